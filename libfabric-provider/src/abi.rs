@@ -1,0 +1,276 @@
+//! The boundary between libfabric's C and this crate: entries that catch panics, objects behind libfabric's
+//! descriptors, and memory and addresses of applications.
+//!
+//! libfabric promises this of the arguments of every call, beyond what each function's manual page says:
+//! - descriptors are those that this provider has returned, of the table's own kind, and not closed before or during the
+//!   call; only the descriptors that are *bound* may be of another kind, so their class is checked;
+//! - pointers are valid for the call, and may be null only where the manual page says so;
+//! - with FI_THREAD_SAFE any thread may make any call at any time.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use weft::MAX_MESSAGE;
+
+use crate::error::FiError;
+use crate::sys;
+
+/// The answer of an entry that returns 0, a count, or a negated error number. No panic leaves it.
+pub(crate) fn answer(body: impl FnOnce() -> Result<c_int, FiError>) -> c_int {
+    caught(body).unwrap_or_else(|error| -error.number())
+}
+
+/// As [`answer`], for entries that return a size.
+pub(crate) fn answer_size(body: impl FnOnce() -> Result<usize, FiError>) -> isize {
+    match caught(body) {
+        Ok(size) => size as isize,
+        Err(error) => -(error.number() as isize),
+    }
+}
+
+/// Locks that a panic left behind are poisoned, so that nobody sees a state that is half changed.
+fn caught<T>(body: impl FnOnce() -> Result<T, FiError>) -> Result<T, FiError> {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(FiError::OTHER))
+}
+
+/// A type that libfabric knows by a pointer to its first field.
+///
+/// # Safety
+/// The type is `repr(C)` and begins with one of libfabric's `fid_*` structs, whose class is `CLASS`.
+pub(crate) unsafe trait Object: Sized {
+    const CLASS: u32;
+
+    /// Hands the object over to libfabric, until [`take`].
+    fn give<F>(self) -> *mut F {
+        Box::into_raw(Box::new(self)).cast()
+    }
+}
+
+/// A descriptor's common part.
+pub(crate) fn fid<T: Object>(context: *mut c_void, ops: &'static sys::fi_ops) -> sys::fid {
+    sys::fid { fclass: T::CLASS as usize, context, ops: table(ops) }
+}
+
+/// A table as libfabric's structs refer to it. Nobody writes to it.
+pub(crate) fn table<T>(table: &'static T) -> *mut T {
+    (&raw const *table).cast_mut()
+}
+
+/// The object that a descriptor stands for.
+///
+/// # Safety
+/// `descriptor` is null, or points to a `fid` of libfabric's that is valid for `'a`; if the class is that of `T`, an
+/// [`Object::give`] has returned it, and [`take`] has not been called.
+pub(crate) unsafe fn object<'a, T: Object, F>(descriptor: *const F) -> Result<&'a T, FiError> {
+    // SAFETY: as the caller promises.
+    let class = unsafe { descriptor.cast::<sys::fid>().as_ref() }.ok_or(FiError::INVALID)?.fclass;
+    if class != T::CLASS as usize {
+        return Err(FiError::INVALID);
+    }
+    // SAFETY: the class says that it is a `T`, which is only ever referred to by shared references.
+    Ok(unsafe { &*descriptor.cast::<T>() })
+}
+
+/// Takes the object back from libfabric.
+///
+/// # Safety
+/// As [`object`], and nobody uses the descriptor any more.
+pub(crate) unsafe fn take<T: Object, F>(descriptor: *mut F) -> Box<T> {
+    // SAFETY: `give` made it of a box.
+    unsafe { Box::from_raw(descriptor.cast()) }
+}
+
+/// A text of an application's.
+///
+/// # Safety
+/// `text` is null or ends with a zero, and lives as long as `'a`.
+pub(crate) unsafe fn text<'a>(text: *const c_char) -> Result<Option<&'a str>, FiError> {
+    if text.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: as the caller promises.
+    unsafe { CStr::from_ptr(text) }.to_str().map(Some).map_err(|_| FiError::INVALID)
+}
+
+/// A copy of `text` that libfabric frees with `free`.
+pub(crate) fn duplicate(text: &CStr) -> *mut c_char {
+    // SAFETY: `text` ends with a zero.
+    unsafe { libc::strdup(text.as_ptr()) }
+}
+
+/// Bytes of an application's that are sent. libfabric: the application leaves them alone until the completion.
+pub(crate) struct AppBytes {
+    begin: *const u8,
+    len: usize,
+}
+
+// SAFETY: they are the process's, and any thread may read them.
+unsafe impl Send for AppBytes {}
+
+impl AppBytes {
+    /// # Safety
+    /// There are `len` bytes at `begin`, which nobody changes until this is dropped.
+    pub(crate) unsafe fn new(begin: *const c_void, len: usize) -> AppBytes {
+        // No reference may be null, not even one to no bytes.
+        let begin = if len == 0 { std::ptr::dangling() } else { begin.cast() };
+        AppBytes { begin, len }
+    }
+}
+
+impl AsRef<[u8]> for AppBytes {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: as `new` demands.
+        unsafe { std::slice::from_raw_parts(self.begin, self.len) }
+    }
+}
+
+/// Memory of an application's that is received into. libfabric: the application leaves it alone until the completion.
+pub(crate) struct AppRoom {
+    begin: *mut u8,
+    len: usize,
+}
+
+// SAFETY: it is the process's, and only the owner of this uses it.
+unsafe impl Send for AppRoom {}
+
+impl AppRoom {
+    /// # Safety
+    /// There are `len` bytes at `begin`, which nobody reads or changes until this is dropped.
+    pub(crate) unsafe fn new(begin: *mut c_void, len: usize) -> AppRoom {
+        let begin = if len == 0 { std::ptr::dangling_mut() } else { begin.cast() };
+        AppRoom { begin, len }
+    }
+
+    /// Where it is, as completions say it.
+    pub(crate) fn address(&self) -> usize {
+        self.begin.addr()
+    }
+}
+
+impl AsRef<[u8]> for AppRoom {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: as `new` demands. What is there is initialised as far as this crate can tell: it may be anything.
+        unsafe { std::slice::from_raw_parts(self.begin, self.len) }
+    }
+}
+
+impl AsMut<[u8]> for AppRoom {
+    fn as_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as `new` demands, and `self` is the only one that has it.
+        unsafe { std::slice::from_raw_parts_mut(self.begin, self.len) }
+    }
+}
+
+/// The pieces of a vector of an application's.
+///
+/// # Safety
+/// There are `count` elements at `iov`, or none at all.
+pub(crate) unsafe fn pieces<'a>(iov: *const sys::iovec, count: usize) -> Result<&'a [sys::iovec], FiError> {
+    match count {
+        0 => Ok(&[]),
+        count if count > IOV_LIMIT || iov.is_null() => Err(FiError::INVALID),
+        // SAFETY: as the caller promises.
+        count => Ok(unsafe { std::slice::from_raw_parts(iov, count) }),
+    }
+}
+
+/// Bytes of all pieces together; `None` if they are more than a message has at most.
+pub(crate) fn total(iov: &[sys::iovec]) -> Option<usize> {
+    let total = iov.iter().try_fold(0usize, |sum, at| sum.checked_add(at.iov_len))?;
+    Some(total).filter(|total| *total as u64 <= MAX_MESSAGE)
+}
+
+/// Runs `body` while all signals are blocked in this thread: a thread that it starts takes none of the application's.
+pub(crate) fn with_signals_blocked<T>(body: impl FnOnce() -> T) -> T {
+    // SAFETY: a set of signals is a plain array of numbers, and zeros are a value.
+    let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
+    // SAFETY: both are places for sets. It cannot fail: the first argument is one that it knows.
+    unsafe {
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+    }
+    let done = body();
+    // SAFETY: as before.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
+    done
+}
+
+/// The most pieces of a message.
+pub(crate) const IOV_LIMIT: usize = 8;
+
+/// Bytes of an address.
+pub(crate) const ADDR_LEN: usize = size_of::<libc::sockaddr_in>();
+
+/// The address at `addr`; `None` if it is none of IPv4, or too short.
+///
+/// # Safety
+/// There are `len` bytes at `addr`, or `addr` is null.
+pub(crate) unsafe fn read_addr(addr: *const c_void, len: usize) -> Option<SocketAddr> {
+    if addr.is_null() || len < ADDR_LEN {
+        return None;
+    }
+    // SAFETY: there are enough bytes, and every pattern of them is a value. They may be anywhere.
+    let raw = unsafe { addr.cast::<libc::sockaddr_in>().read_unaligned() };
+    if i32::from(raw.sin_family) != libc::AF_INET {
+        return None;
+    }
+    let ip = Ipv4Addr::from(u32::from_be(raw.sin_addr.s_addr));
+    Some(SocketAddrV4::new(ip, u16::from_be(raw.sin_port)).into())
+}
+
+fn raw_addr(addr: &SocketAddr) -> libc::sockaddr_in {
+    let ip = match addr.ip() {
+        std::net::IpAddr::V4(ip) => ip,
+        std::net::IpAddr::V6(_) => Ipv4Addr::UNSPECIFIED,
+    };
+    libc::sockaddr_in {
+        sin_family: libc::AF_INET as libc::sa_family_t,
+        sin_port: addr.port().to_be(),
+        sin_addr: libc::in_addr { s_addr: u32::from(ip).to_be() },
+        sin_zero: [0; 8],
+    }
+}
+
+/// Writes an address to where an application wants it, and its length: as much of it as `len` says there is room for.
+/// Returns whether it is all of it.
+///
+/// # Safety
+/// There are `*len` bytes at `at`.
+pub(crate) unsafe fn write_addr(addr: &SocketAddr, at: *mut c_void, len: &mut usize) -> bool {
+    let (raw, room) = (raw_addr(addr), std::mem::replace(len, ADDR_LEN));
+    if !at.is_null() {
+        // SAFETY: there is room for so many bytes, and so many are there.
+        unsafe { at.cast::<u8>().copy_from_nonoverlapping((&raw const raw).cast(), room.min(ADDR_LEN)) };
+    }
+    room >= ADDR_LEN && !at.is_null()
+}
+
+/// An address that libfabric frees with `free`.
+pub(crate) fn duplicate_addr(addr: &SocketAddr) -> Result<*mut c_void, FiError> {
+    // SAFETY: it is a number of bytes.
+    let at = unsafe { libc::malloc(ADDR_LEN) };
+    if at.is_null() {
+        return Err(FiError::NO_MEMORY);
+    }
+    let mut len = ADDR_LEN;
+    // SAFETY: so many bytes have been allocated.
+    unsafe { write_addr(addr, at, &mut len) };
+    Ok(at)
+}
+
+/// Writes a text of an application's buffer, cut off where that ends, and a zero.
+///
+/// # Safety
+/// There are `len` bytes at `at`.
+pub(crate) unsafe fn write_text(text: &str, at: *mut c_char, len: usize) {
+    if at.is_null() || len == 0 {
+        return;
+    }
+    let count = text.len().min(len - 1);
+    // SAFETY: there is room for `count` bytes and one more.
+    unsafe {
+        at.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), count);
+        at.add(count).write(0);
+    }
+}

@@ -1,0 +1,96 @@
+//! The addresses of an address vector.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::error::{FiError, lock};
+use crate::sys::fi_addr_t;
+
+/// The most addresses that are inserted into one vector over its life.
+pub(crate) const MOST: usize = 1 << 20;
+
+/// Addresses by `fi_addr_t`: a number that counts insertions, for maps and tables alike. None is used again, so that
+/// nobody takes the peer of a stale number for another one.
+#[derive(Debug, Default)]
+pub(crate) struct Addresses {
+    all: Mutex<All>,
+    /// Grows with every change.
+    version: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct All {
+    by_number: Vec<Option<SocketAddr>>,
+    /// The numbers of an address, the lowest first.
+    numbers: BTreeMap<SocketAddr, Vec<fi_addr_t>>,
+}
+
+impl Addresses {
+    /// # Errors
+    /// There is no room.
+    pub(crate) fn insert(&self, addr: SocketAddr) -> Result<fi_addr_t, FiError> {
+        let mut all = lock(&self.all)?;
+        if all.by_number.len() >= MOST {
+            return Err(FiError::NO_MEMORY);
+        }
+        let number = all.by_number.len() as fi_addr_t;
+        all.by_number.push(Some(addr));
+        all.numbers.entry(addr).or_default().push(number);
+        self.version.fetch_add(1, Ordering::Release);
+        Ok(number)
+    }
+
+    /// # Errors
+    /// There is no such address.
+    pub(crate) fn remove(&self, number: fi_addr_t) -> Result<(), FiError> {
+        let mut all = lock(&self.all)?;
+        let entry = usize::try_from(number).ok().and_then(|n| all.by_number.get_mut(n));
+        let addr = entry.and_then(Option::take).ok_or(FiError::INVALID)?;
+        if let Some(numbers) = all.numbers.get_mut(&addr) {
+            numbers.retain(|other| *other != number);
+            if numbers.is_empty() {
+                all.numbers.remove(&addr);
+            }
+        }
+        self.version.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+
+    pub(crate) fn get(&self, number: fi_addr_t) -> Result<Option<SocketAddr>, FiError> {
+        let all = lock(&self.all)?;
+        Ok(usize::try_from(number).ok().and_then(|n| all.by_number.get(n).copied().flatten()))
+    }
+
+    /// The number of an address, the first if it was inserted more than once.
+    pub(crate) fn find(&self, addr: &SocketAddr) -> Result<Option<fi_addr_t>, FiError> {
+        Ok(lock(&self.all)?.numbers.get(addr).and_then(|numbers| numbers.first().copied()))
+    }
+
+    /// A number that is another one after each change.
+    pub(crate) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_has_a_number_for_each_insertion_and_is_found_by_the_first() {
+        let (all, at) = (Addresses::default(), |port| SocketAddr::from(([127, 0, 0, 1], port)));
+        let numbers: Vec<_> = [1, 2, 1].map(|port| all.insert(at(port)).unwrap()).to_vec();
+        assert_eq!(numbers, [0, 1, 2]);
+        assert_eq!((all.find(&at(1)), all.find(&at(3))), (Ok(Some(0)), Ok(None)));
+        let version = all.version();
+        all.remove(0).unwrap();
+        assert_ne!(all.version(), version);
+        assert_eq!((all.find(&at(1)), all.get(0), all.get(2)), (Ok(Some(2)), Ok(None), Ok(Some(at(1)))));
+        assert_eq!((all.remove(0), all.remove(9)), (Err(FiError::INVALID), Err(FiError::INVALID)));
+        all.remove(2).unwrap();
+        assert_eq!(all.find(&at(1)), Ok(None));
+        assert_eq!(all.insert(at(1)), Ok(3));
+    }
+}

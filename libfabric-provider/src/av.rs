@@ -1,0 +1,248 @@
+//! The table of an address vector.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use crate::abi::{self, ADDR_LEN, Object};
+use crate::addresses::Addresses;
+use crate::domain::{Domain, DomainObject};
+use crate::error::FiError;
+use crate::info;
+use crate::refused::Refused;
+use crate::sys::{self, FI_ADDR_NOTAVAIL, fi_addr_t};
+
+/// How the text form of an address begins, as libfabric has it for FI_SOCKADDR_IN.
+const SCHEME: &str = "fi_sockaddr_in://";
+
+#[repr(C)]
+pub(crate) struct AvObject {
+    head: sys::fid_av,
+    pub(crate) addresses: Arc<Addresses>,
+    _domain: Arc<Domain>,
+}
+
+// SAFETY: `repr(C)`, and it begins with a `fid_av`, whose class is set by `open`.
+unsafe impl Object for AvObject {
+    const CLASS: u32 = sys::FI_CLASS_AV;
+}
+
+static FID: sys::fi_ops = sys::fi_ops {
+    size: size_of::<sys::fi_ops>(),
+    close: Some(close),
+    bind: Some(bind),
+    control: Refused::NO,
+    ops_open: Refused::NO,
+    tostr: None,
+    ops_set: None,
+};
+
+static TABLE: sys::fi_ops_av = sys::fi_ops_av {
+    size: size_of::<sys::fi_ops_av>(),
+    insert: Some(insert),
+    insertsvc: Some(insertsvc),
+    insertsym: Refused::NO,
+    remove: Some(remove),
+    lookup: Some(lookup),
+    straddr: Some(straddr),
+    av_set: Refused::NO,
+};
+
+/// `fi_av_open`: any thread may call it.
+pub(crate) extern "C" fn open(
+    domain: *mut sys::fid_domain,
+    attr: *mut sys::fi_av_attr,
+    av: *mut *mut sys::fid_av,
+    context: *mut c_void,
+) -> c_int {
+    abi::answer(|| {
+        // SAFETY: it is a domain of this provider's.
+        let domain: &DomainObject = unsafe { abi::object(domain)? };
+        // SAFETY: libfabric passes attributes and a place for the answer.
+        let (attr, place) =
+            unsafe { (attr.as_mut().ok_or(FiError::INVALID)?, av.as_mut().ok_or(FiError::INVALID)?) };
+        if !attr.name.is_null() || attr.rx_ctx_bits != 0 {
+            return Err(FiError::NOT_THERE);
+        }
+        // FI_EVENT asks for insertion in the background, which is not there yet.
+        if attr.flags & !sys::FI_SYMMETRIC != 0 {
+            return Err(FiError::NOT_THERE);
+        }
+        match attr.type_ {
+            sys::FI_AV_UNSPEC => attr.type_ = sys::FI_AV_TABLE,
+            sys::FI_AV_MAP | sys::FI_AV_TABLE => {}
+            _ => return Err(FiError::INVALID),
+        }
+        let head = sys::fid_av { fid: abi::fid::<AvObject>(context, &FID), ops: abi::table(&TABLE) };
+        *place = AvObject { head, addresses: Arc::default(), _domain: domain.domain.clone() }.give();
+        Ok(0)
+    })
+}
+
+/// `fi_close`: no other call uses the vector meanwhile.
+extern "C" fn close(fid: *mut sys::fid) -> c_int {
+    abi::answer(|| {
+        // SAFETY: it is an address vector of this provider's.
+        let object: &AvObject = unsafe { abi::object(fid)? };
+        if Arc::strong_count(&object.addresses) > 1 {
+            return Err(FiError::BUSY);
+        }
+        // SAFETY: nobody uses it any more.
+        drop(unsafe { abi::take::<AvObject, _>(fid) });
+        Ok(0)
+    })
+}
+
+/// Insertions are done when the call returns, so that an event queue hears of none.
+extern "C" fn bind(_: *mut sys::fid, other: *mut sys::fid, _: u64) -> c_int {
+    abi::answer(|| {
+        // SAFETY: libfabric passes a descriptor, whose class is checked.
+        unsafe { abi::object::<crate::eq::EqObject, _>(other) }.map(|_| 0)
+    })
+}
+
+/// Where the results of an insertion go.
+struct Results {
+    numbers: *mut fi_addr_t,
+    errors: *mut c_int,
+}
+
+impl Results {
+    /// # Safety
+    /// With FI_SYNC_ERR in `flags` the context is an array of numbers, one for each address; so is `numbers`, or null.
+    unsafe fn new(numbers: *mut fi_addr_t, flags: u64, context: *mut c_void) -> Result<Results, FiError> {
+        if flags & !(sys::FI_SYNC_ERR | sys::FI_MORE) != 0 {
+            return Err(FiError::BAD_FLAGS);
+        }
+        let errors = if flags & sys::FI_SYNC_ERR != 0 { context.cast() } else { std::ptr::null_mut() };
+        Ok(Results { numbers, errors })
+    }
+
+    /// Writes the result of address number `n`. Returns whether it was inserted.
+    ///
+    /// # Safety
+    /// There are more than `n` addresses.
+    unsafe fn write(&self, n: usize, result: Result<fi_addr_t, FiError>) -> bool {
+        if !self.numbers.is_null() {
+            // SAFETY: as `new` and the caller promise.
+            unsafe { self.numbers.add(n).write(result.unwrap_or(FI_ADDR_NOTAVAIL)) };
+        }
+        if !self.errors.is_null() {
+            // SAFETY: as before.
+            unsafe { self.errors.add(n).write(result.err().map_or(0, FiError::number)) };
+        }
+        result.is_ok()
+    }
+}
+
+fn inserted(addresses: &Addresses, addr: Option<SocketAddr>) -> Result<fi_addr_t, FiError> {
+    let addr = addr.filter(|addr| addr.port() != 0 && !addr.ip().is_unspecified()).ok_or(FiError::INVALID)?;
+    addresses.insert(addr)
+}
+
+/// `fi_av_insert`: any thread may call it.
+extern "C" fn insert(
+    av: *mut sys::fid_av,
+    addr: *const c_void,
+    count: usize,
+    fi_addr: *mut fi_addr_t,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    abi::answer(|| {
+        // SAFETY: it is an address vector of this provider's.
+        let object: &AvObject = unsafe { abi::object(av)? };
+        // SAFETY: libfabric promises it.
+        let results = unsafe { Results::new(fi_addr, flags, context)? };
+        if count > 0 && addr.is_null() {
+            return Err(FiError::INVALID);
+        }
+        let mut done = 0;
+        for n in 0..count {
+            // SAFETY: there are `count` addresses of this length.
+            let addr = unsafe { abi::read_addr(addr.cast::<u8>().add(n * ADDR_LEN).cast(), ADDR_LEN) };
+            // SAFETY: there are `count` places for results.
+            done += c_int::from(unsafe { results.write(n, inserted(&object.addresses, addr)) });
+        }
+        Ok(done)
+    })
+}
+
+/// `fi_av_insertsvc`: any thread may call it. It may ask a name server.
+extern "C" fn insertsvc(
+    av: *mut sys::fid_av,
+    node: *const c_char,
+    service: *const c_char,
+    fi_addr: *mut fi_addr_t,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    abi::answer(|| {
+        // SAFETY: it is an address vector of this provider's.
+        let object: &AvObject = unsafe { abi::object(av)? };
+        // SAFETY: libfabric promises it.
+        let results = unsafe { Results::new(fi_addr, flags, context)? };
+        // SAFETY: texts or null.
+        let (node, service) = unsafe { (abi::text(node)?, abi::text(service)?) };
+        let addr = info::resolve(node, service, false).ok();
+        // SAFETY: there is a place for one result.
+        Ok(c_int::from(unsafe { results.write(0, inserted(&object.addresses, addr)) }))
+    })
+}
+
+/// `fi_av_remove`: any thread may call it.
+extern "C" fn remove(av: *mut sys::fid_av, fi_addr: *mut fi_addr_t, count: usize, flags: u64) -> c_int {
+    abi::answer(|| {
+        // SAFETY: it is an address vector of this provider's.
+        let object: &AvObject = unsafe { abi::object(av)? };
+        if flags != 0 {
+            return Err(FiError::BAD_FLAGS);
+        }
+        if count > 0 && fi_addr.is_null() {
+            return Err(FiError::INVALID);
+        }
+        for n in 0..count {
+            // SAFETY: there are `count` numbers.
+            object.addresses.remove(unsafe { fi_addr.add(n).read() })?;
+        }
+        Ok(0)
+    })
+}
+
+/// `fi_av_lookup`: any thread may call it.
+extern "C" fn lookup(
+    av: *mut sys::fid_av,
+    fi_addr: fi_addr_t,
+    addr: *mut c_void,
+    addrlen: *mut usize,
+) -> c_int {
+    abi::answer(|| {
+        // SAFETY: it is an address vector of this provider's.
+        let object: &AvObject = unsafe { abi::object(av)? };
+        // SAFETY: libfabric passes the length of the room at `addr`.
+        let len = unsafe { addrlen.as_mut().ok_or(FiError::INVALID)? };
+        let found = object.addresses.get(fi_addr)?.ok_or(FiError::INVALID)?;
+        // SAFETY: as before. An address that is cut off is no error: the length tells.
+        unsafe { abi::write_addr(&found, addr, len) };
+        Ok(0)
+    })
+}
+
+/// `fi_av_straddr`: any thread may call it.
+extern "C" fn straddr(
+    _av: *mut sys::fid_av,
+    addr: *const c_void,
+    buf: *mut c_char,
+    len: *mut usize,
+) -> *const c_char {
+    abi::answer(|| {
+        // SAFETY: an address of this provider's, and the length of the room at `buf`.
+        let (addr, len) = unsafe { (abi::read_addr(addr, ADDR_LEN), len.as_mut().ok_or(FiError::INVALID)?) };
+        let text = addr.map_or_else(|| "no address".to_owned(), |addr| format!("{SCHEME}{addr}"));
+        // SAFETY: as before.
+        unsafe { abi::write_text(&text, buf, *len) };
+        *len = text.len() + 1;
+        Ok(0)
+    });
+    buf
+}

@@ -1,0 +1,115 @@
+//! The table of a domain: it opens address vectors, completion queues and endpoints.
+
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+use crate::abi::{self, Object};
+use crate::error::FiError;
+use crate::fabric::{Fabric, FabricObject};
+use crate::refused::Refused;
+use crate::{av, cq, endpoint, sys};
+
+/// What the objects of a domain have in common.
+#[derive(Debug)]
+pub(crate) struct Domain {
+    pub(crate) fabric: Arc<Fabric>,
+}
+
+#[repr(C)]
+pub(crate) struct DomainObject {
+    head: sys::fid_domain,
+    pub(crate) domain: Arc<Domain>,
+}
+
+// SAFETY: `repr(C)`, and it begins with a `fid_domain`, whose class is set by `open`.
+unsafe impl Object for DomainObject {
+    const CLASS: u32 = sys::FI_CLASS_DOMAIN;
+}
+
+static FID: sys::fi_ops = sys::fi_ops {
+    size: size_of::<sys::fi_ops>(),
+    close: Some(close),
+    bind: Some(bind),
+    control: Refused::NO,
+    ops_open: Refused::NO,
+    tostr: None,
+    ops_set: None,
+};
+
+static TABLE: sys::fi_ops_domain = sys::fi_ops_domain {
+    size: size_of::<sys::fi_ops_domain>(),
+    av_open: Some(av::open),
+    cq_open: Some(cq::open),
+    endpoint: Some(endpoint::open),
+    scalable_ep: Refused::NO,
+    cntr_open: Refused::NO,
+    poll_open: Refused::NO,
+    stx_ctx: Refused::NO,
+    srx_ctx: Refused::NO,
+    query_atomic: Refused::NO,
+    query_collective: Refused::NO,
+    endpoint2: Some(endpoint::open2),
+};
+
+static MEMORY: sys::fi_ops_mr = sys::fi_ops_mr {
+    size: size_of::<sys::fi_ops_mr>(),
+    reg: Refused::NO,
+    regv: Refused::NO,
+    regattr: Refused::NO,
+};
+
+/// `fi_domain`: any thread may call it.
+pub(crate) extern "C" fn open(
+    fabric: *mut sys::fid_fabric,
+    info: *mut sys::fi_info,
+    domain: *mut *mut sys::fid_domain,
+    context: *mut c_void,
+) -> c_int {
+    open2(fabric, info, domain, 0, context)
+}
+
+/// `fi_domain2`: any thread may call it.
+pub(crate) extern "C" fn open2(
+    fabric: *mut sys::fid_fabric,
+    _info: *mut sys::fi_info,
+    domain: *mut *mut sys::fid_domain,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    abi::answer(|| {
+        if flags != 0 {
+            return Err(FiError::BAD_FLAGS);
+        }
+        // SAFETY: it is a fabric of this provider's.
+        let fabric: &FabricObject = unsafe { abi::object(fabric)? };
+        // SAFETY: a place for the answer.
+        let place = unsafe { domain.as_mut().ok_or(FiError::INVALID)? };
+        let fid = abi::fid::<DomainObject>(context, &FID);
+        let head = sys::fid_domain { fid, ops: abi::table(&TABLE), mr: abi::table(&MEMORY) };
+        let domain = Arc::new(Domain { fabric: fabric.fabric.clone() });
+        *place = DomainObject { head, domain }.give();
+        Ok(0)
+    })
+}
+
+/// `fi_close`: no other call uses the domain meanwhile.
+extern "C" fn close(fid: *mut sys::fid) -> c_int {
+    abi::answer(|| {
+        // SAFETY: it is a domain of this provider's.
+        let object: &DomainObject = unsafe { abi::object(fid)? };
+        if Arc::strong_count(&object.domain) > 1 {
+            return Err(FiError::BUSY);
+        }
+        // SAFETY: nobody uses it any more.
+        drop(unsafe { abi::take::<DomainObject, _>(fid) });
+        Ok(0)
+    })
+}
+
+/// An event queue would get the ends of asynchronous operations on the domain's objects, of which there are none.
+extern "C" fn bind(_: *mut sys::fid, other: *mut sys::fid, _: u64) -> c_int {
+    abi::answer(|| {
+        // SAFETY: libfabric passes a descriptor, whose class is checked.
+        unsafe { abi::object::<crate::eq::EqObject, _>(other) }.map(|_| 0)
+    })
+}

@@ -1,0 +1,714 @@
+//! The tables of an endpoint: binding, enabling, names, and messages with and without tags.
+//!
+//! Any thread may make any of these calls at any time, except that libfabric promises that no other call is under way
+//! while an endpoint is bound, enabled or closed.
+
+use std::ffi::{c_int, c_void};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use weft::{Endpoint, Matching};
+
+use crate::abi::{self, AppBytes, AppRoom, Object};
+use crate::av::AvObject;
+use crate::cq::CqObject;
+use crate::domain::{Domain, DomainObject};
+use crate::eq::EqObject;
+use crate::error::{FiError, lock};
+use crate::info::{RECEIVE_FLAGS, SEND_FLAGS};
+use crate::keeper::Keeper;
+use crate::params::Params;
+use crate::rdm::{Binding, DEPTH, INJECT_SIZE, Incoming, Outgoing, OutgoingBytes, Rdm, Room, Wanted};
+use crate::refused::Refused;
+use crate::sys::{self, fi_addr_t};
+
+#[repr(C)]
+pub(crate) struct EndpointObject {
+    head: sys::fid_ep,
+    rdm: Arc<Rdm>,
+    /// From enabling to closing.
+    keeper: Mutex<Option<Keeper>>,
+    /// Flags of calls that have none of their own.
+    send_flags: u64,
+    receive_flags: u64,
+    _domain: Arc<Domain>,
+}
+
+// SAFETY: `repr(C)`, and it begins with a `fid_ep`, whose class is set by `open`.
+unsafe impl Object for EndpointObject {
+    const CLASS: u32 = sys::FI_CLASS_EP;
+}
+
+static FID: sys::fi_ops = sys::fi_ops {
+    size: size_of::<sys::fi_ops>(),
+    close: Some(close),
+    bind: Some(bind),
+    control: Some(control),
+    ops_open: Refused::NO,
+    tostr: None,
+    ops_set: None,
+};
+
+static TABLE: sys::fi_ops_ep = sys::fi_ops_ep {
+    size: size_of::<sys::fi_ops_ep>(),
+    cancel: Some(cancel),
+    getopt: Some(getopt),
+    setopt: Some(setopt),
+    tx_ctx: Refused::NO,
+    rx_ctx: Refused::NO,
+    rx_size_left: Some(rx_size_left),
+    tx_size_left: Some(tx_size_left),
+};
+
+static NAMES: sys::fi_ops_cm = sys::fi_ops_cm {
+    size: size_of::<sys::fi_ops_cm>(),
+    setname: Refused::NO,
+    getname: Some(getname),
+    getpeer: Refused::NO,
+    connect: Refused::NO,
+    listen: Refused::NO,
+    accept: Refused::NO,
+    reject: Refused::NO,
+    shutdown: Refused::NO,
+    join: Refused::NO,
+};
+
+static MESSAGES: sys::fi_ops_msg = sys::fi_ops_msg {
+    size: size_of::<sys::fi_ops_msg>(),
+    recv: Some(recv),
+    recvv: Some(recvv),
+    recvmsg: Some(recvmsg),
+    send: Some(send),
+    sendv: Some(sendv),
+    sendmsg: Some(sendmsg),
+    inject: Some(inject),
+    senddata: Some(senddata),
+    injectdata: Some(injectdata),
+};
+
+static TAGGED: sys::fi_ops_tagged = sys::fi_ops_tagged {
+    size: size_of::<sys::fi_ops_tagged>(),
+    recv: Some(trecv),
+    recvv: Some(trecvv),
+    recvmsg: Some(trecvmsg),
+    send: Some(tsend),
+    sendv: Some(tsendv),
+    sendmsg: Some(tsendmsg),
+    inject: Some(tinject),
+    senddata: Some(tsenddata),
+    injectdata: Some(tinjectdata),
+};
+
+/// Remote memory access is not there yet, and no capability says that it is.
+static REMOTE_MEMORY: sys::fi_ops_rma = sys::fi_ops_rma {
+    size: size_of::<sys::fi_ops_rma>(),
+    read: Refused::NO,
+    readv: Refused::NO,
+    readmsg: Refused::NO,
+    write: Refused::NO,
+    writev: Refused::NO,
+    writemsg: Refused::NO,
+    inject: Refused::NO,
+    writedata: Refused::NO,
+    injectdata: Refused::NO,
+};
+
+/// Nor are atomic operations.
+static ATOMICS: sys::fi_ops_atomic = sys::fi_ops_atomic {
+    size: size_of::<sys::fi_ops_atomic>(),
+    write: Refused::NO,
+    writev: Refused::NO,
+    writemsg: Refused::NO,
+    inject: Refused::NO,
+    readwrite: Refused::NO,
+    readwritev: Refused::NO,
+    readwritemsg: Refused::NO,
+    compwrite: Refused::NO,
+    compwritev: Refused::NO,
+    compwritemsg: Refused::NO,
+    writevalid: Refused::NO,
+    readwritevalid: Refused::NO,
+    compwritevalid: Refused::NO,
+};
+
+/// `fi_endpoint`: any thread may call it.
+pub(crate) extern "C" fn open(
+    domain: *mut sys::fid_domain,
+    info: *mut sys::fi_info,
+    ep: *mut *mut sys::fid_ep,
+    context: *mut c_void,
+) -> c_int {
+    open2(domain, info, ep, 0, context)
+}
+
+/// `fi_endpoint2`: any thread may call it.
+pub(crate) extern "C" fn open2(
+    domain: *mut sys::fid_domain,
+    info: *mut sys::fi_info,
+    ep: *mut *mut sys::fid_ep,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    abi::answer(|| {
+        if flags != 0 {
+            return Err(FiError::BAD_FLAGS);
+        }
+        // SAFETY: it is a domain of this provider's.
+        let domain: &DomainObject = unsafe { abi::object(domain)? };
+        // SAFETY: libfabric passes an info, whose parts are null or valid, and a place for the answer.
+        let (info, place) =
+            unsafe { (info.as_ref().ok_or(FiError::INVALID)?, ep.as_mut().ok_or(FiError::INVALID)?) };
+        // SAFETY: as before.
+        let (kind, tx, rx) = unsafe { (info.ep_attr.as_ref(), info.tx_attr.as_ref(), info.rx_attr.as_ref()) };
+        if kind.is_some_and(|kind| kind.type_ != sys::FI_EP_RDM) {
+            return Err(FiError::NO_DATA);
+        }
+        // SAFETY: the info says how long its address is.
+        let source = unsafe { abi::read_addr(info.src_addr, info.src_addrlen) }.ok_or(FiError::INVALID)?;
+        let (directed, named) = (info.caps & sys::FI_DIRECTED_RECV != 0, info.caps & sys::FI_SOURCE != 0);
+        let rdm = Arc::new(Rdm::new(endpoint_at(source)?, directed, named)?);
+        let head = sys::fid_ep {
+            fid: abi::fid::<EndpointObject>(context, &FID),
+            ops: abi::table(&TABLE),
+            cm: abi::table(&NAMES),
+            msg: abi::table(&MESSAGES),
+            rma: abi::table(&REMOTE_MEMORY),
+            tagged: abi::table(&TAGGED),
+            atomic: abi::table(&ATOMICS),
+            collective: std::ptr::null_mut(),
+        };
+        let object = EndpointObject {
+            head,
+            rdm,
+            keeper: Mutex::new(None),
+            send_flags: tx.map_or(0, |tx| tx.op_flags),
+            receive_flags: rx.map_or(0, |rx| rx.op_flags),
+            _domain: domain.domain.clone(),
+        };
+        *place = object.give();
+        Ok(0)
+    })
+}
+
+/// The endpoint at this address, at any free UDP ports if it names none.
+fn endpoint_at(addr: SocketAddr) -> Result<Endpoint, FiError> {
+    let params = Params::read()?;
+    let mut spec = format!("udp:{},shared=on,entropies={}", addr.ip(), params.entropies);
+    if addr.port() != 0 {
+        spec += &format!(",port={}", addr.port());
+    }
+    let mut builder = Endpoint::builder(spec.clone()).busy_timeout(params.busy_timeout);
+    if let Some(cc) = &params.cc {
+        builder = builder.cc(cc);
+    }
+    if let Some(lb) = &params.lb {
+        builder = builder.lb(lb);
+    }
+    if let Some(mtu) = params.mtu {
+        builder = builder.mtu(mtu);
+    }
+    builder.build().map_err(|error| {
+        crate::log::warn(&format!("{spec}: {error}"));
+        FiError::INVALID
+    })
+}
+
+/// `fi_close`. It waits up to a second until messages are delivered and peers have their answers.
+extern "C" fn close(fid: *mut sys::fid) -> c_int {
+    abi::answer(|| {
+        // SAFETY: it is an endpoint of this provider's, and nobody uses it any more.
+        let object = unsafe { abi::take::<EndpointObject, _>(fid) };
+        // The object is gone whatever fails, and only what a panic has left behind does: the caller cannot try again.
+        for queue in object.rdm.queues().unwrap_or_default() {
+            let _ = queue.detach(&object.rdm);
+        }
+        if let Ok(mut keeper) = lock(&object.keeper) {
+            drop(keeper.take());
+        }
+        let _ = object.rdm.close();
+        Ok(0)
+    })
+}
+
+/// `fi_ep_bind`.
+extern "C" fn bind(fid: *mut sys::fid, other: *mut sys::fid, flags: u64) -> c_int {
+    abi::answer(|| {
+        // SAFETY: it is an endpoint of this provider's; the class of what is bound is checked.
+        let (object, cq, av, eq) = unsafe {
+            (
+                abi::object::<EndpointObject, _>(fid)?,
+                abi::object::<CqObject, _>(other),
+                abi::object::<AvObject, _>(other),
+                abi::object::<EqObject, _>(other),
+            )
+        };
+        if let Ok(cq) = cq {
+            return bind_queue(object, cq, flags).map(|()| 0);
+        }
+        if let Ok(av) = av {
+            let addresses = av.addresses.clone();
+            return object
+                .rdm
+                .bind(|all| match &mut all.addresses {
+                    Some(_) => Err(FiError::INVALID),
+                    none => {
+                        *none = Some(addresses);
+                        Ok(())
+                    }
+                })
+                .map(|()| 0);
+        }
+        // There are no events of endpoints without connections.
+        eq.map(|_| 0).map_err(|_| FiError::NOT_THERE)
+    })
+}
+
+fn bind_queue(object: &EndpointObject, cq: &CqObject, flags: u64) -> Result<(), FiError> {
+    if flags & !(sys::FI_SEND | sys::FI_RECV | sys::FI_SELECTIVE_COMPLETION) != 0 {
+        return Err(FiError::BAD_FLAGS);
+    }
+    let (sends, receives) = (flags & sys::FI_SEND != 0, flags & sys::FI_RECV != 0);
+    if !sends && !receives {
+        return Err(FiError::BAD_FLAGS);
+    }
+    // A call that is refused changes nothing. No other call is under way meanwhile.
+    object.rdm.bind(|all| {
+        let taken = sends && all.transmit.is_some() || receives && all.receive.is_some();
+        if taken { Err(FiError::INVALID) } else { Ok(()) }
+    })?;
+    cq.queue.attach(&object.rdm)?;
+    let selective = flags & sys::FI_SELECTIVE_COMPLETION != 0;
+    let binding = Binding { queue: cq.queue.clone(), selective };
+    object.rdm.bind(|all| {
+        if sends {
+            all.transmit = Some(binding.clone());
+        }
+        if receives {
+            all.receive = Some(binding);
+        }
+        Ok(())
+    })
+}
+
+/// `fi_enable` and `fi_control`.
+extern "C" fn control(fid: *mut sys::fid, command: c_int, _arg: *mut c_void) -> c_int {
+    abi::answer(|| {
+        // SAFETY: it is an endpoint of this provider's.
+        let object: &EndpointObject = unsafe { abi::object(fid)? };
+        if command != sys::FI_ENABLE as c_int {
+            return Err(FiError::NOT_THERE);
+        }
+        object.rdm.enable()?;
+        *lock(&object.keeper)? = Some(Keeper::start(&object.rdm)?);
+        Ok(0)
+    })
+}
+
+extern "C" fn cancel(fid: sys::fid_t, context: *mut c_void) -> isize {
+    abi::answer_size(|| {
+        // SAFETY: it is an endpoint of this provider's.
+        let object: &EndpointObject = unsafe { abi::object(fid)? };
+        object.rdm.cancel(context.addr()).map(|()| 0)
+    })
+}
+
+extern "C" fn getopt(
+    fid: sys::fid_t,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut usize,
+) -> c_int {
+    abi::answer(|| {
+        // SAFETY: it is an endpoint of this provider's.
+        let _: &EndpointObject = unsafe { abi::object(fid)? };
+        let size = match (level as u32, name as u32) {
+            (sys::FI_OPT_ENDPOINT, sys::FI_OPT_TX_SIZE | sys::FI_OPT_RX_SIZE) => DEPTH,
+            // There is no data of connection requests.
+            (sys::FI_OPT_ENDPOINT, sys::FI_OPT_CM_DATA_SIZE) => 0,
+            _ => return Err(FiError::NO_OPTION),
+        };
+        // SAFETY: libfabric passes the length of the room at `value`.
+        let len = unsafe { len.as_mut().ok_or(FiError::INVALID)? };
+        if value.is_null() || std::mem::replace(len, size_of::<usize>()) < size_of::<usize>() {
+            return Err(FiError::TOO_SMALL);
+        }
+        // SAFETY: as before. Applications may give any address.
+        unsafe { value.cast::<usize>().write_unaligned(size) };
+        Ok(0)
+    })
+}
+
+/// There are no options to set yet.
+extern "C" fn setopt(_: sys::fid_t, _: c_int, _: c_int, _: *const c_void, _: usize) -> c_int {
+    -sys::FI_ENOPROTOOPT
+}
+
+extern "C" fn rx_size_left(ep: *mut sys::fid_ep) -> isize {
+    // SAFETY: it is an endpoint of this provider's.
+    abi::answer_size(|| Ok(unsafe { abi::object::<EndpointObject, _>(ep)? }.rdm.left()?.1))
+}
+
+extern "C" fn tx_size_left(ep: *mut sys::fid_ep) -> isize {
+    // SAFETY: it is an endpoint of this provider's.
+    abi::answer_size(|| Ok(unsafe { abi::object::<EndpointObject, _>(ep)? }.rdm.left()?.0))
+}
+
+/// `fi_getname`.
+extern "C" fn getname(fid: sys::fid_t, addr: *mut c_void, addrlen: *mut usize) -> c_int {
+    abi::answer(|| {
+        // SAFETY: it is an endpoint of this provider's.
+        let object: &EndpointObject = unsafe { abi::object(fid)? };
+        // SAFETY: libfabric passes the length of the room at `addr`.
+        let len = unsafe { addrlen.as_mut().ok_or(FiError::INVALID)? };
+        // SAFETY: as before.
+        let all = unsafe { abi::write_addr(&object.rdm.local(), addr, len) };
+        if all { Ok(0) } else { Err(FiError::TOO_SMALL) }
+    })
+}
+
+/// A message as a call describes it.
+struct Message {
+    to: fi_addr_t,
+    tag: Option<u64>,
+    data: Option<u64>,
+    context: *mut c_void,
+    /// None if the call has none of its own.
+    flags: Option<u64>,
+}
+
+impl Message {
+    /// A message of a call that describes nothing but its bytes.
+    fn to(to: fi_addr_t, context: *mut c_void) -> Message {
+        Message { to, tag: None, data: None, context, flags: None }
+    }
+
+    /// # Safety
+    /// `ep` is an endpoint of this provider's, and the bytes of `iov` are as [`AppBytes::new`] demands.
+    unsafe fn send(self, ep: *mut sys::fid_ep, iov: &[sys::iovec]) -> Result<usize, FiError> {
+        // SAFETY: as the caller promises.
+        let object: &EndpointObject = unsafe { abi::object(ep)? };
+        let flags = self.flags.unwrap_or(object.send_flags);
+        if flags & !(SEND_FLAGS | sys::FI_REMOTE_CQ_DATA | sys::FI_MORE) != 0 {
+            return Err(FiError::BAD_FLAGS);
+        }
+        // SAFETY: as the caller promises.
+        let bytes = unsafe { outgoing(iov, flags & sys::FI_INJECT != 0)? };
+        let (tag, data, context, more) =
+            (self.tag, self.data, self.context.addr(), flags & sys::FI_MORE != 0);
+        let message = Outgoing { bytes, to: self.to, tag, data, context, wanted: wanted(flags), more };
+        object.rdm.send(message).map(|()| 0)
+    }
+
+    /// A message that is copied at once, and has no entry when it was sent.
+    ///
+    /// # Safety
+    /// As [`Message::send`].
+    unsafe fn inject(self, ep: *mut sys::fid_ep, iov: &[sys::iovec]) -> Result<usize, FiError> {
+        // SAFETY: as the caller promises.
+        let object: &EndpointObject = unsafe { abi::object(ep)? };
+        // SAFETY: as the caller promises.
+        let bytes = unsafe { outgoing(iov, true)? };
+        let (tag, data, context) = (self.tag, self.data, self.context.addr());
+        let wanted = Wanted::Never;
+        object.rdm.send(Outgoing { bytes, to: self.to, tag, data, context, wanted, more: false }).map(|()| 0)
+    }
+}
+
+fn wanted(flags: u64) -> Wanted {
+    if flags & sys::FI_COMPLETION != 0 { Wanted::Always } else { Wanted::AsBound }
+}
+
+/// The bytes of a message.
+///
+/// # Safety
+/// As [`AppBytes::new`] demands of each piece.
+unsafe fn outgoing(iov: &[sys::iovec], inject: bool) -> Result<OutgoingBytes, FiError> {
+    // SAFETY: as the caller promises.
+    let piece = |at: &sys::iovec| unsafe { AppBytes::new(at.iov_base, at.iov_len) };
+    if iov.iter().any(|at| at.iov_len > 0 && at.iov_base.is_null()) {
+        return Err(FiError::INVALID);
+    }
+    let len = abi::total(iov).ok_or(FiError::TOO_LONG)?;
+    if inject && len > INJECT_SIZE {
+        return Err(FiError::TOO_LONG);
+    }
+    Ok(match iov {
+        [one] if inject => OutgoingBytes::Injected(piece(one)),
+        [one] => OutgoingBytes::Lent(piece(one)),
+        several => OutgoingBytes::Gathered(several.iter().map(piece).collect()),
+    })
+}
+
+/// A receive as a call describes it.
+struct Receive {
+    from: fi_addr_t,
+    matching: Matching,
+    context: *mut c_void,
+    /// None if the call has none of its own.
+    flags: Option<u64>,
+}
+
+impl Receive {
+    /// # Safety
+    /// `ep` is an endpoint of this provider's, and the memory of `iov` is as [`AppRoom::new`] demands.
+    unsafe fn post(self, ep: *mut sys::fid_ep, iov: &[sys::iovec]) -> Result<usize, FiError> {
+        // SAFETY: as the caller promises.
+        let object: &EndpointObject = unsafe { abi::object(ep)? };
+        let flags = self.flags.unwrap_or(object.receive_flags);
+        // Looking for messages, and taking or dropping what was found, is not there yet.
+        if flags & (sys::FI_PEEK | sys::FI_CLAIM | sys::FI_DISCARD | sys::FI_MULTI_RECV) != 0 {
+            return Err(FiError::NOT_THERE);
+        }
+        if flags & !(RECEIVE_FLAGS | sys::FI_MORE) != 0 {
+            return Err(FiError::BAD_FLAGS);
+        }
+        if iov.iter().any(|at| at.iov_len > 0 && at.iov_base.is_null()) || abi::total(iov).is_none() {
+            return Err(FiError::INVALID);
+        }
+        // SAFETY: as the caller promises.
+        let piece = |at: &sys::iovec| unsafe { AppRoom::new(at.iov_base, at.iov_len) };
+        let room = match iov {
+            [one] => Room::One(piece(one)),
+            several => Room::Several(several.iter().map(piece).collect()),
+        };
+        let (from, matching, context) = (self.from, self.matching, self.context.addr());
+        object.rdm.receive(Incoming { room, from, matching, context, wanted: wanted(flags) }).map(|()| 0)
+    }
+}
+
+fn one(buf: *const c_void, len: usize) -> [sys::iovec; 1] {
+    [sys::iovec { iov_base: buf.cast_mut(), iov_len: len }]
+}
+
+extern "C" fn send(
+    ep: *mut sys::fid_ep,
+    buf: *const c_void,
+    len: usize,
+    _desc: *mut c_void,
+    dest_addr: fi_addr_t,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: libfabric promises it.
+    abi::answer_size(|| unsafe { Message::to(dest_addr, context).send(ep, &one(buf, len)) })
+}
+
+extern "C" fn sendv(
+    ep: *mut sys::fid_ep,
+    iov: *const sys::iovec,
+    _desc: *mut *mut c_void,
+    count: usize,
+    dest_addr: fi_addr_t,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: libfabric promises it.
+    abi::answer_size(|| unsafe { Message::to(dest_addr, context).send(ep, abi::pieces(iov, count)?) })
+}
+
+extern "C" fn sendmsg(ep: *mut sys::fid_ep, msg: *const sys::fi_msg, flags: u64) -> isize {
+    abi::answer_size(|| {
+        // SAFETY: libfabric passes a message.
+        let msg = unsafe { msg.as_ref().ok_or(FiError::INVALID)? };
+        let data = (flags & sys::FI_REMOTE_CQ_DATA != 0).then_some(msg.data);
+        let message = Message { data, flags: Some(flags), ..Message::to(msg.addr, msg.context) };
+        // SAFETY: libfabric promises it.
+        unsafe { message.send(ep, abi::pieces(msg.msg_iov, msg.iov_count)?) }
+    })
+}
+
+extern "C" fn inject(ep: *mut sys::fid_ep, buf: *const c_void, len: usize, dest_addr: fi_addr_t) -> isize {
+    // SAFETY: libfabric promises it.
+    abi::answer_size(|| unsafe { Message::to(dest_addr, std::ptr::null_mut()).inject(ep, &one(buf, len)) })
+}
+
+extern "C" fn senddata(
+    ep: *mut sys::fid_ep,
+    buf: *const c_void,
+    len: usize,
+    _desc: *mut c_void,
+    data: u64,
+    dest_addr: fi_addr_t,
+    context: *mut c_void,
+) -> isize {
+    let message = Message { data: Some(data), ..Message::to(dest_addr, context) };
+    // SAFETY: libfabric promises it.
+    abi::answer_size(|| unsafe { message.send(ep, &one(buf, len)) })
+}
+
+extern "C" fn injectdata(
+    ep: *mut sys::fid_ep,
+    buf: *const c_void,
+    len: usize,
+    data: u64,
+    dest_addr: fi_addr_t,
+) -> isize {
+    let message = Message { data: Some(data), ..Message::to(dest_addr, std::ptr::null_mut()) };
+    // SAFETY: libfabric promises it.
+    abi::answer_size(|| unsafe { message.inject(ep, &one(buf, len)) })
+}
+
+extern "C" fn tsend(
+    ep: *mut sys::fid_ep,
+    buf: *const c_void,
+    len: usize,
+    _desc: *mut c_void,
+    dest_addr: fi_addr_t,
+    tag: u64,
+    context: *mut c_void,
+) -> isize {
+    let message = Message { tag: Some(tag), ..Message::to(dest_addr, context) };
+    // SAFETY: libfabric promises it.
+    abi::answer_size(|| unsafe { message.send(ep, &one(buf, len)) })
+}
+
+extern "C" fn tsendv(
+    ep: *mut sys::fid_ep,
+    iov: *const sys::iovec,
+    _desc: *mut *mut c_void,
+    count: usize,
+    dest_addr: fi_addr_t,
+    tag: u64,
+    context: *mut c_void,
+) -> isize {
+    let message = Message { tag: Some(tag), ..Message::to(dest_addr, context) };
+    // SAFETY: libfabric promises it.
+    abi::answer_size(|| unsafe { message.send(ep, abi::pieces(iov, count)?) })
+}
+
+extern "C" fn tsendmsg(ep: *mut sys::fid_ep, msg: *const sys::fi_msg_tagged, flags: u64) -> isize {
+    abi::answer_size(|| {
+        // SAFETY: libfabric passes a message.
+        let msg = unsafe { msg.as_ref().ok_or(FiError::INVALID)? };
+        let data = (flags & sys::FI_REMOTE_CQ_DATA != 0).then_some(msg.data);
+        let tag = Some(msg.tag);
+        let message = Message { tag, data, flags: Some(flags), ..Message::to(msg.addr, msg.context) };
+        // SAFETY: libfabric promises it.
+        unsafe { message.send(ep, abi::pieces(msg.msg_iov, msg.iov_count)?) }
+    })
+}
+
+extern "C" fn tinject(
+    ep: *mut sys::fid_ep,
+    buf: *const c_void,
+    len: usize,
+    dest_addr: fi_addr_t,
+    tag: u64,
+) -> isize {
+    let message = Message { tag: Some(tag), ..Message::to(dest_addr, std::ptr::null_mut()) };
+    // SAFETY: libfabric promises it.
+    abi::answer_size(|| unsafe { message.inject(ep, &one(buf, len)) })
+}
+
+extern "C" fn tsenddata(
+    ep: *mut sys::fid_ep,
+    buf: *const c_void,
+    len: usize,
+    _desc: *mut c_void,
+    data: u64,
+    dest_addr: fi_addr_t,
+    tag: u64,
+    context: *mut c_void,
+) -> isize {
+    let message = Message { tag: Some(tag), data: Some(data), ..Message::to(dest_addr, context) };
+    // SAFETY: libfabric promises it.
+    abi::answer_size(|| unsafe { message.send(ep, &one(buf, len)) })
+}
+
+extern "C" fn tinjectdata(
+    ep: *mut sys::fid_ep,
+    buf: *const c_void,
+    len: usize,
+    data: u64,
+    dest_addr: fi_addr_t,
+    tag: u64,
+) -> isize {
+    let (tag, data) = (Some(tag), Some(data));
+    let message = Message { tag, data, ..Message::to(dest_addr, std::ptr::null_mut()) };
+    // SAFETY: libfabric promises it.
+    abi::answer_size(|| unsafe { message.inject(ep, &one(buf, len)) })
+}
+
+extern "C" fn recv(
+    ep: *mut sys::fid_ep,
+    buf: *mut c_void,
+    len: usize,
+    _desc: *mut c_void,
+    src_addr: fi_addr_t,
+    context: *mut c_void,
+) -> isize {
+    let receive = Receive { from: src_addr, matching: Matching::Untagged, context, flags: None };
+    // SAFETY: libfabric promises it.
+    abi::answer_size(|| unsafe { receive.post(ep, &one(buf, len)) })
+}
+
+extern "C" fn recvv(
+    ep: *mut sys::fid_ep,
+    iov: *const sys::iovec,
+    _desc: *mut *mut c_void,
+    count: usize,
+    src_addr: fi_addr_t,
+    context: *mut c_void,
+) -> isize {
+    let receive = Receive { from: src_addr, matching: Matching::Untagged, context, flags: None };
+    // SAFETY: libfabric promises it.
+    abi::answer_size(|| unsafe { receive.post(ep, abi::pieces(iov, count)?) })
+}
+
+extern "C" fn recvmsg(ep: *mut sys::fid_ep, msg: *const sys::fi_msg, flags: u64) -> isize {
+    abi::answer_size(|| {
+        // SAFETY: libfabric passes a message.
+        let msg = unsafe { msg.as_ref().ok_or(FiError::INVALID)? };
+        let (from, matching, context) = (msg.addr, Matching::Untagged, msg.context);
+        // SAFETY: libfabric promises it.
+        unsafe {
+            let iov = abi::pieces(msg.msg_iov, msg.iov_count)?;
+            Receive { from, matching, context, flags: Some(flags) }.post(ep, iov)
+        }
+    })
+}
+
+extern "C" fn trecv(
+    ep: *mut sys::fid_ep,
+    buf: *mut c_void,
+    len: usize,
+    _desc: *mut c_void,
+    src_addr: fi_addr_t,
+    tag: u64,
+    ignore: u64,
+    context: *mut c_void,
+) -> isize {
+    let matching = Matching::Tagged { tag, ignore };
+    let receive = Receive { from: src_addr, matching, context, flags: None };
+    // SAFETY: libfabric promises it.
+    abi::answer_size(|| unsafe { receive.post(ep, &one(buf, len)) })
+}
+
+extern "C" fn trecvv(
+    ep: *mut sys::fid_ep,
+    iov: *const sys::iovec,
+    _desc: *mut *mut c_void,
+    count: usize,
+    src_addr: fi_addr_t,
+    tag: u64,
+    ignore: u64,
+    context: *mut c_void,
+) -> isize {
+    let matching = Matching::Tagged { tag, ignore };
+    let receive = Receive { from: src_addr, matching, context, flags: None };
+    // SAFETY: libfabric promises it.
+    abi::answer_size(|| unsafe { receive.post(ep, abi::pieces(iov, count)?) })
+}
+
+extern "C" fn trecvmsg(ep: *mut sys::fid_ep, msg: *const sys::fi_msg_tagged, flags: u64) -> isize {
+    abi::answer_size(|| {
+        // SAFETY: libfabric passes a message.
+        let msg = unsafe { msg.as_ref().ok_or(FiError::INVALID)? };
+        let matching = Matching::Tagged { tag: msg.tag, ignore: msg.ignore };
+        let (from, context) = (msg.addr, msg.context);
+        // SAFETY: libfabric promises it.
+        unsafe {
+            let iov = abi::pieces(msg.msg_iov, msg.iov_count)?;
+            Receive { from, matching, context, flags: Some(flags) }.post(ep, iov)
+        }
+    })
+}

@@ -1,0 +1,491 @@
+//! Discovery: what the provider can do, at which addresses. Hints are honoured or refused, never ignored.
+
+use std::ffi::{CString, c_char, c_int};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+
+use weft::MAX_MESSAGE;
+
+use crate::abi::{self, ADDR_LEN, IOV_LIMIT};
+use crate::error::FiError;
+use crate::params::Params;
+use crate::rdm::{DEPTH, INJECT_SIZE};
+use crate::{NAME, sys};
+
+/// Kinds of operations.
+const PRIMARY: u64 = sys::FI_MSG | sys::FI_TAGGED;
+/// Directions of messages; all are offered if hints name none.
+const DIRECTIONS: u64 = sys::FI_SEND | sys::FI_RECV;
+/// What is offered only to those who ask for it, since it costs something: receives that name their sender, and entries
+/// that do.
+const ON_DEMAND: u64 = sys::FI_DIRECTED_RECV | sys::FI_SOURCE;
+/// What every endpoint does.
+const ALWAYS: u64 = sys::FI_LOCAL_COMM | sys::FI_REMOTE_COMM;
+const CAPS: u64 = PRIMARY | DIRECTIONS | ON_DEMAND | ALWAYS;
+
+/// Flags of messages that are sent. A message is complete when it was delivered, so that all levels below are as well.
+pub(crate) const SEND_FLAGS: u64 = sys::FI_COMPLETION
+    | sys::FI_INJECT
+    | sys::FI_INJECT_COMPLETE
+    | sys::FI_TRANSMIT_COMPLETE
+    | sys::FI_DELIVERY_COMPLETE;
+/// Flags of receives.
+pub(crate) const RECEIVE_FLAGS: u64 = sys::FI_COMPLETION;
+
+/// A protocol of weft's own among those of providers: "weft".
+const PROTOCOL: u32 = sys::FI_PROV_SPECIFIC as u32 | 0x7765_6674;
+const PROTOCOL_VERSION: u32 = 1;
+/// Bytes of data that travel beside a message.
+const CQ_DATA_SIZE: usize = 4;
+/// Bytes of a sender's messages without a receive that are kept.
+const BUFFERED: usize = 64 << 20;
+/// All bits of a tag are the application's.
+const TAG_FORMAT: u64 = u64::MAX;
+/// Endpoints and queues of a domain, as many as there are UDP ports.
+const MANY: usize = 1 << 12;
+
+/// An address of this host, and the interface that has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Local {
+    pub(crate) ip: Ipv4Addr,
+    pub(crate) interface: String,
+}
+
+/// The addresses that `node`, `service` and the hints ask for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Wish {
+    source: Option<SocketAddr>,
+    destination: Option<SocketAddr>,
+}
+
+/// libfabric calls it for `fi_getinfo`, from any thread.
+pub(crate) extern "C" fn getinfo(
+    _version: u32,
+    node: *const c_char,
+    service: *const c_char,
+    flags: u64,
+    hints: *const sys::fi_info,
+    info: *mut *mut sys::fi_info,
+) -> c_int {
+    abi::answer(|| {
+        // SAFETY: libfabric passes texts or null, hints or null, and a place for the answer.
+        let (node, service) = unsafe { (abi::text(node)?, abi::text(service)?) };
+        // SAFETY: as before.
+        let (hints, info) = unsafe { (hints.as_ref(), info.as_mut().ok_or(FiError::INVALID)?) };
+        let params = Params::read()?;
+        let wish = wish(node, service, flags, hints)?;
+        let list = Answer::of(hints, &params)?.list(&wish, &params, hints)?;
+        *info = list;
+        Ok(0)
+    })
+}
+
+fn wish(
+    node: Option<&str>,
+    service: Option<&str>,
+    flags: u64,
+    hints: Option<&sys::fi_info>,
+) -> Result<Wish, FiError> {
+    let mut wish = Wish::default();
+    if let Some(hints) = hints {
+        // SAFETY: the hints say how long their addresses are.
+        unsafe {
+            wish.source = hinted(hints.src_addr, hints.src_addrlen)?;
+            wish.destination = hinted(hints.dest_addr, hints.dest_addrlen)?;
+        }
+    }
+    if node.is_some() || service.is_some() {
+        let addr = resolve(node, service, flags & sys::FI_NUMERICHOST != 0)?;
+        if flags & sys::FI_SOURCE != 0 {
+            wish.source = Some(addr);
+        } else {
+            // A service alone is one of this host.
+            let ip = if node.is_some() { addr.ip() } else { Ipv4Addr::LOCALHOST.into() };
+            wish.destination = Some((ip, addr.port()).into());
+        }
+    }
+    Ok(wish)
+}
+
+/// # Safety
+/// There are `len` bytes at `addr`, or it is null.
+unsafe fn hinted(addr: *const std::ffi::c_void, len: usize) -> Result<Option<SocketAddr>, FiError> {
+    if addr.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: as the caller promises.
+    unsafe { abi::read_addr(addr, len) }.map(Some).ok_or(FiError::NO_DATA)
+}
+
+/// The IPv4 address of a host and service, each by name or number.
+pub(crate) fn resolve(
+    node: Option<&str>,
+    service: Option<&str>,
+    numeric: bool,
+) -> Result<SocketAddr, FiError> {
+    let port = service.map_or(Ok(0), str::parse::<u16>).map_err(|_| FiError::NO_DATA)?;
+    let Some(node) = node else { return Ok((Ipv4Addr::UNSPECIFIED, port).into()) };
+    if let Ok(ip) = node.parse::<Ipv4Addr>() {
+        return Ok((ip, port).into());
+    }
+    if numeric {
+        return Err(FiError::NO_DATA);
+    }
+    let mut all = (node, port).to_socket_addrs().map_err(|_| FiError::NO_DATA)?;
+    all.find(SocketAddr::is_ipv4).ok_or(FiError::NO_DATA)
+}
+
+/// The properties of what is offered, beside addresses: those of the provider, narrowed by hints.
+struct Answer {
+    caps: u64,
+    transmit: Direction,
+    receive: Direction,
+    threading: sys::fi_threading,
+    control_progress: sys::fi_progress,
+    data_progress: sys::fi_progress,
+    resources: sys::fi_resource_mgmt,
+    av_type: sys::fi_av_type,
+    mr_mode: c_int,
+    tag_format: u64,
+}
+
+/// What is offered for one direction.
+struct Direction {
+    caps: u64,
+    op_flags: u64,
+    order: u64,
+}
+
+/// Refuses hints that ask for something else.
+fn demand(holds: bool, what: &str) -> Result<(), FiError> {
+    if holds {
+        return Ok(());
+    }
+    crate::log::info(&format!("getinfo: {what} is not offered"));
+    Err(FiError::NO_DATA)
+}
+
+impl Answer {
+    fn of(hints: Option<&sys::fi_info>, params: &Params) -> Result<Answer, FiError> {
+        let mut answer = Answer {
+            caps: CAPS,
+            transmit: Direction { caps: 0, op_flags: 0, order: sys::FI_ORDER_SAS },
+            receive: Direction { caps: 0, op_flags: 0, order: sys::FI_ORDER_SAS },
+            threading: sys::FI_THREAD_SAFE,
+            control_progress: sys::FI_PROGRESS_AUTO,
+            data_progress: sys::FI_PROGRESS_AUTO,
+            resources: sys::FI_RM_ENABLED,
+            av_type: sys::FI_AV_UNSPEC,
+            mr_mode: 0,
+            tag_format: TAG_FORMAT,
+        };
+        if let Some(hints) = hints {
+            answer.narrow(hints, params)?;
+        }
+        let directed = |direction| answer.caps & !(DIRECTIONS | ALWAYS) | direction;
+        answer.transmit.caps = directed(sys::FI_SEND) & !ON_DEMAND;
+        answer.receive.caps = directed(sys::FI_RECV);
+        Ok(answer)
+    }
+
+    fn narrow(&mut self, hints: &sys::fi_info, _params: &Params) -> Result<(), FiError> {
+        self.caps = caps(hints.caps)?;
+        let formats = [sys::FI_FORMAT_UNSPEC, sys::FI_SOCKADDR, sys::FI_SOCKADDR_IN];
+        demand(formats.contains(&hints.addr_format), "the address format")?;
+        demand(hints.handle.is_null(), "a connection request")?;
+        demand(hints.nic.is_null(), "a choice of network cards")?;
+        // SAFETY: each part of the hints is null or valid.
+        let parts = unsafe {
+            (
+                hints.ep_attr.as_ref(),
+                hints.tx_attr.as_ref(),
+                hints.rx_attr.as_ref(),
+                hints.domain_attr.as_ref(),
+                hints.fabric_attr.as_ref(),
+            )
+        };
+        parts.0.map_or(Ok(()), |endpoint| self.endpoint(endpoint))?;
+        parts.1.map_or(Ok(()), |transmit| self.transmit(transmit))?;
+        parts.2.map_or(Ok(()), |receive| self.receive(receive))?;
+        parts.3.map_or(Ok(()), |domain| self.domain(domain))?;
+        if let Some(fabric) = parts.4 {
+            // SAFETY: the name is null or a text.
+            let name = unsafe { abi::text(fabric.name)? };
+            demand(name.is_none_or(|name| name.as_bytes() == NAME.to_bytes()), "another fabric")?;
+        }
+        Ok(())
+    }
+
+    fn endpoint(&mut self, hints: &sys::fi_ep_attr) -> Result<(), FiError> {
+        demand([sys::FI_EP_UNSPEC, sys::FI_EP_RDM].contains(&hints.type_), "the endpoint type")?;
+        demand([sys::FI_PROTO_UNSPEC, PROTOCOL].contains(&hints.protocol), "the protocol")?;
+        demand(hints.protocol_version <= PROTOCOL_VERSION, "the protocol version")?;
+        demand(hints.max_msg_size as u64 <= MAX_MESSAGE, "a message of that length")?;
+        let orders = [hints.max_order_raw_size, hints.max_order_war_size, hints.max_order_waw_size];
+        demand(orders == [0; 3], "an order of bytes")?;
+        demand(hints.tx_ctx_cnt <= 1 && hints.rx_ctx_cnt <= 1, "several contexts")?;
+        demand(hints.auth_key_size == 0, "an authorisation key")?;
+        if hints.mem_tag_format != 0 {
+            self.tag_format = hints.mem_tag_format;
+        }
+        Ok(())
+    }
+
+    fn transmit(&mut self, hints: &sys::fi_tx_attr) -> Result<(), FiError> {
+        self.transmit.narrow(hints.caps, hints.op_flags & !SEND_FLAGS, hints.msg_order, hints.comp_order)?;
+        self.transmit.op_flags = hints.op_flags;
+        demand(hints.inject_size <= INJECT_SIZE, "injection of so many bytes")?;
+        demand(hints.size <= DEPTH, "a transmit queue of that size")?;
+        demand(hints.iov_limit <= IOV_LIMIT, "so many pieces of a message")?;
+        demand(hints.rma_iov_limit == 0, "remote memory access")?;
+        let classes = [sys::FI_TC_UNSPEC, sys::FI_TC_BEST_EFFORT];
+        demand(classes.contains(&hints.tclass), "the traffic class")
+    }
+
+    fn receive(&mut self, hints: &sys::fi_rx_attr) -> Result<(), FiError> {
+        self.receive.narrow(
+            hints.caps,
+            hints.op_flags & !RECEIVE_FLAGS,
+            hints.msg_order,
+            hints.comp_order,
+        )?;
+        self.receive.op_flags = hints.op_flags;
+        demand(hints.total_buffered_recv <= BUFFERED, "a buffer of that size")?;
+        demand(hints.size <= DEPTH, "a receive queue of that size")?;
+        demand(hints.iov_limit <= IOV_LIMIT, "so many pieces of a message")
+    }
+
+    fn domain(&mut self, hints: &sys::fi_domain_attr) -> Result<(), FiError> {
+        let or = |wanted: u32, own: u32| if wanted == 0 { own } else { wanted };
+        // Whatever an application takes care of, it may; whatever it does not, the provider does.
+        self.threading = or(hints.threading, self.threading);
+        self.control_progress = or(hints.control_progress, self.control_progress);
+        self.data_progress = or(hints.data_progress, self.data_progress);
+        self.resources = or(hints.resource_mgmt, self.resources);
+        self.av_type = hints.av_type;
+        demand(hints.av_type <= sys::FI_AV_TABLE, "the type of address vectors")?;
+        // Applications of before libfabric 1.5 name one of two modes; others the bits that they can deal with.
+        let legacy = [sys::FI_MR_BASIC as c_int, sys::FI_MR_SCALABLE as c_int];
+        self.mr_mode = if legacy.contains(&hints.mr_mode) { hints.mr_mode } else { 0 };
+        demand(hints.cq_data_size <= CQ_DATA_SIZE, "so many bytes of data beside a message")?;
+        demand(hints.caps & !ALWAYS == 0, "a capability of domains")?;
+        let counts = [hints.cq_cnt, hints.ep_cnt, hints.tx_ctx_cnt, hints.rx_ctx_cnt];
+        demand(counts.iter().all(|count| *count <= MANY), "so many objects of a domain")?;
+        demand(hints.cntr_cnt == 0, "a counter")?;
+        demand(hints.max_ep_stx_ctx == 0 && hints.max_ep_srx_ctx == 0, "shared contexts")?;
+        demand(hints.max_ep_tx_ctx <= 1 && hints.max_ep_rx_ctx <= 1, "several contexts")?;
+        demand(hints.mr_cnt == 0 && hints.mr_iov_limit == 0 && hints.mr_key_size == 0, "registered memory")?;
+        demand(hints.auth_key_size == 0 && hints.max_err_data == 0, "keys or data of errors")?;
+        let classes = [sys::FI_TC_UNSPEC, sys::FI_TC_BEST_EFFORT];
+        demand(classes.contains(&hints.tclass), "the traffic class")
+    }
+
+    /// A list of `fi_info`, one for each address that suits.
+    fn list(
+        &self,
+        wish: &Wish,
+        params: &Params,
+        hints: Option<&sys::fi_info>,
+    ) -> Result<*mut sys::fi_info, FiError> {
+        // SAFETY: the domain's part of the hints is null or valid, and so is its name.
+        let domain = unsafe {
+            match hints.and_then(|hints| hints.domain_attr.as_ref()) {
+                Some(domain) => abi::text(domain.name)?,
+                None => None,
+            }
+        };
+        let port = wish.source.map_or(0, |source| source.port());
+        demand(port.is_multiple_of(params.entropies), "a UDP port that is no multiple of FI_WEFT_ENTROPIES")?;
+        let locals = locals(wish, domain.or(params.iface.as_deref()))?;
+        let suits = |local: &Local| {
+            domain.is_none_or(|name| name == local.interface)
+                && params.iface.as_ref().is_none_or(|name| *name == local.interface)
+        };
+        let locals = locals.into_iter().filter(suits);
+        let mut list = List::default();
+        for local in locals {
+            let source = SocketAddr::from((local.ip, port));
+            list.append(self.info(&local, source, wish.destination)?);
+        }
+        demand(!list.first.is_null(), "an address of this host")?;
+        Ok(std::mem::take(&mut list.first))
+    }
+
+    fn info(
+        &self,
+        local: &Local,
+        source: SocketAddr,
+        destination: Option<SocketAddr>,
+    ) -> Result<*mut sys::fi_info, FiError> {
+        let interface = CString::new(local.interface.as_str()).map_err(|_| FiError::INVALID)?;
+        // SAFETY: without an original it is a new one with all its parts, all of which are zero.
+        let at = unsafe { sys::fi_dupinfo(std::ptr::null()) };
+        // SAFETY: as before; nobody else knows it yet.
+        let info = unsafe { at.as_mut() }.ok_or(FiError::NO_MEMORY)?;
+        info.caps = self.caps;
+        info.addr_format = sys::FI_SOCKADDR_IN;
+        (info.src_addr, info.src_addrlen) = (abi::duplicate_addr(&source)?, ADDR_LEN);
+        if let Some(destination) = destination {
+            (info.dest_addr, info.dest_addrlen) = (abi::duplicate_addr(&destination)?, ADDR_LEN);
+        }
+        // SAFETY: a new one has all its parts.
+        let (tx, rx, ep, domain, fabric) = unsafe {
+            (
+                &mut *info.tx_attr,
+                &mut *info.rx_attr,
+                &mut *info.ep_attr,
+                &mut *info.domain_attr,
+                &mut *info.fabric_attr,
+            )
+        };
+        tx.caps = self.transmit.caps;
+        tx.op_flags = self.transmit.op_flags;
+        tx.msg_order = self.transmit.order;
+        (tx.inject_size, tx.size, tx.iov_limit) = (INJECT_SIZE, DEPTH, IOV_LIMIT);
+        rx.caps = self.receive.caps;
+        rx.op_flags = self.receive.op_flags;
+        rx.msg_order = self.receive.order;
+        (rx.total_buffered_recv, rx.size, rx.iov_limit) = (BUFFERED, DEPTH, IOV_LIMIT);
+        ep.type_ = sys::FI_EP_RDM;
+        (ep.protocol, ep.protocol_version) = (PROTOCOL, PROTOCOL_VERSION);
+        ep.max_msg_size = MAX_MESSAGE as usize;
+        ep.mem_tag_format = self.tag_format;
+        (ep.tx_ctx_cnt, ep.rx_ctx_cnt) = (1, 1);
+        domain.name = abi::duplicate(&interface);
+        domain.threading = self.threading;
+        (domain.control_progress, domain.data_progress) = (self.control_progress, self.data_progress);
+        (domain.resource_mgmt, domain.av_type, domain.mr_mode) = (self.resources, self.av_type, self.mr_mode);
+        domain.cq_data_size = CQ_DATA_SIZE;
+        (domain.cq_cnt, domain.ep_cnt, domain.tx_ctx_cnt, domain.rx_ctx_cnt) = (MANY, MANY, MANY, MANY);
+        (domain.max_ep_tx_ctx, domain.max_ep_rx_ctx) = (1, 1);
+        domain.caps = ALWAYS;
+        fabric.name = abi::duplicate(NAME);
+        fabric.prov_version = crate::VERSION;
+        Ok(at)
+    }
+}
+
+impl Direction {
+    fn narrow(&mut self, caps: u64, unknown_flags: u64, order: u64, completions: u64) -> Result<(), FiError> {
+        demand(caps & !CAPS == 0, "a capability of one direction")?;
+        demand(unknown_flags == 0, "a flag of operations")?;
+        demand(order & !sys::FI_ORDER_SAS == 0, "the order of messages")?;
+        demand(completions == sys::FI_ORDER_NONE, "an order of completions")
+    }
+}
+
+/// The capabilities for those that hints ask for.
+fn caps(wanted: u64) -> Result<u64, FiError> {
+    demand(wanted & !CAPS == 0, "a capability")?;
+    let kinds = if wanted & PRIMARY == 0 { PRIMARY } else { wanted & PRIMARY };
+    let directions = if wanted & DIRECTIONS == 0 { DIRECTIONS } else { wanted & DIRECTIONS };
+    let on_demand = if wanted == 0 { ON_DEMAND } else { wanted & ON_DEMAND };
+    Ok(kinds | directions | on_demand | ALWAYS)
+}
+
+/// The addresses of this host that suit. Those of the loopback interface are offered to those who name it or an address
+/// there, and where there are no others: some programs deal out all addresses to the processes of a host.
+fn locals(wish: &Wish, interface: Option<&str>) -> Result<Vec<Local>, FiError> {
+    let all = if_addrs::get_if_addrs().map_err(|_| FiError::NO_DATA)?;
+    let locals = all.into_iter().filter_map(|at| match at.ip() {
+        IpAddr::V4(ip) => Some(Local { ip, interface: at.name }),
+        IpAddr::V6(_) => None,
+    });
+    let mut locals: Vec<_> = locals.collect();
+    let only = match (wish.source.map(|source| source.ip()), wish.destination) {
+        (Some(IpAddr::V4(ip)), _) if !ip.is_unspecified() => Some(ip),
+        (_, Some(destination)) => Some(towards(destination)?),
+        _ => None,
+    };
+    let Some(ip) = only else {
+        if locals.iter().any(|local| !local.ip.is_loopback()) {
+            locals.retain(|local| !local.ip.is_loopback() || interface == Some(&local.interface));
+        }
+        return Ok(locals);
+    };
+    // All of 127.0.0.0/8 is the loopback interface's, which lists one address.
+    let same = |local: &Local| local.ip == ip || (ip.is_loopback() && local.ip.is_loopback());
+    Ok(locals.into_iter().filter(same).take(1).map(|local| Local { ip, ..local }).collect())
+}
+
+/// The address of this host that packets to `destination` leave with.
+fn towards(destination: SocketAddr) -> Result<Ipv4Addr, FiError> {
+    let own = || {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        // Any port will do: nothing is sent.
+        socket.connect((destination.ip(), destination.port().max(1)))?;
+        socket.local_addr()
+    };
+    match own().map(|addr| addr.ip()) {
+        Ok(IpAddr::V4(ip)) => Ok(ip),
+        _ => Err(FiError::NO_DATA),
+    }
+}
+
+/// A list that is freed unless its first entry is taken.
+struct List {
+    first: *mut sys::fi_info,
+    last: *mut sys::fi_info,
+}
+
+impl Default for List {
+    fn default() -> List {
+        List { first: std::ptr::null_mut(), last: std::ptr::null_mut() }
+    }
+}
+
+impl List {
+    fn append(&mut self, info: *mut sys::fi_info) {
+        if self.first.is_null() {
+            self.first = info;
+        } else {
+            // SAFETY: the last entry is one that was appended, and is still ours.
+            unsafe { (*self.last).next = info };
+        }
+        self.last = info;
+    }
+}
+
+impl Drop for List {
+    fn drop(&mut self) {
+        if !self.first.is_null() {
+            // SAFETY: nobody else has it.
+            unsafe { sys::fi_freeinfo(self.first) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capabilities_are_those_that_were_asked_for_and_what_they_imply() {
+        let tagged = sys::FI_TAGGED | DIRECTIONS | ALWAYS;
+        assert_eq!(caps(0), Ok(CAPS));
+        assert_eq!(caps(sys::FI_TAGGED), Ok(tagged));
+        assert_eq!(caps(sys::FI_TAGGED | sys::FI_SOURCE), Ok(tagged | sys::FI_SOURCE));
+        assert_eq!(caps(sys::FI_MSG | sys::FI_SEND), Ok(sys::FI_MSG | sys::FI_SEND | ALWAYS));
+        for missing in [sys::FI_RMA, sys::FI_ATOMIC, sys::FI_HMEM, sys::FI_MULTI_RECV, sys::FI_COLLECTIVE] {
+            assert_eq!(caps(sys::FI_MSG | missing), Err(FiError::NO_DATA));
+        }
+    }
+
+    #[test]
+    fn hosts_and_services_are_resolved() {
+        let at = |ip: [u8; 4], port| Ok(SocketAddr::from((ip, port)));
+        assert_eq!(resolve(Some("192.0.2.1"), Some("4000"), true), at([192, 0, 2, 1], 4000));
+        assert_eq!(resolve(None, Some("4000"), false), at([0; 4], 4000));
+        assert_eq!(resolve(Some("localhost"), None, false), at([127, 0, 0, 1], 0));
+        assert_eq!(resolve(Some("localhost"), None, true), Err(FiError::NO_DATA));
+        assert_eq!(resolve(Some("192.0.2.1"), Some("smtp"), false), Err(FiError::NO_DATA));
+    }
+
+    #[test]
+    fn the_address_towards_a_peer_is_the_only_one() {
+        let to = |ip: [u8; 4]| Wish { destination: Some((ip, 4000).into()), ..Wish::default() };
+        let all = locals(&to([127, 0, 0, 9]), None).unwrap();
+        assert!(all.len() == 1 && all[0].ip.is_loopback(), "{all:?}");
+        let source = Wish { source: Some(([203, 0, 113, 7], 0).into()), ..Wish::default() };
+        assert_eq!(locals(&source, None).unwrap(), []);
+    }
+}

@@ -1,0 +1,84 @@
+//! The thread of an endpoint that works while the application is away, computing for example: peers get their answers,
+//! and messages arrive or are put off, so that no connection is given up for silence.
+//!
+//! While the application calls often enough the thread only looks now and then whether it still does.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Weak};
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::abi;
+use crate::error::FiError;
+use crate::rdm::Rdm;
+use crate::wake::sleep;
+
+/// How often the thread looks whether the application has called: much more often than peers send again, which they do
+/// after 100 ms.
+const LOOK: Duration = Duration::from_millis(10);
+/// The longest sleep on the endpoint's descriptor, which becomes readable at least as often.
+const LONGEST: Duration = Duration::from_millis(100);
+
+/// A thread that ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    end: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Keeper {
+    /// # Errors
+    /// The system has no descriptor or thread left.
+    pub(crate) fn start(endpoint: &Arc<Rdm>) -> Result<Keeper, FiError> {
+        let no_room = |_| FiError::NO_MEMORY;
+        let end = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(no_room)?;
+        let mut descriptor = None;
+        endpoint.with_descriptor(|fd| {
+            descriptor = fd.try_clone_to_owned().ok();
+            Ok(())
+        })?;
+        let (end, descriptor) = (Arc::new(end), descriptor.ok_or(FiError::NO_MEMORY)?);
+        let (weak, stop) = (Arc::downgrade(endpoint), end.clone());
+        let body = move || {
+            // An endpoint in which a call has panicked answers nobody any more.
+            let _ = keep(&weak, &stop, &descriptor);
+        };
+        let builder = Builder::new().name("weft-keeper".to_owned());
+        let thread = abi::with_signals_blocked(|| builder.spawn(body));
+        Ok(Keeper { end, thread: Some(thread.map_err(|_| FiError::NO_MEMORY)?) })
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        // It fails only if it has been told already.
+        let _ = rustix::io::write(&*self.end, &1u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            // A panic has been reported where it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Works until the endpoint is gone, or `end` is readable.
+fn keep(endpoint: &Weak<Rdm>, end: &OwnedFd, descriptor: &OwnedFd) -> Result<(), FiError> {
+    let mut seen = None;
+    loop {
+        let Some(endpoint) = endpoint.upgrade() else { return Ok(()) };
+        let (visits, attended) = endpoint.attention();
+        let is_away = seen == Some(visits) && !attended;
+        seen = Some(visits);
+        let armed = is_away && endpoint.keep()?;
+        drop(endpoint);
+        if armed {
+            sleep(&[end.as_fd(), descriptor.as_fd()], LONGEST);
+        } else if !is_away {
+            sleep(&[end.as_fd()], LOOK);
+        }
+        if rustix::io::read(end, &mut [0u8; 8]).is_ok() {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,690 @@
+//! A reliable datagram endpoint: libfabric's operations over a [`weft::Endpoint`].
+//!
+//! There is one connection for each peer, so that its messages meet receives in the order in which they were sent
+//! (FI_ORDER_SAS). It is opened by the first message, and again after it was closed.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use weft::core::wire::ses::ReturnCode;
+use weft::port::AnyPort;
+use weft::{
+    Addr, CallError, Completion, ConnectionId, Endpoint, Error, MAX_COPY, Matching, OperationId, OwnedBytes,
+    ReceiveBuffer, ReceiveError, ReceiveOptions, SendError, SendOptions, Source,
+};
+
+use crate::abi::{AppBytes, AppRoom};
+use crate::addresses::Addresses;
+use crate::error::{FiError, lock};
+use crate::queue::{Entry, Problem, Queue};
+use crate::slab::Slab;
+use crate::sys::{self, FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, fi_addr_t};
+
+/// The longest message that can be injected, bytes: that is copied at the call.
+pub(crate) const INJECT_SIZE: usize = MAX_COPY;
+/// Operations of one direction that may be under way.
+pub(crate) const DEPTH: usize = 4096;
+/// Completions that one call takes from the endpoint, so that it ends while messages keep arriving.
+const BATCH: usize = 256;
+/// How long an endpoint that is closed may take to deliver what was sent, and to answer its peers.
+const LINGER: Duration = Duration::from_secs(1);
+/// The bit of the header data that says that the low 32 bits are the sender's.
+const HAS_DATA: u64 = 1 << 32;
+
+/// Where the ends of operations of one direction go.
+#[derive(Clone, Debug)]
+pub(crate) struct Binding {
+    pub(crate) queue: Arc<Queue>,
+    /// Only operations that ask for it have an entry, and those that fail.
+    pub(crate) selective: bool,
+}
+
+/// A message to send.
+pub(crate) struct Outgoing {
+    pub(crate) bytes: OutgoingBytes,
+    pub(crate) to: fi_addr_t,
+    pub(crate) tag: Option<u64>,
+    pub(crate) data: Option<u64>,
+    pub(crate) context: usize,
+    pub(crate) wanted: Wanted,
+    /// More will follow at once: nothing has to leave yet.
+    pub(crate) more: bool,
+}
+
+/// The bytes of a message.
+pub(crate) enum OutgoingBytes {
+    /// To be sent from where they are.
+    Lent(AppBytes),
+    /// To be copied at the call.
+    Injected(AppBytes),
+    /// Several pieces, to be put together at the call.
+    Gathered(Vec<AppBytes>),
+}
+
+/// A receive to post.
+pub(crate) struct Incoming {
+    pub(crate) room: Room,
+    pub(crate) from: fi_addr_t,
+    pub(crate) matching: Matching,
+    pub(crate) context: usize,
+    pub(crate) wanted: Wanted,
+}
+
+/// Where a message is received.
+pub(crate) enum Room {
+    One(AppRoom),
+    /// One piece after the other.
+    Several(Vec<AppRoom>),
+}
+
+/// Which operations have an entry in their queue when they have succeeded. Those that fail always have one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// All, unless the queue is bound for selective completion.
+    AsBound,
+    Always,
+    Never,
+}
+
+impl Wanted {
+    fn is_reported(self, selective: bool) -> bool {
+        match self {
+            Wanted::AsBound => !selective,
+            Wanted::Always => true,
+            Wanted::Never => false,
+        }
+    }
+}
+
+/// An operation that is under way.
+#[derive(Debug)]
+struct Operation {
+    id: Option<OperationId>,
+    context: usize,
+    flags: u64,
+    buf: usize,
+    /// The pieces of a receive that has more than one.
+    pieces: Vec<Piece>,
+    reported: bool,
+}
+
+/// A piece of an application's memory that a message is copied to when it is complete.
+struct Piece(AppRoom);
+
+impl std::fmt::Debug for Piece {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Piece({} bytes)", self.0.as_ref().len())
+    }
+}
+
+/// Two ends that the application has to bind before it enables an endpoint.
+#[derive(Debug, Default)]
+pub(crate) struct Bindings {
+    pub(crate) transmit: Option<Binding>,
+    pub(crate) receive: Option<Binding>,
+    pub(crate) addresses: Option<Arc<Addresses>>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Rdm {
+    /// Receives name their sender.
+    directed: bool,
+    /// Entries name the sender.
+    names_source: bool,
+    local: SocketAddr,
+    state: Mutex<State>,
+    /// How often the application has let the endpoint work.
+    visits: AtomicU64,
+    /// Threads of the application that sleep until the endpoint has something for them.
+    attending: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct State {
+    /// None after the endpoint was closed.
+    endpoint: Option<Endpoint>,
+    bindings: Bindings,
+    enabled: bool,
+    operations: Slab<Operation>,
+    sends: usize,
+    receives: usize,
+    peers: Peers,
+}
+
+/// What is known of the peers.
+#[derive(Debug, Default)]
+struct Peers {
+    /// The version of the address vector that this is about.
+    version: u64,
+    by_number: HashMap<fi_addr_t, Addr>,
+    /// The numbers of peers, or that they have none.
+    numbers: HashMap<Addr, fi_addr_t>,
+    connections: HashMap<Addr, ConnectionId>,
+}
+
+/// Says while it lives that a thread of the application sleeps and will let the endpoint work.
+#[derive(Debug)]
+pub(crate) struct Attended(Arc<Rdm>);
+
+impl Attended {
+    pub(crate) fn new(endpoint: Arc<Rdm>) -> Attended {
+        endpoint.attending.fetch_add(1, Ordering::Relaxed);
+        Attended(endpoint)
+    }
+}
+
+impl Drop for Attended {
+    fn drop(&mut self) {
+        self.0.attending.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Rdm {
+    pub(crate) fn new(endpoint: Endpoint, directed: bool, names_source: bool) -> Result<Rdm, FiError> {
+        let local = match endpoint.worker().map(|worker| worker.port()) {
+            Some(AnyPort::Udp(port)) => port.local(),
+            _ => return Err(FiError::OTHER),
+        };
+        let state = State {
+            endpoint: Some(endpoint),
+            bindings: Bindings::default(),
+            enabled: false,
+            operations: Slab::default(),
+            sends: 0,
+            receives: 0,
+            peers: Peers::default(),
+        };
+        let (state, visits, attending) = (Mutex::new(state), AtomicU64::new(0), AtomicUsize::new(0));
+        Ok(Rdm { directed, names_source, local, state, visits, attending })
+    }
+
+    /// Where peers reach it.
+    pub(crate) fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Changes what is bound.
+    ///
+    /// # Errors
+    /// The endpoint is enabled, or `bind` says so.
+    pub(crate) fn bind(
+        &self,
+        bind: impl FnOnce(&mut Bindings) -> Result<(), FiError>,
+    ) -> Result<(), FiError> {
+        let mut state = lock(&self.state)?;
+        if state.enabled {
+            return Err(FiError::BAD_STATE);
+        }
+        bind(&mut state.bindings)
+    }
+
+    /// The queues that are bound.
+    pub(crate) fn queues(&self) -> Result<Vec<Arc<Queue>>, FiError> {
+        let state = lock(&self.state)?;
+        let bindings = [&state.bindings.transmit, &state.bindings.receive];
+        Ok(bindings.into_iter().flatten().map(|binding| binding.queue.clone()).collect())
+    }
+
+    /// # Errors
+    /// It lacks an address vector or a queue.
+    pub(crate) fn enable(&self) -> Result<(), FiError> {
+        let mut state = lock(&self.state)?;
+        let Bindings { transmit, receive, addresses } = &state.bindings;
+        if addresses.is_none() {
+            return Err(FiError::NO_AV);
+        }
+        if transmit.is_none() || receive.is_none() {
+            return Err(FiError::NO_CQ);
+        }
+        state.enabled = true;
+        Ok(())
+    }
+
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// [`FiError::AGAIN`] if there is no room for it now.
+    pub(crate) fn send(&self, message: Outgoing) -> Result<(), FiError> {
+        let more = message.more;
+        let mut state = lock(&self.state)?;
+        let posted = state.send(message);
+        self.follow(&mut state, posted, more)
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    /// [`FiError::AGAIN`] if there is no room for it now.
+    pub(crate) fn receive(&self, receive: Incoming) -> Result<(), FiError> {
+        let mut state = lock(&self.state)?;
+        let posted = state.receive(receive, self.directed);
+        self.follow(&mut state, posted, true)
+    }
+
+    /// Takes what has ended by a post, which wakes those who sleep until something does, and lets the endpoint work unless
+    /// the packets may wait (`later`). It always works if the post was refused for want of room: only then is there room
+    /// for an application that does nothing but repeat the call.
+    fn follow(&self, state: &mut State, posted: Result<(), FiError>, later: bool) -> Result<(), FiError> {
+        let followed = match posted {
+            Ok(()) if later => state.take_ended(self.names_source),
+            Ok(()) | Err(FiError::AGAIN) => {
+                self.visits.fetch_add(1, Ordering::Relaxed);
+                state.work(self.names_source)
+            }
+            Err(error) => return Err(error),
+        };
+        // An operation that was posted is under way, whatever happened to others.
+        posted.or_else(|error| followed.and(Err(error)))
+    }
+
+    /// Asks for operations with this context to be cancelled: the first that is under way.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) fn cancel(&self, context: usize) -> Result<(), FiError> {
+        let mut state = lock(&self.state)?;
+        let State { endpoint, operations, .. } = &mut *state;
+        let endpoint = endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
+        let id = operations
+            .iter()
+            .find(|operation| operation.context == context)
+            .and_then(|operation| operation.id);
+        endpoint.cancel(id.ok_or(FiError::NO_ENTRY)?).map_err(|error| FiError::from(&error))?;
+        state.work(self.names_source)
+    }
+
+    /// Operations that could be posted now: messages and receives.
+    pub(crate) fn left(&self) -> Result<(usize, usize), FiError> {
+        let state = lock(&self.state)?;
+        Ok((DEPTH.saturating_sub(state.sends), DEPTH.saturating_sub(state.receives)))
+    }
+
+    /// Lets the endpoint work, and takes what has ended.
+    pub(crate) fn progress(&self) -> Result<(), FiError> {
+        self.visits.fetch_add(1, Ordering::Relaxed);
+        lock(&self.state)?.work(self.names_source)
+    }
+
+    /// As [`Rdm::progress`], and prepares for a sleep on the descriptor. Returns whether the caller may sleep.
+    pub(crate) fn arm(&self) -> Result<bool, FiError> {
+        self.progress()?;
+        self.keep()
+    }
+
+    /// What the endpoint's own thread does while the application is away. Returns whether it may sleep on the descriptor.
+    pub(crate) fn keep(&self) -> Result<bool, FiError> {
+        let mut state = lock(&self.state)?;
+        state.work(self.names_source)?;
+        match &mut state.endpoint {
+            Some(endpoint) => endpoint.arm().map_err(|error| FiError::from(&error)),
+            None => Ok(true),
+        }
+    }
+
+    /// How often the application has let the endpoint work, and whether it sleeps until there is more to do.
+    pub(crate) fn attention(&self) -> (u64, bool) {
+        (self.visits.load(Ordering::Relaxed), self.attending.load(Ordering::Relaxed) > 0)
+    }
+
+    /// Uses the descriptor that is readable when the endpoint has something to do, after [`Rdm::arm`].
+    pub(crate) fn with_descriptor(
+        &self,
+        with: impl FnOnce(BorrowedFd<'_>) -> Result<(), FiError>,
+    ) -> Result<(), FiError> {
+        match &lock(&self.state)?.endpoint {
+            Some(endpoint) => with(endpoint.as_fd()),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends the endpoint: what was sent is delivered, and peers get their answers, if that takes no longer than a second.
+    /// Receives end without an entry, as libfabric has it.
+    pub(crate) fn close(&self) -> Result<(), FiError> {
+        let endpoint = lock(&self.state)?.endpoint.take();
+        if let Some(endpoint) = endpoint {
+            // Peers that do not answer are no reason to stay.
+            let _ = endpoint.shutdown(LINGER);
+        }
+        *lock(&self.state)? = State {
+            endpoint: None,
+            bindings: Bindings::default(),
+            enabled: false,
+            operations: Slab::default(),
+            sends: 0,
+            receives: 0,
+            peers: Peers::default(),
+        };
+        Ok(())
+    }
+}
+
+impl State {
+    fn send(&mut self, message: Outgoing) -> Result<(), FiError> {
+        let Outgoing { bytes, to, tag, data, context, wanted, .. } = message;
+        let binding = self.ready(|bindings| &bindings.transmit)?;
+        if self.sends >= DEPTH || !binding.queue.has_room()? {
+            return Err(FiError::AGAIN);
+        }
+        let kind = if tag.is_some() { sys::FI_TAGGED } else { sys::FI_MSG };
+        let operation = Operation {
+            id: None,
+            context,
+            flags: kind | sys::FI_SEND,
+            buf: 0,
+            pieces: Vec::new(),
+            reported: wanted.is_reported(binding.selective),
+        };
+        let peer = self.peer(to)?;
+        let number = self.operations.insert(operation);
+        let header_data = data.map_or(0, |data| HAS_DATA | data & u64::from(u32::MAX));
+        let mut options = SendOptions::default().header_data(header_data).context(number as u64);
+        options.tag = tag;
+        match self.post(peer, bytes, options) {
+            Ok(id) => {
+                if let Some(operation) = self.operations.get_mut(number) {
+                    operation.id = Some(id);
+                }
+                self.sends += 1;
+                Ok(())
+            }
+            Err(error) => {
+                self.operations.remove(number);
+                Err(error)
+            }
+        }
+    }
+
+    /// Posts the bytes on the connection to `peer`, or on a new one if that has been closed.
+    fn post(
+        &mut self,
+        peer: Addr,
+        bytes: OutgoingBytes,
+        options: SendOptions,
+    ) -> Result<OperationId, FiError> {
+        let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
+        let connections = &mut self.peers.connections;
+        let lent: Bytes = match bytes {
+            OutgoingBytes::Injected(bytes) => {
+                return with_connection(endpoint, connections, peer, |endpoint, connection| {
+                    endpoint.send_copy(connection, bytes.as_ref(), options)
+                });
+            }
+            OutgoingBytes::Lent(bytes) => Bytes::from_owner(bytes),
+            OutgoingBytes::Gathered(pieces) => {
+                pieces.iter().map(AsRef::as_ref).collect::<Vec<&[u8]>>().concat().into()
+            }
+        };
+        with_connection(endpoint, connections, peer, |endpoint, connection| {
+            endpoint.send_with(connection, lent.clone(), options).map_err(|refused| refused.error)
+        })
+    }
+
+    fn receive(&mut self, receive: Incoming, directed: bool) -> Result<(), FiError> {
+        let Incoming { room, from, matching, context, wanted } = receive;
+        let binding = self.ready(|bindings| &bindings.receive)?;
+        if self.receives >= DEPTH || !binding.queue.has_room()? {
+            return Err(FiError::AGAIN);
+        }
+        let kind = if matching == Matching::Untagged { sys::FI_MSG } else { sys::FI_TAGGED };
+        let (buf, pieces, buffer) = match room {
+            Room::One(room) => (room.address(), Vec::new(), OwnedBytes::new(room)),
+            Room::Several(rooms) => {
+                let len = rooms.iter().map(|room| room.as_ref().len()).sum();
+                let buf = rooms.first().map_or(0, AppRoom::address);
+                (buf, rooms.into_iter().map(Piece).collect(), OwnedBytes::new(vec![0; len]))
+            }
+        };
+        let mut options = ReceiveOptions::default();
+        options.matching = matching;
+        if directed && from != FI_ADDR_UNSPEC {
+            options = options.from(self.peer(from)?);
+        }
+        let reported = wanted.is_reported(binding.selective);
+        let flags = kind | sys::FI_RECV;
+        let number = self.operations.insert(Operation { id: None, context, flags, buf, pieces, reported });
+        let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
+        match endpoint.receive_with(buffer, options.context(number as u64)) {
+            Ok(id) => {
+                if let Some(operation) = self.operations.get_mut(number) {
+                    operation.id = Some(id);
+                }
+                self.receives += 1;
+            }
+            Err(refused) => {
+                self.operations.remove(number);
+                return Err(FiError::from(&refused.error));
+            }
+        }
+        Ok(())
+    }
+
+    /// The binding of an endpoint that is enabled.
+    fn ready(&self, of: impl FnOnce(&Bindings) -> &Option<Binding>) -> Result<Binding, FiError> {
+        if !self.enabled {
+            return Err(FiError::BAD_STATE);
+        }
+        of(&self.bindings).clone().ok_or(FiError::NO_CQ)
+    }
+
+    /// The peer with this number.
+    fn peer(&mut self, number: fi_addr_t) -> Result<Addr, FiError> {
+        let addresses = self.bindings.addresses.as_ref().ok_or(FiError::NO_AV)?;
+        let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
+        self.peers.refresh(addresses);
+        if let Some(peer) = self.peers.by_number.get(&number) {
+            return Ok(*peer);
+        }
+        let socket = addresses.get(number)?.ok_or(FiError::INVALID)?;
+        let peer = endpoint.peer(socket).map_err(|error| {
+            crate::log::warn(&format!("{socket}: {error}"));
+            FiError::INVALID
+        })?;
+        self.peers.by_number.insert(number, peer);
+        Ok(peer)
+    }
+
+    /// The number of a sender.
+    fn number_of(&mut self, source: Source) -> Result<fi_addr_t, FiError> {
+        let addresses = self.bindings.addresses.as_ref().ok_or(FiError::NO_AV)?;
+        self.peers.refresh(addresses);
+        if let Some(number) = self.peers.numbers.get(&source.peer) {
+            return Ok(*number);
+        }
+        let worker = self.endpoint.as_ref().and_then(Endpoint::worker).ok_or(FiError::BAD_STATE)?;
+        let AnyPort::Udp(port) = worker.port() else { return Err(FiError::OTHER) };
+        let socket = worker.book().ip(source.peer).and_then(|alias| port.socket_of(alias));
+        let number = match socket {
+            Some(socket) => addresses.find(&socket)?.unwrap_or(FI_ADDR_NOTAVAIL),
+            None => FI_ADDR_NOTAVAIL,
+        };
+        self.peers.numbers.insert(source.peer, number);
+        Ok(number)
+    }
+
+    /// Takes what has ended already.
+    fn take_ended(&mut self, names_source: bool) -> Result<(), FiError> {
+        while let Some(completion) = self.endpoint.as_mut().and_then(Endpoint::next_completion) {
+            self.end(completion, names_source)?;
+        }
+        Ok(())
+    }
+
+    fn work(&mut self, names_source: bool) -> Result<(), FiError> {
+        for _ in 0..BATCH {
+            let Some(endpoint) = &mut self.endpoint else { return Ok(()) };
+            match endpoint.poll() {
+                Ok(Some(completion)) => self.end(completion, names_source)?,
+                Ok(None) => return Ok(()),
+                Err(error) => return Err(FiError::from(&error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, completion: Completion, names_source: bool) -> Result<(), FiError> {
+        match completion {
+            Completion::Sent { context, result, .. } => {
+                self.sends = self.sends.saturating_sub(1);
+                let Some(operation) = self.operations.remove(context as usize) else { return Ok(()) };
+                let problem = match result {
+                    // It has arrived, as far as its sender is concerned: the receiver has an error entry.
+                    Ok(()) | Err(Error::Send(SendError::Answered(ReturnCode::TOO_LONG))) => None,
+                    Err(error) => Some(Problem { error: FiError::from(&error), beyond: 0 }),
+                };
+                let entry = operation.entry(problem);
+                push(&self.bindings.transmit, operation.reported, entry)
+            }
+            Completion::Received { context, source, tag, header_data, len, mut buffer, result, .. } => {
+                self.receives = self.receives.saturating_sub(1);
+                let Some(mut operation) = self.operations.remove(context as usize) else { return Ok(()) };
+                let room = buffer.len();
+                operation.scatter(&mut buffer, len as usize);
+                let problem = result.err().map(|error| Problem {
+                    error: FiError::from(&error),
+                    beyond: match error {
+                        Error::Receive(ReceiveError::Truncated { len, room }) => (len - room) as usize,
+                        _ => 0,
+                    },
+                });
+                let mut entry = operation.entry(problem);
+                entry.len = (len as usize).min(room);
+                entry.tag = tag.unwrap_or(0);
+                if header_data & HAS_DATA != 0 {
+                    entry.data = header_data & u64::from(u32::MAX);
+                    entry.flags |= sys::FI_REMOTE_CQ_DATA;
+                }
+                if let (true, Some(source)) = (names_source, source) {
+                    entry.source = self.number_of(source)?;
+                }
+                push(&self.bindings.receive, operation.reported, entry)
+            }
+            Completion::Closed { connection, peer, result } => {
+                if self.peers.connections.get(&peer) == Some(&connection) {
+                    self.peers.connections.remove(&peer);
+                }
+                if let Err(error) = result {
+                    crate::log::info(&format!("a connection was closed: {error}"));
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Operation {
+    fn entry(&self, problem: Option<Problem>) -> Entry {
+        Entry {
+            context: self.context,
+            flags: self.flags,
+            len: 0,
+            buf: self.buf,
+            data: 0,
+            tag: 0,
+            source: FI_ADDR_NOTAVAIL,
+            problem,
+        }
+    }
+
+    /// Copies the first `len` bytes to the pieces of a receive that has more than one.
+    fn scatter(&mut self, buffer: &mut ReceiveBuffer, len: usize) {
+        let Some(bytes) = buffer.as_slice() else { return };
+        let mut rest = &bytes[..len.min(bytes.len())];
+        for Piece(room) in &mut self.pieces {
+            let room = room.as_mut();
+            let (now, later) = rest.split_at(room.len().min(rest.len()));
+            room[..now.len()].copy_from_slice(now);
+            rest = later;
+        }
+    }
+}
+
+impl Peers {
+    /// Forgets what the address vector says otherwise now.
+    fn refresh(&mut self, addresses: &Addresses) {
+        let version = addresses.version();
+        if self.version != version {
+            self.version = version;
+            self.by_number.clear();
+            self.numbers.clear();
+        }
+    }
+}
+
+fn push(binding: &Option<Binding>, reported: bool, entry: Entry) -> Result<(), FiError> {
+    match binding {
+        Some(binding) if reported || entry.problem.is_some() => binding.queue.push(entry),
+        _ => Ok(()),
+    }
+}
+
+/// Posts on the connection to `peer`. It is opened if there is none; a connection that has been closed meanwhile, say
+/// for its silence, is opened once more.
+fn with_connection(
+    endpoint: &mut Endpoint,
+    connections: &mut HashMap<Addr, ConnectionId>,
+    peer: Addr,
+    mut post: impl FnMut(&mut Endpoint, ConnectionId) -> Result<OperationId, Error>,
+) -> Result<OperationId, FiError> {
+    if let Some(connection) = connections.get(&peer) {
+        match post(endpoint, *connection) {
+            Err(Error::Refused(CallError::NotOpen)) => {}
+            posted => return posted.map_err(|error| FiError::from(&error)),
+        }
+    }
+    let connection = endpoint.connect(peer).map_err(|error| FiError::from(&error))?;
+    connections.insert(peer, connection);
+    post(endpoint, connection).map_err(|error| FiError::from(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    fn endpoint() -> Rdm {
+        let endpoint = Endpoint::builder("udp:127.0.0.1,shared=on").build().unwrap();
+        let rdm = Rdm::new(endpoint, false, false).unwrap();
+        let binding = || Some(Binding { queue: Arc::new(Queue::new(4, false).unwrap()), selective: true });
+        let addresses = Some(Arc::new(Addresses::default()));
+        lock(&rdm.state).unwrap().bindings = Bindings { transmit: binding(), receive: binding(), addresses };
+        rdm.enable().unwrap();
+        rdm
+    }
+
+    /// No thread but the one that sends lets the endpoint work, and it does nothing but repeat what was refused. There is room
+    /// for 256 messages of 4 KiB at a time.
+    #[test]
+    fn a_send_that_is_repeated_finds_room_by_itself() {
+        let (a, b) = (endpoint(), endpoint());
+        let to = lock(&a.state).unwrap().bindings.addresses.as_ref().unwrap().insert(b.local).unwrap();
+        let bytes = [7u8; INJECT_SIZE];
+        let (begin, mut refused) = (Instant::now(), 0);
+        for _ in 0..1000 {
+            let message = || Outgoing {
+                // SAFETY: `bytes` outlives the message, and is not changed.
+                bytes: OutgoingBytes::Injected(unsafe { AppBytes::new(bytes.as_ptr().cast(), bytes.len()) }),
+                to,
+                tag: None,
+                data: None,
+                context: 0,
+                wanted: Wanted::Never,
+                more: false,
+            };
+            while let Err(error) = a.send(message()) {
+                assert_eq!(error, FiError::AGAIN);
+                refused += 1;
+                // The peer keeps messages for which there is no receive.
+                b.progress().unwrap();
+                assert!(begin.elapsed() < Duration::from_secs(60), "no room is given back");
+            }
+        }
+        assert!(refused > 0, "there was room for all at once");
+    }
+}

@@ -1,0 +1,87 @@
+//! Descriptors to sleep on.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
+use rustix::io::{read, write};
+
+use crate::error::FiError;
+
+/// A descriptor that is readable when it was woken, or when one of the descriptors that were added is.
+#[derive(Debug)]
+pub(crate) struct Wake {
+    all: OwnedFd,
+    event: OwnedFd,
+}
+
+impl Wake {
+    pub(crate) fn new() -> Result<Wake, FiError> {
+        let no_room = |_| FiError::NO_MEMORY;
+        let all = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(no_room)?;
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(no_room)?;
+        let wake = Wake { all, event };
+        wake.add(wake.event.as_fd())?;
+        Ok(wake)
+    }
+
+    pub(crate) fn add(&self, descriptor: BorrowedFd<'_>) -> Result<(), FiError> {
+        let data = epoll::EventData::new_u64(descriptor.as_raw_fd() as u64);
+        epoll::add(&self.all, descriptor, data, epoll::EventFlags::IN).map_err(|_| FiError::NO_MEMORY)
+    }
+
+    pub(crate) fn remove(&self, descriptor: BorrowedFd<'_>) {
+        // It was added.
+        let _ = epoll::delete(&self.all, descriptor);
+    }
+
+    /// Makes the descriptor readable until [`Wake::rest`].
+    pub(crate) fn wake(&self) {
+        // It can only fail if it is readable.
+        let _ = write(&self.event, &1u64.to_ne_bytes());
+    }
+
+    pub(crate) fn rest(&self) {
+        let _ = read(&self.event, &mut [0u8; 8]);
+    }
+
+    /// Sleeps until the descriptor is readable, for `bound` at most.
+    pub(crate) fn sleep(&self, bound: Duration) {
+        sleep(&[self.all.as_fd()], bound);
+    }
+}
+
+impl AsFd for Wake {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.all.as_fd()
+    }
+}
+
+/// Sleeps until one of the descriptors is readable, for `bound` at most; perhaps less.
+pub(crate) fn sleep(descriptors: &[BorrowedFd<'_>], bound: Duration) {
+    let mut waits: Vec<_> =
+        descriptors.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+    let span = Timespec { tv_sec: bound.as_secs() as i64, tv_nsec: bound.subsec_nanos().into() };
+    // A signal ends it early, as any caller expects.
+    let _ = poll(&mut waits, Some(&span));
+}
+
+/// The bound of a wait in milliseconds as libfabric has it: negative for none.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline(Option<Instant>);
+
+impl Deadline {
+    pub(crate) fn after(ms: i32) -> Deadline {
+        Deadline(u64::try_from(ms).ok().map(|ms| Instant::now() + Duration::from_millis(ms)))
+    }
+
+    /// The time that is left, `most` at most; `None` if there is none left.
+    pub(crate) fn left(self, most: Duration) -> Option<Duration> {
+        match self.0 {
+            None => Some(most),
+            Some(end) => {
+                Some(end.saturating_duration_since(Instant::now()).min(most)).filter(|left| !left.is_zero())
+            }
+        }
+    }
+}

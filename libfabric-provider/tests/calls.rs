@@ -1,0 +1,439 @@
+//! Calls of each table, made as programs make them: through libfabric, which has loaded the provider.
+
+mod common;
+
+use std::os::fd::BorrowedFd;
+use std::ptr::null_mut;
+use std::time::{Duration, Instant};
+
+use common::fabric::{Entry, Failed, How, Side, Wish, getinfo, table};
+use common::inside;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use weft_fi::sys;
+use weft_fi::sys::FI_ADDR_UNSPEC;
+
+const TAGGED: u64 = sys::FI_TAGGED;
+const UNTAGGED: u64 = sys::FI_MSG;
+
+fn open() -> Side {
+    Side::open(&Wish::default(), How::default())
+}
+
+/// Two endpoints that know each other, and the numbers of the other in each.
+fn pair(how: How) -> (Side, Side, u64, u64) {
+    let (a, b) = (Side::open(&Wish::default(), how), Side::open(&Wish::default(), how));
+    let (to_b, to_a) = (a.insert(&b.name()), b.insert(&a.name()));
+    (a, b, to_b, to_a)
+}
+
+fn sent(context: usize, kind: u64) -> Result<Entry, Failed> {
+    let flags = kind | sys::FI_SEND;
+    Ok(Entry { context, flags, source: FI_ADDR_UNSPEC, ..Entry::default() })
+}
+
+#[test]
+fn messages_arrive_with_tag_data_and_source() {
+    if !inside("messages_arrive_with_tag_data_and_source") {
+        return;
+    }
+    let (a, b, to_b, from_a) = pair(How::default());
+    let payload: Vec<u8> = (0..300_000u32).map(|n| ((n * 7) >> 3) as u8).collect();
+    let mut rooms = [vec![0; 300_000], vec![0; 300_000], vec![0; 10]];
+    let [first, second, third] = &mut rooms;
+    b.receive(first, FI_ADDR_UNSPEC, None, 1);
+    b.receive(second, FI_ADDR_UNSPEC, Some((0x10, 0xf)), 2);
+    a.send(to_b, &payload, Some(0x1a), 3);
+    a.send(to_b, &payload[..1000], None, 4);
+    let mut entries = [b.cq.next(), b.cq.next()];
+    entries.sort_by_key(|entry| entry.unwrap().context);
+    let received = |context, kind, len, tag| {
+        Ok(Entry { context, flags: kind | sys::FI_RECV, len, tag, source: from_a, data: 0 })
+    };
+    assert_eq!(entries[0], received(1, UNTAGGED, 1000, 0));
+    assert_eq!(entries[1], received(2, TAGGED, 300_000, 0x1a));
+    let mut entries = [a.cq.next(), a.cq.next()];
+    entries.sort_by_key(|entry| entry.unwrap().context);
+    assert_eq!(entries, [sent(3, TAGGED), sent(4, UNTAGGED)]);
+
+    let bytes = *b"injected";
+    let at = bytes.as_ptr().cast();
+    a.post(|| table!(a.ep, tagged.injectdata(at, 8, 0xdead_beef, to_b, 5)));
+    b.receive(third, from_a, Some((5, 0)), 6);
+    let flags = TAGGED | sys::FI_RECV | sys::FI_REMOTE_CQ_DATA;
+    assert_eq!(
+        b.cq.next(),
+        Ok(Entry { context: 6, flags, len: 8, data: 0xdead_beef, tag: 5, source: from_a })
+    );
+    assert_eq!(a.cq.read(), None, "injected messages have no entry");
+    assert!(rooms[0][..1000] == payload[..1000] && rooms[1] == payload && rooms[2][..8] == bytes);
+}
+
+#[test]
+fn messages_in_pieces_are_put_together() {
+    if !inside("messages_in_pieces_are_put_together") {
+        return;
+    }
+    let (a, b, to_b, _) = pair(How::default());
+    let text = b"in three pieces".to_vec();
+    let mut rooms = [vec![0u8; 4], vec![0u8; 0], vec![0u8; 20]];
+    let piece =
+        |bytes: &[u8]| sys::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let out = [piece(&text[..2]), piece(&text[2..9]), piece(&text[9..])];
+    let within =
+        rooms.each_mut().map(|room| sys::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() });
+    b.post(|| table!(b.ep, msg.recvv(within.as_ptr(), null_mut(), 3, FI_ADDR_UNSPEC, null_mut())));
+    a.post(|| table!(a.ep, msg.sendv(out.as_ptr(), null_mut(), 3, to_b, null_mut())));
+    assert_eq!(b.cq.next().unwrap().len, text.len());
+    assert_eq!((&rooms[0][..], &rooms[2][..11]), (&b"in t"[..], &b"hree pieces"[..]));
+}
+
+#[test]
+fn messages_of_one_sender_keep_their_order() {
+    if !inside("messages_of_one_sender_keep_their_order") {
+        return;
+    }
+    const COUNT: usize = 200;
+    let (a, b, to_b, _) = pair(How::default());
+    // Long and short ones, half of them before their receives.
+    let payloads: Vec<Vec<u8>> =
+        (0..COUNT).map(|n| vec![n as u8; if n % 3 == 0 { 20_000 } else { n }]).collect();
+    let mut rooms = vec![vec![0; 20_000]; COUNT];
+    for (n, payload) in payloads.iter().enumerate() {
+        if n == COUNT / 2 {
+            for (n, room) in rooms.iter_mut().enumerate() {
+                b.receive(room, FI_ADDR_UNSPEC, Some((7, 0)), n);
+            }
+        }
+        a.send(to_b, payload, Some(7), n);
+    }
+    let mut lengths = vec![usize::MAX; COUNT];
+    for _ in 0..COUNT {
+        assert!(a.cq.next().is_ok());
+    }
+    for _ in 0..COUNT {
+        let entry = b.cq.next().unwrap();
+        lengths[entry.context] = entry.len;
+    }
+    for ((room, payload), len) in rooms.iter().zip(&payloads).zip(lengths) {
+        assert!(len == payload.len() && room[..len] == payload[..]);
+    }
+}
+
+#[test]
+fn failures_have_entries_of_their_own() {
+    if !inside("failures_have_entries_of_their_own") {
+        return;
+    }
+    let (a, b, to_b, _) = pair(How::default());
+    let (mut short, mut never) = ([0; 10], [0; 10]);
+    b.receive(&mut short, FI_ADDR_UNSPEC, None, 1);
+    b.receive(&mut never, FI_ADDR_UNSPEC, Some((1, 0)), 2);
+    a.send(to_b, &[5; 100], None, 3);
+    let truncated = Failed { context: 1, error: sys::FI_ETRUNC as i32, beyond: 90 };
+    assert_eq!(b.cq.next(), Err(truncated));
+    assert_eq!(short, [5; 10]);
+    // SAFETY: the endpoint is open.
+    let cancel = |context: usize| unsafe { (*(*b.ep).ops).cancel.unwrap()(b.ep.cast(), context as *mut _) };
+    assert_eq!(cancel(7), -(sys::FI_ENOENT as isize));
+    assert_eq!(cancel(2), 0);
+    assert_eq!(b.cq.next(), Err(Failed { context: 2, error: sys::FI_ECANCELED, beyond: 0 }));
+    assert_eq!((a.cq.next(), b.cq.read()), (sent(3, UNTAGGED), None));
+}
+
+#[test]
+fn calls_that_make_no_sense_or_are_not_there_are_refused() {
+    if !inside("calls_that_make_no_sense_or_are_not_there_are_refused") {
+        return;
+    }
+    let a = open();
+    let own = a.insert(&a.name());
+    let bytes = [0u8; 5000];
+    let at = bytes.as_ptr().cast();
+    let no = |error: i32| -(error as isize);
+    assert_eq!(table!(a.ep, msg.inject(at, 4097, own)), no(sys::FI_EMSGSIZE));
+    let room = at.cast_mut();
+    assert_eq!(table!(a.ep, msg.send(at, usize::MAX, null_mut(), own, null_mut())), no(sys::FI_EMSGSIZE));
+    assert_eq!(table!(a.ep, msg.recv(room, usize::MAX, null_mut(), own, null_mut())), no(sys::FI_EINVAL));
+    let long = [sys::iovec { iov_base: room, iov_len: usize::MAX }; 2];
+    let iov = long.as_ptr();
+    assert_eq!(table!(a.ep, msg.sendv(iov, null_mut(), 2, own, null_mut())), no(sys::FI_EMSGSIZE));
+    assert_eq!(table!(a.ep, msg.recvv(iov, null_mut(), 2, own, null_mut())), no(sys::FI_EINVAL));
+    assert_eq!(table!(a.ep, msg.send(std::ptr::null(), 1, null_mut(), own, null_mut())), no(sys::FI_EINVAL));
+    assert_eq!(table!(a.ep, msg.send(at, 1, null_mut(), own + 1, null_mut())), no(sys::FI_EINVAL));
+    assert_eq!(table!(a.ep, rma.inject(at, 1, own, 0, 0)), no(sys::FI_ENOSYS));
+    let mut count = 0;
+    let valid = table!(a.ep, atomic.writevalid(sys::FI_INT8, sys::FI_SUM, &mut count));
+    assert_eq!(valid, -sys::FI_ENOSYS);
+    let piece = sys::iovec { iov_base: at.cast_mut().cast(), iov_len: 10 };
+    let message = sys::fi_msg_tagged {
+        msg_iov: &piece,
+        desc: null_mut(),
+        iov_count: 1,
+        addr: own,
+        tag: 1,
+        ignore: 0,
+        context: null_mut(),
+        data: 0,
+    };
+    assert_eq!(table!(a.ep, tagged.recvmsg(&message, sys::FI_PEEK)), no(sys::FI_ENOSYS));
+    assert_eq!(table!(a.ep, tagged.sendmsg(&message, sys::FI_FENCE)), no(sys::FI_EBADFLAGS as i32));
+    let many = sys::fi_msg_tagged { iov_count: 9, ..message };
+    assert_eq!(table!(a.ep, tagged.sendmsg(&many, 0)), no(sys::FI_EINVAL));
+    assert_eq!(a.cq.read(), None);
+}
+
+#[test]
+fn addresses_are_looked_up_printed_and_removed() {
+    if !inside("addresses_are_looked_up_printed_and_removed") {
+        return;
+    }
+    let (a, b) = (open(), open());
+    let name = b.name();
+    let number = a.insert(&name);
+    let (mut found, mut len) = ([0u8; 16], 16);
+    assert_eq!(table!(a.av, ops.lookup(number, found.as_mut_ptr().cast(), &mut len)), 0);
+    assert_eq!((found, len), (name, 16));
+    let port = u16::from_be_bytes([name[2], name[3]]);
+    assert!(port.is_multiple_of(4) && port != 0);
+    let (mut text, mut len) = ([0u8; 64], 64);
+    table!(a.av, ops.straddr(name.as_ptr().cast(), text.as_mut_ptr().cast(), &mut len));
+    assert_eq!(&text[..len - 1], format!("fi_sockaddr_in://127.0.0.1:{port}").as_bytes());
+    let mut by_name = 0;
+    let service = std::ffi::CString::new(port.to_string()).unwrap();
+    let (node, service) = (c"localhost".as_ptr(), service.as_ptr());
+    assert_eq!(table!(a.av, ops.insertsvc(node, service, &mut by_name, 0, null_mut())), 1);
+    assert_ne!(by_name, number);
+
+    let mut names = [name, [0; 16], name];
+    names[2][2..4].fill(0);
+    let (mut numbers, mut errors) = ([5; 3], [5i32; 3]);
+    let (at, context) = (names.as_ptr().cast(), errors.as_mut_ptr().cast());
+    assert_eq!(table!(a.av, ops.insert(at, 3, numbers.as_mut_ptr(), sys::FI_SYNC_ERR, context)), 1);
+    assert_eq!(errors, [0, sys::FI_EINVAL, sys::FI_EINVAL], "neither is an address of an endpoint");
+    assert_eq!(numbers[1..], [sys::FI_ADDR_NOTAVAIL; 2]);
+
+    // A sender that is not in the vector any more has no number.
+    let to_a = b.insert(&a.name());
+    let mut all = [number, by_name, numbers[0]];
+    for (n, source) in [(0, number), (1, by_name), (2, numbers[0]), (3, sys::FI_ADDR_NOTAVAIL)] {
+        let mut room = [0; 1];
+        a.receive(&mut room, FI_ADDR_UNSPEC, None, n);
+        b.send(to_a, &[1], None, n);
+        assert_eq!(a.cq.next().unwrap().source, source);
+        assert!(b.cq.next().is_ok());
+        if n < 3 {
+            assert_eq!(table!(a.av, ops.remove(&mut all[n], 1, 0)), 0);
+        }
+    }
+    assert_eq!(table!(a.av, ops.remove(&mut all[0], 1, 0)), -sys::FI_EINVAL);
+}
+
+#[test]
+fn a_full_completion_queue_holds_up_what_would_end_there() {
+    if !inside("a_full_completion_queue_holds_up_what_would_end_there") {
+        return;
+    }
+    let (a, b, to_b, _) = pair(How { queue: 4, ..How::default() });
+    let (bytes, mut begun) = ([1u8; 8], 0);
+    let at = bytes.as_ptr().cast();
+    let begin = Instant::now();
+    let refused = loop {
+        match table!(a.ep, msg.send(at, 8, null_mut(), to_b, null_mut())) {
+            0 => begun += 1,
+            error => break error,
+        }
+        // Lets the endpoint work, and takes no entry.
+        table!(a.cq.0, ops.read(null_mut(), 0));
+        let _ = b.cq.read();
+        assert!(begin.elapsed() < common::fabric::BOUND);
+    };
+    assert_eq!(refused, -(sys::FI_EAGAIN as isize));
+    assert!(begun >= 4, "{begun}");
+    for _ in 0..begun {
+        assert!(a.cq.next().is_ok(), "no entry is lost");
+    }
+    assert_eq!(table!(a.ep, msg.send(at, 8, null_mut(), to_b, null_mut())), 0);
+}
+
+#[test]
+fn a_send_that_is_repeated_finds_room_without_reading_the_queue() {
+    if !inside("a_send_that_is_repeated_finds_room_without_reading_the_queue") {
+        return;
+    }
+    const COUNT: usize = 10_000;
+    let (a, b, to_b, _) = pair(How::default());
+    let bytes = [1u8; 4096];
+    std::thread::scope(|scope| {
+        let b = &b;
+        scope.spawn(move || {
+            let mut room = [0; 4096];
+            for n in 0..COUNT {
+                b.receive(&mut room, FI_ADDR_UNSPEC, None, n);
+                assert_eq!(b.cq.next().unwrap().len, 4096);
+            }
+        });
+        let begin = Instant::now();
+        for _ in 0..COUNT {
+            while table!(a.ep, msg.inject(bytes.as_ptr().cast(), 4096, to_b)) != 0 {
+                assert!(begin.elapsed() < common::fabric::BOUND, "no room is given back");
+            }
+        }
+        // `a` must not be closed before all is received: nobody sends again afterwards.
+    });
+}
+
+#[test]
+fn selective_completion_reports_what_was_asked_for() {
+    if !inside("selective_completion_reports_what_was_asked_for") {
+        return;
+    }
+    let bind = sys::FI_SEND | sys::FI_RECV | sys::FI_SELECTIVE_COMPLETION;
+    let (a, b, to_b, _) = pair(How { bind, ..How::default() });
+    let (bytes, mut rooms) = ([1u8; 50], [[0u8; 50]; 2]);
+    let [first, second] = &mut rooms;
+    b.receive(first, FI_ADDR_UNSPEC, None, 1);
+    let piece = sys::iovec { iov_base: second.as_mut_ptr().cast(), iov_len: 50 };
+    let message = |iov: &sys::iovec, addr, context: usize| sys::fi_msg {
+        msg_iov: &raw const *iov,
+        desc: null_mut(),
+        iov_count: 1,
+        addr,
+        context: context as *mut _,
+        data: 0,
+    };
+    let receive = message(&piece, FI_ADDR_UNSPEC, 2);
+    b.post(|| table!(b.ep, msg.recvmsg(&receive, sys::FI_COMPLETION)));
+    let out = sys::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: 50 };
+    a.send(to_b, &bytes, None, 3);
+    let send = message(&out, to_b, 4);
+    a.post(|| table!(a.ep, msg.sendmsg(&send, sys::FI_COMPLETION)));
+    assert_eq!((a.cq.next().unwrap().context, b.cq.next().unwrap().context), (4, 2));
+    assert_eq!((a.cq.read(), b.cq.read()), (None, None));
+    assert_eq!(rooms, [[1; 50]; 2]);
+}
+
+#[test]
+fn an_endpoint_whose_application_is_away_answers_its_peers() {
+    if !inside("an_endpoint_whose_application_is_away_answers_its_peers") {
+        return;
+    }
+    let (a, b, to_b, _) = pair(How::default());
+    let mut room = vec![0; 1 << 20];
+    b.receive(&mut room, FI_ADDR_UNSPEC, None, 1);
+    let payload = vec![9; 1 << 20];
+    a.send(to_b, &payload, None, 2);
+    a.send(to_b, &payload, None, 3);
+    // Nobody calls anything of `b`: the first message meets its receive, the second waits for one.
+    assert_eq!((a.cq.next(), a.cq.next()), (sent(2, UNTAGGED), sent(3, UNTAGGED)));
+    assert_eq!(b.cq.next().unwrap().len, 1 << 20);
+    assert!(room == payload);
+}
+
+#[test]
+fn an_endpoint_sends_to_itself() {
+    if !inside("an_endpoint_sends_to_itself") {
+        return;
+    }
+    let a = open();
+    let own = a.insert(&a.name());
+    let mut room = [0; 4];
+    a.receive(&mut room, own, None, 1);
+    a.send(own, b"self", None, 2);
+    let mut entries = [a.cq.next().unwrap().context, a.cq.next().unwrap().context];
+    entries.sort_unstable();
+    assert_eq!((entries, &room), ([1, 2], b"self"));
+}
+
+#[test]
+fn sleepers_are_woken_by_messages() {
+    if !inside("sleepers_are_woken_by_messages") {
+        return;
+    }
+    let (a, b, to_b, _) = pair(How::default());
+    let begin = Instant::now();
+    assert_eq!(b.cq.read_within(30), None);
+    assert!(begin.elapsed() >= Duration::from_millis(30));
+    let (mut first, mut second) = ([0; 8], [0; 8]);
+    b.receive(&mut first, FI_ADDR_UNSPEC, None, 1);
+    b.receive(&mut second, FI_ADDR_UNSPEC, None, 2);
+    std::thread::scope(|scope| {
+        let cq = &b.cq;
+        let sleeper = scope.spawn(move || cq.read_within(60_000));
+        std::thread::sleep(Duration::from_millis(30));
+        a.send(to_b, b"wake up!", None, 3);
+        assert_eq!(sleeper.join().unwrap().unwrap().unwrap().context, 1);
+    });
+    // The same through the descriptor.
+    while b.try_wait() {
+        a.send(to_b, b"and once", None, 4);
+        // SAFETY: the queue is open, and so is its descriptor.
+        let descriptor = unsafe { BorrowedFd::borrow_raw(b.cq.descriptor()) };
+        let mut waits = [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)];
+        let bound = Timespec { tv_sec: 60, tv_nsec: 0 };
+        assert_eq!(poll(&mut waits, Some(&bound)), Ok(1));
+        if let Some(entry) = b.cq.read() {
+            assert_eq!(entry.unwrap().context, 2);
+            return;
+        }
+    }
+    panic!("there was nothing to be read, and no leave to sleep");
+}
+
+#[test]
+fn hints_are_honoured_or_refused() {
+    if !inside("hints_are_honoured_or_refused") {
+        return;
+    }
+    let refused: [fn(&mut sys::fi_info); 12] = [
+        |hints| hints.caps = sys::FI_MSG | sys::FI_RMA,
+        |hints| hints.addr_format = sys::FI_SOCKADDR_IN6,
+        // SAFETY: new hints have all their parts.
+        |hints| unsafe { (*hints.ep_attr).type_ = sys::FI_EP_MSG },
+        // SAFETY: as before.
+        |hints| unsafe { (*hints.ep_attr).max_msg_size = 1 << 32 },
+        // SAFETY: as before.
+        |hints| unsafe { (*hints.tx_attr).inject_size = 4097 },
+        // SAFETY: as before.
+        |hints| unsafe { (*hints.tx_attr).msg_order = sys::FI_ORDER_SAS | sys::FI_ORDER_RAW },
+        // SAFETY: as before.
+        |hints| unsafe { (*hints.rx_attr).comp_order = sys::FI_ORDER_STRICT },
+        // SAFETY: as before.
+        |hints| unsafe { (*hints.tx_attr).op_flags = sys::FI_COMMIT_COMPLETE },
+        // SAFETY: as before.
+        |hints| unsafe { (*hints.domain_attr).cq_data_size = 8 },
+        // SAFETY: as before.
+        |hints| unsafe { (*hints.domain_attr).name = libc::strdup(c"eth99".as_ptr()) },
+        // SAFETY: as before.
+        |hints| unsafe { (*hints.tx_attr).tclass = sys::FI_TC_LOW_LATENCY },
+        // SAFETY: as before.
+        |hints| unsafe { (*hints.rx_attr).iov_limit = 9 },
+    ];
+    for (n, change) in refused.into_iter().enumerate() {
+        let info = getinfo(&Wish { change, ..Wish::default() });
+        assert_eq!(info.err(), Some(sys::FI_ENODATA), "number {n}");
+    }
+    let info = getinfo(&Wish {
+        caps: sys::FI_TAGGED | sys::FI_DIRECTED_RECV,
+        service: Some(4000),
+        // SAFETY: as before.
+        change: |hints| unsafe {
+            (*hints.domain_attr).threading = sys::FI_THREAD_DOMAIN;
+            (*hints.domain_attr).data_progress = sys::FI_PROGRESS_MANUAL;
+            (*hints.domain_attr).mr_mode = sys::FI_MR_LOCAL as i32;
+            (*hints.domain_attr).av_type = sys::FI_AV_MAP;
+            (*hints.tx_attr).msg_order = sys::FI_ORDER_SAS;
+            hints.mode = sys::FI_CONTEXT;
+        },
+    })
+    .unwrap_or_else(|error| panic!("{error}"));
+    let offered = info.get();
+    assert_eq!(offered.caps & (sys::FI_MSG | sys::FI_SOURCE), 0);
+    assert_ne!(offered.caps & sys::FI_DIRECTED_RECV, 0);
+    assert_eq!(offered.mode, 0);
+    // SAFETY: an info has all its parts.
+    let domain = unsafe { &*offered.domain_attr };
+    assert_eq!((domain.threading, domain.data_progress), (sys::FI_THREAD_DOMAIN, sys::FI_PROGRESS_MANUAL));
+    assert_eq!((domain.mr_mode, domain.av_type), (0, sys::FI_AV_MAP));
+    let wrong = getinfo(&Wish { service: Some(4001), ..Wish::default() });
+    assert_eq!(wrong.err(), Some(sys::FI_ENODATA), "no multiple of the number of entropies");
+}

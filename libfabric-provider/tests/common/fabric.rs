@@ -1,0 +1,301 @@
+//! libfabric's calls as a program makes them, through the tables, safe for tests: buffers live as long as the test.
+
+#![allow(dead_code, reason = "not every test file uses all of it")]
+
+use std::ffi::{CStr, CString, c_int, c_void};
+use std::ptr::{null, null_mut};
+use std::time::{Duration, Instant};
+
+use weft_fi::sys;
+
+/// The longest wait of a test, on a machine that is busy with others.
+pub(crate) const BOUND: Duration = Duration::from_secs(60);
+/// The version of libfabric's interface that the tests are written for: 1.17.
+const VERSION: u32 = 1 << 16 | 17;
+
+/// What a test asks `fi_getinfo` for.
+#[derive(Clone, Debug)]
+pub(crate) struct Wish {
+    pub(crate) caps: u64,
+    pub(crate) service: Option<u16>,
+    pub(crate) change: fn(&mut sys::fi_info),
+}
+
+impl Default for Wish {
+    fn default() -> Wish {
+        Wish { caps: 0, service: None, change: |_| () }
+    }
+}
+
+pub(crate) struct Info(pub(crate) *mut sys::fi_info);
+
+/// The info at the loopback address for what is wished.
+pub(crate) fn getinfo(wish: &Wish) -> Result<Info, i32> {
+    let service = wish.service.map(|port| CString::new(port.to_string()).unwrap());
+    let mut info = null_mut();
+    // SAFETY: all pointers are valid, and the hints are new ones with all their parts.
+    let answer = unsafe {
+        let hints = sys::fi_dupinfo(null());
+        (*hints).caps = wish.caps;
+        (*(*hints).fabric_attr).prov_name = libc::strdup(c"weft".as_ptr());
+        (wish.change)(&mut *hints);
+        let service = service.as_ref().map_or(null(), |text| text.as_ptr());
+        let answer =
+            sys::fi_getinfo(VERSION, c"127.0.0.1".as_ptr(), service, sys::FI_SOURCE, hints, &mut info);
+        sys::fi_freeinfo(hints);
+        answer
+    };
+    if answer == 0 { Ok(Info(info)) } else { Err(-answer) }
+}
+
+impl Info {
+    pub(crate) fn get(&self) -> &sys::fi_info {
+        // SAFETY: it is one that libfabric has returned.
+        unsafe { &*self.0 }
+    }
+}
+
+impl Drop for Info {
+    fn drop(&mut self) {
+        // SAFETY: nobody else has it.
+        unsafe { sys::fi_freeinfo(self.0) };
+    }
+}
+
+/// The name of an error number, for messages.
+pub(crate) fn name(error: i32) -> String {
+    // SAFETY: it takes any number.
+    unsafe { CStr::from_ptr(sys::fi_strerror(error)) }.to_string_lossy().into_owned()
+}
+
+fn checked(what: &str, answer: c_int) {
+    assert_eq!(answer, 0, "{what}: {}", name(-answer));
+}
+
+macro_rules! table {
+    ($object:expr, $table:ident . $function:ident ( $($argument:expr),* )) => {{
+        let object = $object;
+        // SAFETY: the object is open, and its tables are whole.
+        unsafe { ((*(*object).$table).$function.unwrap())(object, $($argument),*) }
+    }};
+}
+
+/// A completion queue of entries with tags.
+pub(crate) struct Cq(pub(crate) *mut sys::fid_cq);
+
+// SAFETY: FI_THREAD_SAFE.
+unsafe impl Sync for Cq {}
+// SAFETY: as before.
+unsafe impl Send for Cq {}
+
+/// An endpoint with all that it needs.
+pub(crate) struct Side {
+    fabric: *mut sys::fid_fabric,
+    domain: *mut sys::fid_domain,
+    pub(crate) av: *mut sys::fid_av,
+    pub(crate) cq: Cq,
+    pub(crate) ep: *mut sys::fid_ep,
+}
+
+// SAFETY: FI_THREAD_SAFE.
+unsafe impl Sync for Side {}
+
+/// How a side is opened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct How {
+    pub(crate) wait: sys::fi_wait_obj,
+    pub(crate) bind: u64,
+    pub(crate) queue: usize,
+}
+
+impl Default for How {
+    fn default() -> How {
+        How { wait: sys::FI_WAIT_FD, bind: sys::FI_SEND | sys::FI_RECV, queue: 0 }
+    }
+}
+
+fn close(fid: *mut sys::fid) -> c_int {
+    // SAFETY: it is open.
+    unsafe { ((*(*fid).ops).close.unwrap())(fid) }
+}
+
+impl Side {
+    pub(crate) fn open(wish: &Wish, how: How) -> Side {
+        let info = getinfo(wish).unwrap_or_else(|error| panic!("{wish:?}: {}", name(error)));
+        let (mut fabric, mut domain, mut av, mut cq, mut ep) =
+            (null_mut(), null_mut(), null_mut(), null_mut(), null_mut());
+        // SAFETY: libfabric fills what it is given a place for.
+        let opened = unsafe { sys::fi_fabric(info.get().fabric_attr, &mut fabric, null_mut()) };
+        checked("fi_fabric", opened);
+        checked("fi_domain", table!(fabric, ops.domain(info.0, &mut domain, null_mut())));
+        let mut attr = sys::fi_av_attr::default();
+        checked("fi_av_open", table!(domain, ops.av_open(&mut attr, &mut av, null_mut())));
+        let (format, wait_obj, size) = (sys::FI_CQ_FORMAT_TAGGED, how.wait, how.queue);
+        let mut attr = sys::fi_cq_attr { format, wait_obj, size, ..sys::fi_cq_attr::default() };
+        checked("fi_cq_open", table!(domain, ops.cq_open(&mut attr, &mut cq, null_mut())));
+        checked("fi_endpoint", table!(domain, ops.endpoint(info.0, &mut ep, null_mut())));
+        // SAFETY: the endpoint and what is bound are open.
+        unsafe {
+            let ops = &*(*ep).fid.ops;
+            checked("bind av", ops.bind.unwrap()(ep.cast(), av.cast(), 0));
+            checked("bind cq", ops.bind.unwrap()(ep.cast(), cq.cast(), how.bind));
+            checked("enable", ops.control.unwrap()(ep.cast(), sys::FI_ENABLE as c_int, null_mut()));
+        }
+        Side { fabric, domain, av, cq: Cq(cq), ep }
+    }
+
+    /// The endpoint's name.
+    pub(crate) fn name(&self) -> [u8; 16] {
+        let (mut name, mut len) = ([0; 16], 16);
+        // SAFETY: the endpoint is open, and there are so many bytes.
+        let answer =
+            unsafe { (*(*self.ep).cm).getname.unwrap()(self.ep.cast(), name.as_mut_ptr().cast(), &mut len) };
+        checked("fi_getname", answer);
+        assert_eq!(len, 16);
+        name
+    }
+
+    pub(crate) fn insert(&self, name: &[u8; 16]) -> u64 {
+        let mut number = 99;
+        let done = table!(self.av, ops.insert(name.as_ptr().cast(), 1, &mut number, 0, null_mut()));
+        assert_eq!(done, 1);
+        number
+    }
+
+    /// Calls until it is not told to try again, and reads no completion meanwhile but lets the endpoints work.
+    pub(crate) fn post(&self, mut call: impl FnMut() -> isize) {
+        let begin = Instant::now();
+        loop {
+            match call() {
+                0 => return,
+                again if again == -(sys::FI_EAGAIN as isize) => {}
+                error => panic!("{}", name(-error as i32)),
+            }
+            assert!(begin.elapsed() < BOUND);
+            let none = table!(self.cq.0, ops.read(null_mut(), 0));
+            assert!(none <= 0);
+        }
+    }
+
+    pub(crate) fn send(&self, to: u64, bytes: &[u8], tag: Option<u64>, context: usize) {
+        let (at, len, context) = (bytes.as_ptr().cast(), bytes.len(), context as *mut c_void);
+        self.post(|| match tag {
+            Some(tag) => table!(self.ep, tagged.send(at, len, null_mut(), to, tag, context)),
+            None => table!(self.ep, msg.send(at, len, null_mut(), to, context)),
+        });
+    }
+
+    pub(crate) fn receive(&self, room: &mut [u8], from: u64, tags: Option<(u64, u64)>, context: usize) {
+        let (at, len, context) = (room.as_mut_ptr().cast(), room.len(), context as *mut c_void);
+        self.post(|| match tags {
+            Some((tag, ignore)) => {
+                table!(self.ep, tagged.recv(at, len, null_mut(), from, tag, ignore, context))
+            }
+            None => table!(self.ep, msg.recv(at, len, null_mut(), from, context)),
+        });
+    }
+}
+
+impl Drop for Side {
+    fn drop(&mut self) {
+        for fid in [self.ep.cast(), self.cq.0.cast(), self.av.cast(), self.domain.cast(), self.fabric.cast()]
+        {
+            checked("fi_close", close(fid));
+        }
+    }
+}
+
+/// An entry, and its sender.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) context: usize,
+    pub(crate) flags: u64,
+    pub(crate) len: usize,
+    pub(crate) data: u64,
+    pub(crate) tag: u64,
+    pub(crate) source: u64,
+}
+
+/// A failed operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Failed {
+    pub(crate) context: usize,
+    pub(crate) error: i32,
+    pub(crate) beyond: usize,
+}
+
+impl Cq {
+    /// The next entry, if there is one.
+    pub(crate) fn read(&self) -> Option<Result<Entry, Failed>> {
+        let mut entry = sys::fi_cq_tagged_entry::default();
+        let mut source = 7;
+        let count = table!(self.0, ops.readfrom((&raw mut entry).cast(), 1, &mut source));
+        self.result(count, &entry, source)
+    }
+
+    /// As [`Cq::read`], but sleeps for as many milliseconds.
+    pub(crate) fn read_within(&self, ms: c_int) -> Option<Result<Entry, Failed>> {
+        let mut entry = sys::fi_cq_tagged_entry::default();
+        let mut source = 7;
+        let count = table!(self.0, ops.sreadfrom((&raw mut entry).cast(), 1, &mut source, null(), ms));
+        self.result(count, &entry, source)
+    }
+
+    fn result(
+        &self,
+        count: isize,
+        entry: &sys::fi_cq_tagged_entry,
+        source: u64,
+    ) -> Option<Result<Entry, Failed>> {
+        let &sys::fi_cq_tagged_entry { flags, len, data, tag, .. } = entry;
+        match -count {
+            -1 => Some(Ok(Entry { context: entry.op_context.addr(), flags, len, data, tag, source })),
+            error if error == sys::FI_EAGAIN as isize => None,
+            error if error == sys::FI_EAVAIL as isize => {
+                let mut entry = sys::fi_cq_err_entry::default();
+                assert_eq!(table!(self.0, ops.readerr(&mut entry, 0)), 1);
+                let (context, beyond) = (entry.op_context.addr(), entry.olen);
+                Some(Err(Failed { context, error: entry.err, beyond }))
+            }
+            error => panic!("{}", name(error as i32)),
+        }
+    }
+
+    /// The next entry, which must come.
+    pub(crate) fn next(&self) -> Result<Entry, Failed> {
+        let begin = Instant::now();
+        loop {
+            if let Some(result) = self.read() {
+                return result;
+            }
+            assert!(begin.elapsed() < BOUND, "no entry");
+            std::thread::yield_now();
+        }
+    }
+
+    pub(crate) fn descriptor(&self) -> c_int {
+        let mut descriptor: c_int = -1;
+        let fid: *mut sys::fid = self.0.cast();
+        // SAFETY: the queue is open, and the argument is a place for a descriptor.
+        let answer = unsafe {
+            (*(*fid).ops).control.unwrap()(fid, sys::FI_GETWAIT as c_int, (&raw mut descriptor).cast())
+        };
+        checked("FI_GETWAIT", answer);
+        descriptor
+    }
+}
+
+impl Side {
+    /// `fi_trywait` on the queue: whether the caller may sleep.
+    pub(crate) fn try_wait(&self) -> bool {
+        let mut fid: *mut sys::fid = self.cq.0.cast();
+        match table!(self.fabric, ops.trywait(&mut fid, 1)) {
+            0 => true,
+            again if again == -sys::FI_EAGAIN => false,
+            error => panic!("{}", name(-error)),
+        }
+    }
+}
+
+#[allow(unused_imports, reason = "not every test file uses it")]
+pub(crate) use table;

@@ -1,0 +1,87 @@
+//! The provider as libfabric loads it.
+
+#![allow(dead_code, reason = "not every test file uses all of it")]
+
+pub(crate) mod fabric;
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+/// A directory that holds the provider and nothing else.
+pub(crate) struct Provider {
+    directory: tempfile::TempDir,
+}
+
+impl Provider {
+    /// The provider, if there is the program `needed`; else says that the test is skipped, or fails if `CI` is set.
+    pub(crate) fn get(needed: &str) -> Option<Provider> {
+        if Command::new("which").arg(needed).output().is_ok_and(|found| found.status.success()) {
+            return Some(Provider::new());
+        }
+        assert!(std::env::var_os("CI").is_none(), "{needed} is missing: run scripts/setup.sh");
+        eprintln!("skipped: {needed} is missing; scripts/setup.sh installs it");
+        None
+    }
+
+    pub(crate) fn new() -> Provider {
+        let directory = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(library(), directory.path().join("libweft-fi.so")).unwrap();
+        Provider { directory }
+    }
+
+    /// A program that finds the provider.
+    pub(crate) fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.env("FI_PROVIDER_PATH", self.directory.path());
+        for (name, _) in
+            std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("FI_WEFT_"))
+        {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    pub(crate) fn output(&self, words: &[&str]) -> Output {
+        self.command(words[0]).args(&words[1..]).output().unwrap()
+    }
+
+    /// The standard output of a program that succeeds.
+    pub(crate) fn run(&self, words: &[&str]) -> String {
+        let output = self.output(words);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{words:?}: {said}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+}
+
+/// The variable that tells a test that it runs with the provider.
+const INSIDE: &str = "WEFT_FI_TEST";
+
+/// Runs the test `name` in a process that finds the provider: libfabric looks for it only once. Returns whether this is
+/// that process.
+pub(crate) fn inside(name: &str) -> bool {
+    if std::env::var_os(INSIDE).is_some() {
+        return true;
+    }
+    let provider = Provider::new();
+    let mut command = provider.command("timeout");
+    command.arg("300").arg(std::env::current_exe().unwrap()).args([name, "--exact", "--nocapture"]);
+    let output = command.env(INSIDE, "1").output().unwrap();
+    let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && said.contains("1 passed"), "{said} {errors}");
+    false
+}
+
+/// The library, which cargo builds beside the tests.
+fn library() -> PathBuf {
+    let tests = std::env::current_exe().unwrap();
+    let library = tests.parent().unwrap().join("libweft_fi.so");
+    assert!(library.exists(), "{} is missing", library.display());
+    library
+}
+
+/// A TCP port that nobody has just now.
+pub(crate) fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
