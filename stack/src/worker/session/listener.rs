@@ -352,7 +352,7 @@ impl PendingJoin {
 }
 
 /// Tells an application that it is refused. `count` is how many were before, for this cause.
-fn refuse(stream: &UnixStream, why: &str, count: &mut u64) {
+pub(super) fn refuse(stream: &UnixStream, why: &str, count: &mut u64) {
     *count += 1;
     if is_logged(*count) {
         tracing::warn!(why, count, "an application was refused");
@@ -398,9 +398,21 @@ impl Client {
         process: Option<u16>,
         limit: Duration,
     ) -> Result<Client, JoinError> {
+        config.layout()?;
+        let stream = UnixStream::connect(path).map_err(|error| JoinError::System(path.to_owned(), error))?;
+        Client::join_over(stream, path, config, process, limit)
+    }
+
+    /// [`Client::join`], once `stream` is connected.
+    pub(super) fn join_over(
+        stream: UnixStream,
+        path: &Path,
+        config: &SessionConfig,
+        process: Option<u16>,
+        limit: Duration,
+    ) -> Result<Client, JoinError> {
         let layout = config.layout()?;
         let failed = |error: io::Error| JoinError::System(path.to_owned(), error);
-        let stream = UnixStream::connect(path).map_err(failed)?;
         if !is_trusted(&stream).map_err(failed)? {
             let uid = socket_peercred(&stream).map_err(|error| failed(error.into()))?.uid;
             return Err(JoinError::Stranger(path.to_owned(), uid.as_raw()));
@@ -408,8 +420,10 @@ impl Client {
         let limit = Some(limit.max(Duration::from_micros(1)));
         set_socket_timeout(&stream, Timeout::Recv, limit).map_err(|error| failed(error.into()))?;
         let request = request(config, process);
-        send(&stream, &request, SendFlags::NOSIGNAL).map_err(|error| failed(error.into()))?;
-        let (reply, file) = receive_reply(&stream).map_err(failed)?;
+        // A server that is out of descriptors has replied and closed the connection before it sees a request.
+        let sent = send(&stream, &request, SendFlags::NOSIGNAL);
+        let (reply, file) =
+            receive_reply(&stream).map_err(|error| failed(sent.err().map_or(error, Into::into)))?;
         let protocol = |what| JoinError::Protocol(path.to_owned(), what);
         let word = |at: usize| u32::from_ne_bytes([reply[at], reply[at + 1], reply[at + 2], reply[at + 3]]);
         if reply[..8] != MAGIC {

@@ -122,6 +122,28 @@ fn applications_that_join_exchange_messages_and_free_their_place_when_they_leave
     assert_eq!(event(&mut bob), Err(ClientError::Gone));
 }
 
+/// As a server does that has no descriptor left: it does not wait for the request.
+#[test]
+fn a_refusal_that_comes_before_the_request_is_heard() {
+    let (server, client) = UnixStream::pair().unwrap();
+    super::super::listener::refuse(&server, "Too many open files", &mut 0);
+    drop(server);
+    match Client::join_over(client, "socket".as_ref(), &SMALL, None, LIMIT) {
+        Err(JoinError::Refused(_, why)) => assert_eq!(why, "Too many open files"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_server_that_is_gone_before_the_request_is_an_error_of_the_system() {
+    let (server, client) = UnixStream::pair().unwrap();
+    drop(server);
+    match Client::join_over(client, "socket".as_ref(), &SMALL, None, LIMIT) {
+        Err(JoinError::System(_, error)) => assert_eq!(error.kind(), std::io::ErrorKind::BrokenPipe),
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn a_refused_request_says_why() {
     let hosts = Hosts::new();
