@@ -7,7 +7,7 @@ use super::core::Core;
 use super::credit::{Ends, Granter};
 use super::memory;
 use super::process::Processes;
-use super::target_pdc::{Origin, PeerUsage, Stray, TargetPdc, TargetPdcs, established, prove};
+use super::target_pdc::{Origin, PeerUsage, Stray, TargetPdc, TargetPdcs, established};
 use super::timers::TimerKey;
 use super::zone::Zone;
 use super::{CallError, FepConfig, PostError, Receive};
@@ -84,15 +84,25 @@ impl Target {
         let origin = (packet.net.src, request.spdcid);
         let mut suspect = false;
         let found = match request.destination {
-            Destination::Pdc(id) => {
-                established(&mut self.pdcs.table, id, origin, request.mode).map_err(Unopened::Refused)
-            }
+            Destination::Pdc(id) => match established(&mut self.pdcs.table, id, origin, request.mode) {
+                Ok(pdc) => {
+                    pdc.heard_by_name(now, &mut self.pdcs.half_open, &mut self.pdcs.usage);
+                    Ok(pdc)
+                }
+                Err(code) => Err(Unopened::Refused(code)),
+            },
             Destination::Syn { psn_offset, .. } => {
                 let start = request.psn.minus(u32::from(psn_offset));
                 match self.open(core, now, origin, request, start) {
                     Ok(key) => {
                         suspect = self.pdcs.is_suspect(key);
-                        self.pdcs.table.get_mut(key).ok_or(Unopened::Ignored("no PDC"))
+                        match self.pdcs.table.get_mut(key) {
+                            Some(pdc) => {
+                                pdc.heard(now);
+                                Ok(pdc)
+                            }
+                            None => Err(Unopened::Ignored("no PDC")),
+                        }
                     }
                     Err(why) => Err(why),
                 }
@@ -106,10 +116,6 @@ impl Target {
             }
             Err(Unopened::Ignored(why)) => return core.ignore(now, packet, why),
         };
-        if let Destination::Pdc(_) = request.destination {
-            prove(&mut self.pdcs.half_open, &mut self.pdcs.usage, pdc);
-        }
-        pdc.heard(now);
         self.pdcs.usage.clear(
             &mut core.replies,
             pdc,
@@ -267,11 +273,11 @@ impl Target {
             return;
         };
         let named = matches!(control.destination, Destination::Pdc(_));
-        if named {
-            self.pdcs.prove(key);
-        }
         let Some(pdc) = self.pdcs.table.get_mut(key) else { return };
-        pdc.heard(now);
+        match named {
+            true => pdc.heard_by_name(now, &mut self.pdcs.half_open, &mut self.pdcs.usage),
+            false => pdc.heard(now),
+        }
         match control.kind {
             ControlKind::AckRequest if pdc.rx.classify(control.psn) == Arrival::Duplicate => {
                 pdc.acknowledge(core, now, packet, Trigger::Psn(control.psn), control.psn, control.retx);

@@ -95,7 +95,22 @@ impl TargetPdc {
         }
     }
 
-    /// The initiator is there, even if nothing comes of its packet.
+    /// The initiator has named the PDC by the PDCID that it got from here.
+    #[inline]
+    pub(super) fn heard_by_name(
+        &mut self,
+        now: Time,
+        half_open: &mut Option<Box<HalfOpen>>,
+        usage: &mut PeerUsage,
+    ) {
+        if !self.proven {
+            note_proven(half_open, usage, self);
+        }
+        self.rx.last_heard = now;
+        self.asked = 0;
+    }
+
+    /// The initiator is there, even if nothing comes of its packet; or, if the PDC is half-open, somebody in its name.
     #[inline]
     pub(super) fn heard(&mut self, now: Time) {
         self.rx.last_heard = now;
@@ -440,14 +455,6 @@ impl TargetPdcs {
         std::iter::from_fn(|| suspects.pop_front()).find(|&key| is_half_open(table, key))
     }
 
-    /// The initiator of PDC `key` has named it by the PDCID that it got from here.
-    #[inline]
-    pub(super) fn prove(&mut self, key: Key) {
-        if let Some(pdc) = self.table.get_mut(key) {
-            prove(&mut self.half_open, &mut self.usage, pdc);
-        }
-    }
-
     /// Closes a PDC and remembers it for `time_wait`. Returns when to forget one again if none was remembered so far.
     pub(super) fn close(
         &mut self,
@@ -521,14 +528,6 @@ impl HalfOpen {
 
 fn is_half_open(table: &Table<TargetPdc>, key: Key) -> bool {
     table.get(key).is_some_and(|pdc| !pdc.proven)
-}
-
-/// The initiator of `pdc` has named it by the PDCID that it got from here.
-#[inline]
-pub(super) fn prove(half_open: &mut Option<Box<HalfOpen>>, usage: &mut PeerUsage, pdc: &mut TargetPdc) {
-    if !pdc.proven {
-        note_proven(half_open, usage, pdc);
-    }
 }
 
 #[cold]

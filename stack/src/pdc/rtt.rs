@@ -52,13 +52,12 @@ impl RttEstimator {
     /// measure it.
     #[inline]
     pub fn sample(&mut self, now: Time, rtt: Span, in_hosts: Span) {
-        let in_hosts = in_hosts.min(rtt);
         if !self.measured {
-            return self.begin(now, rtt, in_hosts);
+            return self.begin(now, rtt, in_hosts.min(rtt));
         }
-        // Most hosts measure nothing.
-        if in_hosts > Span::ZERO || self.in_hosts > Span::ZERO {
-            self.in_hosts = part(self.in_hosts, 7, 3) + part(in_hosts, 1, 3);
+        // Most hosts measure nothing. One branch on both.
+        if in_hosts.as_ps() | self.in_hosts.as_ps() != 0 {
+            self.in_hosts = part(self.in_hosts, 7, 3) + part(in_hosts.min(rtt), 1, 3);
         }
         let error = if rtt < self.smoothed { self.smoothed.minus(rtt) } else { rtt.minus(self.smoothed) };
         self.deviation = part(self.deviation, 3, 2) + part(error, 1, 2);
