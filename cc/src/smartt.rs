@@ -8,8 +8,9 @@
 //!   acknowledged bytes count; `count_trims` follows Algorithm 4 literally.
 //! - After QuickAdapt, §III-E ignores "all the bytes that are in-flight when it comes to congestion control information".
 //!   Lines 16 and 17 of Algorithm 4 take trims off the window all the same, and let them trigger QuickAdapt again: at the
-//!   end of the ignore phase the window then becomes all bytes acknowledged in it, however long it was. The lines are
-//!   followed; with `ignore_trims` trims are ignored like timeouts (docs/decisions/0070-trims-after-quick-adapt.md).
+//!   end of the ignore phase the window then becomes all bytes acknowledged in it, however long it was. The text is
+//!   followed, because with it the results are those of the paper, and trims are ignored like timeouts. With
+//!   `ignore_trims=false` the lines are (docs/decisions/0078-trims-are-ignored-after-quick-adapt.md).
 //! - Algorithm 4 line 23 limits the window to one BDP, §III-J to 1.5. It is 1.5 here (`max_window_bdp`).
 //! - Algorithm 4 lines 7 and 12 return before the limits of line 23. Here they hold after every call; otherwise
 //!   FastIncrease would grow the window without limit.
@@ -62,7 +63,7 @@ settings! {
         qa_acked: f64 = 0.5, in FACTOR,
             "without trimming: QuickAdapt needs less than this share of a window acknowledged";
         max_window_bdp: f64 = 1.5, in BDPS, "largest window in BDPs of the base RTT";
-        ignore_trims: bool = false, in ..,
+        ignore_trims: bool = true, in ..,
             "whether trims are ignored after QuickAdapt as ACKs are (§III-E), against Algorithm 4 lines 16 and 17";
         count_trims: bool = false, in ..,
             "whether trimmed bytes count as acknowledged (Algorithm 4 line 2 to the letter)";
