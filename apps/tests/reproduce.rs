@@ -27,6 +27,25 @@ fn reproduce(dir: &Path, suite: &str, args: &[&str]) -> Output {
     command.current_dir(dir).args(["reproduce", "s.toml"]).args(args).output().expect("weft starts")
 }
 
+/// A claim that is said to deviate, and holds, fails this test too: the reason that the suite gives would be wrong.
+#[test]
+fn the_claims_that_deviate_in_the_quick_form_are_those_that_the_smartt_suite_names() {
+    let out = scratch("smartt").join("out");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
+    let output = command.args(["reproduce", "smartt", "--quick", "--out"]).arg(&out).output();
+    let output = output.expect("weft starts");
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    let lines = fs::read_to_string(out.join("results.jsonl")).unwrap();
+    let rows = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let judged: Vec<Value> =
+        rows.filter(|row| !row["claim"].is_null() && row["verdict"] != "not judged").collect();
+    assert!(judged.len() > 10, "{lines}");
+    for claim in judged {
+        let expected = if claim["deviates"].is_null() { "holds" } else { "deviates" };
+        assert_eq!(claim["verdict"], expected, "{claim}");
+    }
+}
+
 fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).expect("UTF-8")
 }

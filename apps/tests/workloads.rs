@@ -61,6 +61,35 @@ fn workloads_are_laid_over_one_another_and_their_tasks_reported() {
 }
 
 #[test]
+fn background_traffic_has_rows_of_its_own_and_is_left_out_of_completion_times() {
+    let flows = [
+        "--workload",
+        "permutation:size=200KB",
+        "--workload",
+        "cbr:from=0,to=9,rate=40G,duration=50us,path=1",
+        "--workload",
+        "cbr:from=1,to=8,rate=10G,duration=50us",
+    ];
+    let args = [&FABRIC[..], &flows].concat();
+    let report = json(&args);
+    let row = |n: usize| {
+        let row = &report["background"][n];
+        let reached = row["goodput_gbps"].as_f64().unwrap() / row["rate_gbps"].as_f64().unwrap();
+        assert!((0.9..=1.01).contains(&reached), "{row}");
+        [&row["flow"], &row["src"], &row["dst"], &row["path"], &row["rate_gbps"]].map(Value::to_string)
+    };
+    assert_eq!(row(0), ["17", "0", "9", "1", "40.0"]);
+    assert_eq!(row(1), ["18", "1", "8", "null", "10.0"]);
+    assert_eq!((report["background"].as_array().unwrap().len(), &report["flows"]["total"]), (2, &18.into()));
+    let last = report["fct_us"]["max"].as_f64().unwrap();
+    assert!(last < 50.0, "the background lasts 50 µs, the last flow of the permutation {last} µs");
+    assert!(
+        text(&run(&args).stdout).contains("2 flows at constant rates, which reach "),
+        "the table has them too"
+    );
+}
+
+#[test]
 fn sizes_come_from_a_file_of_ones_own() {
     let path = scratch("sizes.txt");
     fs::write(&path, "# two sizes\n1000 50\n9000 50\n9000 100\n").unwrap();

@@ -29,6 +29,8 @@ const DASHES: [&str; 3] = ["", "7 3", "2 3"];
 /// Height of a row of the legend, and the width of a letter in it, about.
 const ROW: f64 = 18.0;
 const LETTER: f64 = 6.6;
+/// Width of a letter of the title, about. Longer titles are written smaller.
+const TITLE_LETTER: f64 = 8.4;
 
 /// The colour and the dashes of series `index`.
 fn style(index: usize) -> (&'static str, &'static str) {
@@ -60,7 +62,9 @@ impl Canvas {
             at(height),
             escape(title)
         ));
-        canvas.text((LEFT, 22.0), "start", title, " font-size=\"14\" font-weight=\"bold\"");
+        let size =
+            at((14.0 * (RIGHT - LEFT) / (TITLE_LETTER * title.chars().count() as f64)).clamp(6.0, 14.0));
+        canvas.text((LEFT, 22.0), "start", title, &format!(" font-size=\"{size}\" font-weight=\"bold\""));
         canvas.text(((LEFT + RIGHT) / 2.0, BOTTOM + 38.0), "middle", x_label, "");
         let middle = (TOP + BOTTOM) / 2.0;
         canvas.text(

@@ -11,10 +11,8 @@ pub(super) fn draw(figure: &Figure, runs: &[&Finished]) -> Vec<String> {
     if figure.draw == Draw::Nothing {
         return Vec::new();
     }
-    let of = |run: &Finished, option: &str| {
-        let value = run.point.get(option).cloned().unwrap_or_default();
-        figure.names.get(&value).cloned().unwrap_or(value)
-    };
+    let named = |name: &str| figure.names.get(name).map_or(name, String::as_str).to_owned();
+    let of = |run: &Finished, option: &str| named(run.point.get(option).map_or("", String::as_str));
     let series = in_order(runs.iter().map(|run| of(run, &figure.series)));
     let group_of = |run: &Finished| figure.group.as_ref().map_or(String::new(), |group| of(run, group));
     let groups = in_order(runs.iter().map(|run| group_of(run)));
@@ -25,7 +23,7 @@ pub(super) fn draw(figure: &Figure, runs: &[&Finished]) -> Vec<String> {
     if figure.draw == Draw::FctCdf {
         let chart = |group: &String| {
             let title = match &figure.group {
-                Some(option) => format!("{}: {option} {group}", figure.title),
+                Some(option) => format!("{}: {} {group}", figure.title, named(option)),
                 None => figure.title.clone(),
             };
             let curve = |name: &String| {
@@ -49,13 +47,13 @@ pub(super) fn draw(figure: &Figure, runs: &[&Finished]) -> Vec<String> {
     };
     let chart = BarChart {
         title: figure.title.clone(),
-        x_label: figure.group.clone().unwrap_or_default(),
+        x_label: figure.group.as_deref().map(named).unwrap_or_default(),
         y_label: figure.label.clone(),
         series: (series.iter())
             .map(|name| (name.clone(), groups.iter().map(|group| bar(group, name)).collect()))
             .collect(),
         groups,
-        mark: (figure.column == "slowdown_max").then(|| (1.0, "ideal: the busiest link".to_owned())),
+        mark: (figure.column == "slowdown_max").then(|| (1.0, "ideal (the busiest link)".to_owned())),
     };
     vec![chart.svg()]
 }

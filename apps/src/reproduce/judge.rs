@@ -36,6 +36,8 @@ pub(super) struct Judgement<'a> {
     claim: &'a Claim,
     /// The mean over the seeds, and half of its 95 % confidence interval, or why there is none.
     measured: Result<Mean, String>,
+    /// The reason for which it is known not to hold in runs of this size.
+    deviates: Option<&'a str>,
     pub(super) verdict: Verdict,
 }
 
@@ -48,13 +50,14 @@ pub(super) fn judge<'a>(figure: &'a Figure, finished: &[Finished], quick: bool) 
             claim.at_least.is_none_or(|least| value >= least)
                 && claim.at_most.is_none_or(|most| value <= most)
         });
-        let verdict = match (holds, quick && claim.slow, &claim.deviates) {
+        let deviates = claim.deviates.as_deref().filter(|_| claim.deviates_with.includes(quick));
+        let verdict = match (holds, quick && claim.slow, deviates) {
             (_, true, _) => Verdict::NotJudged,
             (true, ..) => Verdict::Holds,
             (false, _, Some(_)) => Verdict::Deviates,
             (false, _, None) => Verdict::Fails,
         };
-        Judgement { figure: &figure.id, claim, measured, verdict }
+        Judgement { figure: &figure.id, claim, measured, deviates, verdict }
     };
     // Most experiments are left out of the quick form, which does not say so of each.
     let is_left_out = |claim: &&Claim| quick && claim.slow && !figure.experiments.is_empty();
@@ -173,9 +176,10 @@ impl Judgement<'_> {
 
     /// The judgement in sentences.
     pub(super) fn text(&self) -> String {
-        let Claim { says, because, deviates, .. } = self.claim;
-        let known = match (&deviates, self.verdict) {
+        let Claim { says, because, .. } = self.claim;
+        let known = match (self.deviates, self.verdict) {
             (Some(reason), Verdict::Deviates) => format!(" {reason}"),
+            (Some(reason), Verdict::Holds) => format!(" It was known not to: {reason}"),
             _ => String::new(),
         };
         let measured = match &self.measured {
@@ -197,6 +201,7 @@ impl Judgement<'_> {
             "not_measured": self.measured.as_ref().err(),
             "at_least": self.claim.at_least,
             "at_most": self.claim.at_most,
+            "deviates": self.deviates,
             "verdict": self.verdict.word(),
         })
     }

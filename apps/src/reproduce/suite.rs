@@ -53,7 +53,7 @@ pub(super) struct Figure {
     pub(super) series: String,
     #[serde(default)]
     pub(super) group: Option<String>,
-    /// The column that is drawn as bars, its name and unit, and a factor before it is drawn.
+    /// The column that is drawn as bars, and its name with the unit.
     #[serde(default = "default_column")]
     pub(super) column: String,
     #[serde(default = "default_label")]
@@ -66,7 +66,7 @@ pub(super) struct Figure {
     /// Whether it is left out with `--quick`.
     #[serde(default)]
     pub(super) slow: bool,
-    /// Shorter names for values of options, in figures.
+    /// Names for options and their values in figures.
     #[serde(default)]
     pub(super) names: BTreeMap<String, String>,
     #[serde(default)]
@@ -126,6 +126,29 @@ pub(super) struct Claim {
     /// The reason of a deviation that is known and understood: the claim is shown, and does not fail the suite.
     #[serde(default)]
     pub(super) deviates: Option<String>,
+    /// The runs in which it deviates.
+    #[serde(default)]
+    pub(super) deviates_with: Runs,
+}
+
+/// The sizes of runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Runs {
+    /// Those of the whole size and those with `--quick`.
+    #[default]
+    All,
+    /// Those of the whole size.
+    Whole,
+    /// Those with `--quick`.
+    Quick,
+}
+
+impl Runs {
+    /// Whether runs with or without `quick` are among them.
+    pub(super) fn includes(self, quick: bool) -> bool {
+        self == Runs::All || (self == Runs::Quick) == quick
+    }
 }
 
 /// A value taken from the results of a figure's runs.

@@ -195,6 +195,14 @@ fn what_is_known_to_deviate_or_is_not_judged_does_not_fail() {
         |more: &str, quick| judge(&with_claim(&format!("{base}{more}")).figure[0], &times, quick)[0].verdict;
     assert_eq!(verdict("", false), Verdict::Fails);
     assert_eq!(verdict("deviates = 'the reason'", false), Verdict::Deviates);
+    for (with, whole, quick) in [
+        ("all", Verdict::Deviates, Verdict::Deviates),
+        ("whole", Verdict::Deviates, Verdict::Fails),
+        ("quick", Verdict::Fails, Verdict::Deviates),
+    ] {
+        let more = format!("deviates = 'the reason'\ndeviates_with = '{with}'");
+        assert_eq!((verdict(&more, false), verdict(&more, true)), (whole, quick), "{with}");
+    }
     assert_eq!(verdict("slow = true", false), Verdict::Fails);
     assert_eq!(verdict("slow = true", true), Verdict::NotJudged);
 }
