@@ -9,6 +9,7 @@ use crate::median::Median;
 use crate::nscc::Nscc;
 use crate::rccc::Rccc;
 use crate::smartt::Smartt;
+use crate::swift::Swift;
 use crate::unlimited::Unlimited;
 use crate::{
     AckSample, CcSnapshot, Credit, DataSample, LossSample, NackSample, ReceiverCc, SenderCc, SenderId,
@@ -24,6 +25,8 @@ pub enum SenderAlgorithm {
     Smartt(Smartt),
     /// DCTCP.
     Dctcp(Dctcp),
+    /// Swift and LSwift.
+    Swift(Box<Swift>),
     /// A fixed window.
     Constant(Constant),
     /// No window: the receiver's credits decide alone.
@@ -44,6 +47,7 @@ macro_rules! each_sender {
             SenderAlgorithm::Nscc($cc) => $call,
             SenderAlgorithm::Smartt($cc) => $call,
             SenderAlgorithm::Dctcp($cc) => $call,
+            SenderAlgorithm::Swift($cc) => $call,
             SenderAlgorithm::Constant($cc) => $call,
             SenderAlgorithm::Median($cc) => $call,
             SenderAlgorithm::Unlimited($cc) => $call,

@@ -6,7 +6,7 @@
 //!
 //! - [`registry`] chooses algorithms by name, [`grammar`] puts names together; [`table`] and [`settings`](mod@settings) are what such
 //!   tables are made of.
-//! - [`nscc`], [`smartt`], [`dctcp`], [`constant`] and [`unlimited`] are senders' algorithms, [`rccc`] is a receiver's;
+//! - [`nscc`], [`smartt`], [`dctcp`], [`swift`], [`constant`] and [`unlimited`] are senders' algorithms, [`rccc`] is a receiver's;
 //!   [`median`] filters what a sender sees.
 //! - [`credit`] is the arithmetic of credit on the wire.
 //! - [`units`] is the grammar of rates, times and sizes.
@@ -28,6 +28,7 @@ pub mod rccc;
 pub mod registry;
 pub mod settings;
 pub mod smartt;
+pub mod swift;
 pub mod table;
 mod time;
 pub mod units;

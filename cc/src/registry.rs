@@ -13,10 +13,12 @@ use crate::constant::{Constant, ConstantConfig};
 use crate::credit::SenderCredit;
 use crate::dctcp::{Dctcp, DctcpConfig, DctcpShared};
 use crate::grammar::{self, CcNameError};
+use crate::median::MedianOf;
 use crate::nscc::{Nscc, NsccConfig, NsccShared};
 use crate::rccc::{Rccc, RcccConfig};
 use crate::settings::SettingInfo;
 use crate::smartt::{Smartt, SmarttConfig, SmarttShared};
+use crate::swift::{LswiftConfig, Swift, SwiftConfig, Variant};
 use crate::table::{
     Builder, ListSettings, Part, Refused, Row, SetError, configured, names, without_settings,
 };
@@ -52,13 +54,17 @@ pub struct Needs {
     pub ack_each: bool,
     /// Single RTTs, which `median` can filter.
     pub delay: bool,
+    /// The number of switches that each packet has passed. Peers that cannot report it are no hindrance.
+    pub hops: bool,
     /// The bounds of the window with default settings; none if the window does not adapt.
     pub window: Option<WindowBounds>,
 }
 
 impl Needs {
     /// Nothing.
-    pub const NONE: Needs = Needs { ack_each: false, delay: false, window: None };
+    pub const NONE: Needs = Needs { ack_each: false, delay: false, hops: false, window: None };
+    /// RTTs.
+    pub const DELAY: Needs = Needs { delay: true, ..Needs::NONE };
 }
 
 /// The bounds of a window that adapts.
@@ -106,6 +112,23 @@ const DCTCP: Part<SenderInput, MakeSender> = || {
     })
 };
 
+const SWIFT: Part<SenderInput, MakeSender> = || {
+    configured(|config: &SwiftConfig, on: SenderInput| -> MakeSender {
+        let shared = Arc::new(config.shared(&on.params, Variant::Swift));
+        Arc::new(move || SenderAlgorithm::Swift(Box::new(Swift::new(shared.clone()))))
+    })
+};
+
+const LSWIFT: Part<SenderInput, MakeSender> = || {
+    configured(|config: &LswiftConfig, on: SenderInput| -> MakeSender {
+        let shared = Arc::new(config.shared(&on.params, Variant::Lswift));
+        Arc::new(move || SenderAlgorithm::Swift(Box::new(Swift::new(shared.clone()))))
+    })
+};
+
+/// The median in front of LSwift.
+const MSWIFT: Part<SenderInput, MakeSender> = || Arc::new(MedianOf(LSWIFT()));
+
 const CONSTANT: Part<SenderInput, MakeSender> = || {
     configured(|config: &ConstantConfig, on: SenderInput| -> MakeSender {
         let constant = Constant::new(config, &on.params);
@@ -133,25 +156,27 @@ const RCCC: Part<CcParams, PreparedReceiver> = || {
 const UP_TO_ONE_AND_A_HALF_BDP: Option<WindowBounds> =
     Some(WindowBounds { least_packets: 1.0, most_bdp: 1.5 });
 
+/// Its window may be a thousandth of a packet.
+const SWIFT_NEEDS: Needs = Needs {
+    ack_each: true,
+    delay: true,
+    hops: true,
+    window: Some(WindowBounds { least_packets: 0.001, most_bdp: f64::INFINITY }),
+};
+
 /// All senders' algorithms.
 pub static SENDERS: &[Row<SenderPart>] = &[
     Row {
         name: "nscc",
         about: "sender window from ECN, delay and trims",
         source: "Ultra Ethernet NSCC, as coded in uet-htsim",
-        part: SenderPart {
-            build: NSCC,
-            needs: Needs { ack_each: false, delay: true, window: UP_TO_ONE_AND_A_HALF_BDP },
-        },
+        part: SenderPart { build: NSCC, needs: Needs { window: UP_TO_ONE_AND_A_HALF_BDP, ..Needs::DELAY } },
     },
     Row {
         name: "smartt",
         about: "sender window from ECN, RTT and trims, as published",
         source: "SMaRTT paper, Algorithms 1-4, equations 1-3",
-        part: SenderPart {
-            build: SMARTT,
-            needs: Needs { ack_each: false, delay: true, window: UP_TO_ONE_AND_A_HALF_BDP },
-        },
+        part: SenderPart { build: SMARTT, needs: Needs { window: UP_TO_ONE_AND_A_HALF_BDP, ..Needs::DELAY } },
     },
     Row {
         name: "dctcp",
@@ -161,9 +186,31 @@ pub static SENDERS: &[Row<SenderPart>] = &[
             build: DCTCP,
             needs: Needs {
                 ack_each: true,
-                delay: false,
                 window: Some(WindowBounds { least_packets: 1.0, most_bdp: f64::INFINITY }),
+                ..Needs::NONE
             },
+        },
+    },
+    Row {
+        name: "swift",
+        about: "sender windows from the delay of fabric and hosts",
+        source: "Swift, SIGCOMM 2020",
+        part: SenderPart { build: SWIFT, needs: SWIFT_NEEDS },
+    },
+    Row {
+        name: "lswift",
+        about: "swift that tolerates reordering",
+        source: "the baseline of MSwift",
+        part: SenderPart { build: LSWIFT, needs: SWIFT_NEEDS },
+    },
+    Row {
+        name: "mswift",
+        about: "lswift driven by the median of recent delays",
+        source: "MSwift",
+        part: SenderPart {
+            build: MSWIFT,
+            // It has its median already.
+            needs: Needs { delay: false, ..SWIFT_NEEDS },
         },
     },
     Row {
@@ -239,7 +286,7 @@ impl CcChoice {
             let factory = factory.clone();
             Arc::new(move || SenderAlgorithm::Custom(factory(&on.params)))
         };
-        let needs = Needs { delay: true, ..Needs::NONE };
+        let needs = Needs::DELAY;
         CcChoice { name: name.into(), sender: without_settings(build), needs, receiver: None }
     }
 

@@ -42,14 +42,31 @@ fn every_name_makes_its_algorithms() {
     }
     assert_eq!(
         all_names().join(" "),
-        "nscc smartt dctcp constant rccc nscc+rccc smartt+rccc dctcp+rccc constant+rccc median(nscc) median(smartt)"
+        "nscc smartt dctcp swift lswift mswift constant rccc nscc+rccc smartt+rccc dctcp+rccc swift+rccc lswift+rccc \
+         mswift+rccc constant+rccc median(nscc) median(smartt) median(swift) median(lswift)"
     );
 }
 
 #[test]
 fn algorithms_that_judge_single_packets_have_each_acknowledged() {
     let asking: Vec<String> = all_names().into_iter().filter(|name| choice(name).needs().ack_each).collect();
-    assert_eq!(asking, ["dctcp", "dctcp+rccc", "median(nscc)", "median(smartt)"]);
+    let expected = [
+        "dctcp",
+        "swift",
+        "lswift",
+        "mswift",
+        "dctcp+rccc",
+        "swift+rccc",
+        "lswift+rccc",
+        "mswift+rccc",
+        "median(nscc)",
+        "median(smartt)",
+        "median(swift)",
+        "median(lswift)",
+    ];
+    assert_eq!(asking, expected);
+    let measuring: Vec<String> = all_names().into_iter().filter(|name| choice(name).needs().hops).collect();
+    assert!(measuring.iter().all(|name| name.contains("swift")) && measuring.len() == 8, "{measuring:?}");
 }
 
 #[test]
@@ -83,7 +100,7 @@ fn nscc_knows_whether_its_row_has_a_credit_scheduler() {
 #[test]
 fn a_wrong_name_is_refused_with_its_place_and_what_could_stand_there() {
     let refused = |name: &str| CcChoice::parse(name).unwrap_err().to_string();
-    let senders = "nscc, smartt, dctcp, constant";
+    let senders = "nscc, smartt, dctcp, swift, lswift, mswift, constant";
     assert_eq!(
         refused("ncc"),
         format!(
@@ -101,7 +118,7 @@ fn a_wrong_name_is_refused_with_its_place_and_what_could_stand_there() {
     assert_eq!(
         refused("median(constant)"),
         "constant does not react to single RTTs, which median filters, at character 8 of 'median(constant)'; \
-         expected one of: nscc, smartt"
+         expected one of: nscc, smartt, swift, lswift"
     );
     for wrong in
         ["", "median", "median()", "median(median(nscc))", "rccc+nscc", "nscc+rccc+rccc", "nscc+", "µ("]

@@ -127,9 +127,10 @@ impl Initiator {
             connection.on_progress(now);
             context.progress_at = now;
         }
-        let remote_queueing = match &ack.cc {
-            Some(AckCc { state: CcState::Nscc(state), .. }) => state.service_span(),
-            _ => Span::ZERO,
+        let (remote_queueing, hops) = match &ack.cc {
+            Some(AckCc { state: CcState::Nscc(state), .. }) => (state.service_span(), None),
+            Some(AckCc { state: CcState::DelayEcho(echo), .. }) => connection.pdc.delays(echo),
+            _ => (Span::ZERO, None),
         };
         if let Some(rtt) = outcome.rtt {
             context.rtt.sample(now, rtt, waited + remote_queueing);
@@ -154,7 +155,7 @@ impl Initiator {
                 ecn,
                 in_flight: context.in_flight(),
                 out_of_order: outcome.out_of_order,
-                hops: None,
+                hops,
                 hosts: hosts.if_any(),
             },
         );

@@ -26,7 +26,7 @@ use crate::ses::{Operation, SendMessage};
 use crate::spray::SelectorInput;
 use crate::table::{Key, Table};
 use crate::wire::nominal_overhead;
-use crate::wire::pds::{DeliveryMode, PdcId, Psn};
+use crate::wire::pds::{DeliveryMode, PdcId, Psn, VendorFlags};
 use crate::wire::ses::ReturnCode;
 
 /// The sending half of an endpoint.
@@ -92,7 +92,10 @@ impl Initiator {
             let last = last_psns.get(key.index as usize);
             let start_psn = last.map_or(Psn(random), |last| far_from(*last, random));
             let pdc = TxPdc::new(&core.zone(zone).pdc, peer, pdc_id(key), options.mode, start_psn);
-            let pdc = pdc.with_nominal_excess(excess);
+            let mut pdc = pdc.with_nominal_excess(excess);
+            if core.zone(zone).cc.needs().hops {
+                pdc.flags = VendorFlags::DELAY_ECHO;
+            }
             Connection {
                 source: process,
                 process: options.process,

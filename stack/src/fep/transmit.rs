@@ -18,7 +18,7 @@ use crate::pdc::{PacketKind, PdcConfig, Probes, TxState};
 use crate::ses::{Segment, SendMessage};
 use crate::spray::Entropy;
 use crate::table::{Key, Table};
-use crate::wire::pds::{Control, ControlKind, NextHeader, Pds, Psn, Request, VendorFlags};
+use crate::wire::pds::{Control, ControlKind, NextHeader, Pds, Psn, Request};
 use crate::wire::ses::{Ses, StandardRequest};
 
 /// The next packet that a connection has to send.
@@ -270,7 +270,7 @@ fn send_data(
             psn,
             spdcid: connection.pdc.id,
             destination: connection.pdc.destination(psn),
-            vendor: VendorFlags::NONE,
+            vendor: connection.pdc.flags,
             cc: context.request_cc(connection.pdc.lost_bytes(), rivals),
         }),
         ses: Ses::Standard(StandardRequest {

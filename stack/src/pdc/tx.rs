@@ -11,7 +11,8 @@ use super::{PacketKind, PdcConfig, TxRecord};
 use crate::packet::Addr;
 use crate::spray::Entropy;
 use crate::wire::pds::{
-    Ack, AckRequest, AckTrigger, CcState, DeliveryMode, Destination, Nack, NackCode, NextHeader, PdcId, Psn,
+    Ack, AckRequest, AckTrigger, CcState, DelayEcho, DeliveryMode, Destination, Nack, NackCode, NextHeader,
+    PdcId, Psn, VendorFlags,
 };
 
 /// The state of a PDC at its initiator.
@@ -40,6 +41,8 @@ pub struct TxPdc {
     pub mode: DeliveryMode,
     /// The state of the PDC.
     pub state: TxState,
+    /// The flags of its requests that are weft's own.
+    pub flags: VendorFlags,
     /// The target's PDCID, once an acknowledgement has revealed it.
     peer_id: Option<PdcId>,
     /// CACK as reported by the target; may lag behind the first record when acknowledgements are lost.
@@ -135,6 +138,7 @@ impl TxPdc {
             id,
             mode,
             state: TxState::Open,
+            flags: VendorFlags::NONE,
             peer_id: None,
             cack: start_psn.minus(1),
             records: Records::new(start_psn, config.mp_range),
@@ -158,6 +162,16 @@ impl TxPdc {
     /// for in windows. 0 unless this is called, before anything is sent.
     pub fn with_nominal_excess(self, bytes: i32) -> TxPdc {
         TxPdc { arrived: Arrived::new(bytes), ..self }
+    }
+
+    /// The time that a packet has waited at the target, and the number of switches that it has passed, by `echo`; of an echo
+    /// that nobody has asked for, nothing.
+    #[cold]
+    pub fn delays(&self, echo: &DelayEcho) -> (Span, Option<u8>) {
+        match self.flags.has(VendorFlags::DELAY_ECHO) {
+            true => (echo.queued().unwrap_or(Span::ZERO), (echo.hops > 0).then_some(echo.hops)),
+            false => (Span::ZERO, None),
+        }
     }
 
     /// The PSN of the next new packet.
@@ -391,7 +405,11 @@ impl TxPdc {
                     outcome.out_of_order = known_count(ooo_count);
                     outcome.credit = Some(credit);
                 }
-                // Nobody here asks for an echo: a vendor's state that comes all the same is another vendor's.
+                CcState::DelayEcho(echo) if self.flags.has(VendorFlags::DELAY_ECHO) => {
+                    self.arrived.on_report(echo.rcvd_bytes, echo.ooo_count == 0);
+                    outcome.out_of_order = known_count(echo.ooo_count);
+                }
+                // The state of a vendor that nobody has asked for is another vendor's.
                 CcState::DelayEcho(_) | CcState::Other { .. } | CcState::Extended { .. } => {}
             }
         }
@@ -421,6 +439,7 @@ impl TxPdc {
         let held = match cc.state {
             CcState::Nscc(state) => state.ooo_count,
             CcState::Credit { ooo_count, .. } => ooo_count,
+            CcState::DelayEcho(echo) if self.flags.has(VendorFlags::DELAY_ECHO) => echo.ooo_count,
             _ => UNKNOWN_COUNT,
         };
         // With stored responses the count begins at the first missing packet, and CACK stands before that.

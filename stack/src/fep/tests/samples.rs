@@ -163,6 +163,23 @@ fn an_algorithm_that_needs_it_has_every_packet_acknowledged() {
     }
 }
 
+#[test]
+fn an_algorithm_that_needs_it_hears_how_many_switches_a_packet_has_passed() {
+    for (hops, passed, expected) in [(false, 3, None), (true, 3, Some(3)), (true, 0, None)] {
+        let mut pair = pair(10, Needs { hops, ..Needs::NONE });
+        let mut packet = send(&mut pair, 1)[0];
+        packet.net.hops = passed;
+        pair.receiver.on_packet_after(us(100), Span::from_us(32), &packet, Payload::Bytes(&[1; MTU]));
+        let ack = transmit_all(&mut pair.receiver, us(100))[0];
+        pair.sender.on_packet(us(150), &ack, Payload::EMPTY);
+        let sample = pair.told.lock().unwrap().acks[0];
+        assert_eq!(sample.hops, expected, "{passed} passed");
+        // The rest is told either way.
+        assert_eq!(sample.hosts.unwrap().remote_queueing, Span::from_us(32));
+        assert_eq!((u64::from(sample.newly_received), sample.rtt), (PACKET, Some(Span::from_us(118))));
+    }
+}
+
 /// Posts another message on the connection that [`send`] has opened.
 fn send_more(pair: &mut Pair, packets: usize) -> Vec<Packet> {
     let connection = pair.sender.initiator.connections.at(0).map(|(key, _)| crate::fep::ConnectionId(key));
