@@ -116,7 +116,6 @@ fn ack(case: &Case, in_flight: u64) -> AckSample {
         ecn: case.ecn,
         in_flight,
         out_of_order: 0,
-        hops: None,
         hosts: None,
     }
 }

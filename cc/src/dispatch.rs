@@ -62,6 +62,10 @@ impl SenderCc for SenderAlgorithm {
         each_sender!(self, cc => cc.on_send(now, pkt))
     }
 
+    fn on_hops(&mut self, hops: u8) {
+        each_sender!(self, cc => cc.on_hops(hops))
+    }
+
     #[inline]
     fn on_ack(&mut self, now: Time, ack: &AckSample) {
         each_sender!(self, cc => cc.on_ack(now, ack))

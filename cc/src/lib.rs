@@ -101,8 +101,6 @@ pub struct AckSample {
     pub in_flight: u64,
     /// Packets that the receiver holds beyond the first missing one.
     pub out_of_order: u16,
-    /// Number of switches that the packet has passed; none if unknown.
-    pub hops: Option<u8>,
     /// What the two hosts add to that; none if they measure no time and the receiver requests nothing, as is usual.
     pub hosts: Option<HostReport>,
 }
@@ -221,6 +219,11 @@ pub trait SenderCc {
     /// A packet has left. Call this after it has been added to the bytes in flight.
     fn on_send(&mut self, now: Time, pkt: &SentPacket) {
         let _ = (now, pkt);
+    }
+    /// A packet has passed `hops` switches, and the acknowledgement that says so is about to be reported. Only for
+    /// algorithms that [need](registry::Needs::hops) it.
+    fn on_hops(&mut self, hops: u8) {
+        let _ = hops;
     }
     /// An acknowledgement has arrived.
     fn on_ack(&mut self, now: Time, ack: &AckSample);

@@ -59,6 +59,10 @@ impl SenderCc for Median {
         self.inner.on_send(now, pkt);
     }
 
+    fn on_hops(&mut self, hops: u8) {
+        self.inner.on_hops(hops);
+    }
+
     fn on_ack(&mut self, now: Time, ack: &AckSample) {
         let rtt = ack.rtt.map(|rtt| self.filter(rtt));
         self.inner.on_ack(now, &AckSample { rtt, ..*ack });

@@ -283,6 +283,10 @@ impl SenderCc for Swift {
         self.last_sent = Some(now);
     }
 
+    fn on_hops(&mut self, hops: u8) {
+        self.hops = hops;
+    }
+
     fn on_ack(&mut self, now: Time, ack: &AckSample) {
         if let Some(delay) = ack.rtt {
             let in_hosts = ack.hosts.map_or(Span::ZERO, |hosts| hosts.delay());
@@ -290,7 +294,6 @@ impl SenderCc for Swift {
             self.fabric_delay = delay;
             self.rtt = delay.plus(in_hosts);
             self.base_rtt = self.base_rtt.min(delay);
-            self.hops = ack.hops.unwrap_or(self.hops);
             self.endpoint_delay += shared.endpoint_gain * (in_hosts.as_ps() as f64 - self.endpoint_delay);
             let (rtt, acked) = (self.rtt, f64::from(ack.newly_received) / shared.packet);
             let target = shared.target.of(self.fabric.packets, self.hops);

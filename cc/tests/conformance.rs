@@ -57,7 +57,10 @@ enum Input {
 fn apply(cc: &mut SenderAlgorithm, now: Time, input: &Input) {
     match input {
         Input::Send(packet) => cc.on_send(now, packet),
-        Input::Ack(ack) => cc.on_ack(now, ack),
+        Input::Ack(ack) => {
+            cc.on_hops((ack.newly_received % 9) as u8);
+            cc.on_ack(now, ack);
+        }
         Input::Nack(nack) => cc.on_nack(now, nack),
         Input::Timeout(lost) => cc.on_timeout(now, lost),
     }
@@ -112,7 +115,6 @@ fn ack() -> impl Strategy<Value = AckSample> {
             ecn,
             in_flight,
             out_of_order,
-            hops: Some(4),
             hosts: HostReport { remote_queueing: waited, local_rx_delay: waited, flow_control }.if_any(),
         },
     )

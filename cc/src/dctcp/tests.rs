@@ -27,7 +27,6 @@ fn ack(packets: u64, ecn: bool, in_flight: u64) -> AckSample {
         ecn,
         in_flight,
         out_of_order: 0,
-        hops: None,
         hosts: None,
     }
 }

@@ -37,7 +37,6 @@ fn ack(bytes: u64, delay: Span, ecn: bool) -> AckSample {
         ecn,
         in_flight: 50_000,
         out_of_order: 0,
-        hops: None,
         hosts: None,
     }
 }

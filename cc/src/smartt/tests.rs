@@ -42,7 +42,6 @@ fn ack(bytes: u64, rtt_us: u64, ecn: bool) -> AckSample {
         ecn,
         in_flight: 50_000,
         out_of_order: 0,
-        hops: None,
         hosts: None,
     }
 }

@@ -39,7 +39,6 @@ fn ack(rtt_us: u64) -> AckSample {
         ecn: false,
         in_flight: 10_000,
         out_of_order: 0,
-        hops: None,
         hosts: None,
     }
 }

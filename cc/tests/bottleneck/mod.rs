@@ -377,7 +377,6 @@ pub fn sample(bytes: u64, rtt: Span, ecn: bool, in_flight: u64) -> AckSample {
         ecn,
         in_flight,
         out_of_order: 0,
-        hops: None,
         hosts: None,
     }
 }

@@ -281,6 +281,10 @@ impl Context {
         Some(credit.credit_target(self.backlog, lost, room, rivals))
     }
 
+    pub(super) fn on_hops(&mut self, hops: u8) {
+        self.algorithm.on_hops(hops);
+    }
+
     #[inline]
     pub(super) fn on_ack(&mut self, now: Time, sample: &AckSample) {
         self.consecutive_timeouts = 0;

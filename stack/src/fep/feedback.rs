@@ -127,10 +127,10 @@ impl Initiator {
             connection.on_progress(now);
             context.progress_at = now;
         }
-        let (remote_queueing, hops) = match &ack.cc {
-            Some(AckCc { state: CcState::Nscc(state), .. }) => (state.service_span(), None),
-            Some(AckCc { state: CcState::DelayEcho(echo), .. }) => connection.pdc.delays(echo),
-            _ => (Span::ZERO, None),
+        let remote_queueing = match &ack.cc {
+            Some(AckCc { state: CcState::Nscc(state), .. }) => state.service_span(),
+            Some(cc) => heed_echo(connection, context, cc),
+            None => Span::ZERO,
         };
         if let Some(rtt) = outcome.rtt {
             context.rtt.sample(now, rtt, waited + remote_queueing);
@@ -155,7 +155,6 @@ impl Initiator {
                 ecn,
                 in_flight: context.in_flight(),
                 out_of_order: outcome.out_of_order,
-                hops,
                 hosts: hosts.if_any(),
             },
         );
@@ -523,6 +522,17 @@ fn take_response(
             if ends { Outcome::Refused(send) } else { Outcome::Nothing }
         }
     }
+}
+
+/// Tells the algorithm how many switches a packet has passed, if `cc` is a delay echo. Returns the time that the packet has
+/// waited at the target.
+#[cold]
+fn heed_echo(connection: &Connection, context: &mut Context, cc: &AckCc) -> Span {
+    let Some(echo) = connection.pdc.echo(cc) else { return Span::ZERO };
+    if echo.hops > 0 {
+        context.on_hops(echo.hops);
+    }
+    echo.queued().unwrap_or(Span::ZERO)
 }
 
 /// Drops the part of message `send` that has not left: the target does not take it.

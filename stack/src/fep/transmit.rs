@@ -18,7 +18,7 @@ use crate::pdc::{PacketKind, PdcConfig, Probes, TxState};
 use crate::ses::{Segment, SendMessage};
 use crate::spray::Entropy;
 use crate::table::{Key, Table};
-use crate::wire::pds::{Control, ControlKind, NextHeader, Pds, Psn, Request};
+use crate::wire::pds::{Control, ControlKind, NextHeader, Pds, Psn, Request, VendorFlags};
 use crate::wire::ses::{Ses, StandardRequest};
 
 /// The next packet that a connection has to send.
@@ -270,7 +270,7 @@ fn send_data(
             psn,
             spdcid: connection.pdc.id,
             destination: connection.pdc.destination(psn),
-            vendor: connection.pdc.flags,
+            vendor: VendorFlags::NONE,
             cc: context.request_cc(connection.pdc.lost_bytes(), rivals),
         }),
         ses: Ses::Standard(StandardRequest {
@@ -278,6 +278,9 @@ fn send_data(
             ..message.request(connection.source, offset, len)
         }),
     };
+    if connection.pdc.flags != VendorFlags::NONE {
+        set_flags(packet, connection.pdc.flags);
+    }
     let payload = match data.is_read {
         true => {
             ask_instead(packet, connection, message, data.segment);
@@ -409,6 +412,15 @@ pub(super) fn send_probes(
 fn data_network(core: &Core, connection: &Connection, entropy: Entropy) -> Network {
     let priority = connection.priority;
     Network { priority, ..core.network(connection.pdc.peer, entropy, Class::Data) }
+}
+
+/// Sets the flags of a request that are weft's own. Few connections have any, so the others write the headers with
+/// constants.
+#[cold]
+fn set_flags(packet: &mut Packet, flags: VendorFlags) {
+    if let Pds::Request(request) = &mut packet.pds {
+        request.vendor = flags;
+    }
 }
 
 /// Turns the packet that would carry `segment` into the one that asks for it.

@@ -11,8 +11,8 @@ use super::{PacketKind, PdcConfig, TxRecord};
 use crate::packet::Addr;
 use crate::spray::Entropy;
 use crate::wire::pds::{
-    Ack, AckRequest, AckTrigger, CcState, DelayEcho, DeliveryMode, Destination, Nack, NackCode, NextHeader,
-    PdcId, Psn, VendorFlags,
+    Ack, AckCc, AckRequest, AckTrigger, CcState, DelayEcho, DeliveryMode, Destination, Nack, NackCode,
+    NextHeader, PdcId, Psn, VendorFlags,
 };
 
 /// The state of a PDC at its initiator.
@@ -164,13 +164,12 @@ impl TxPdc {
         TxPdc { arrived: Arrived::new(bytes), ..self }
     }
 
-    /// The time that a packet has waited at the target, and the number of switches that it has passed, by `echo`; of an echo
-    /// that nobody has asked for, nothing.
+    /// The delay echo in `cc`, if the packets of this PDC ask for one: unasked, it is another vendor's state.
     #[cold]
-    pub fn delays(&self, echo: &DelayEcho) -> (Span, Option<u8>) {
-        match self.flags.has(VendorFlags::DELAY_ECHO) {
-            true => (echo.queued().unwrap_or(Span::ZERO), (echo.hops > 0).then_some(echo.hops)),
-            false => (Span::ZERO, None),
+    pub fn echo<'a>(&self, cc: &'a AckCc) -> Option<&'a DelayEcho> {
+        match &cc.state {
+            CcState::DelayEcho(echo) if self.flags.has(VendorFlags::DELAY_ECHO) => Some(echo),
+            _ => None,
         }
     }
 
@@ -401,16 +400,7 @@ impl TxPdc {
                     outcome.out_of_order = known_count(state.ooo_count);
                     outcome.flow_control = state.flow_control();
                 }
-                CcState::Credit { credit, ooo_count } => {
-                    outcome.out_of_order = known_count(ooo_count);
-                    outcome.credit = Some(credit);
-                }
-                CcState::DelayEcho(echo) if self.flags.has(VendorFlags::DELAY_ECHO) => {
-                    self.arrived.on_report(echo.rcvd_bytes, echo.ooo_count == 0);
-                    outcome.out_of_order = known_count(echo.ooo_count);
-                }
-                // The state of a vendor that nobody has asked for is another vendor's.
-                CcState::DelayEcho(_) | CcState::Other { .. } | CcState::Extended { .. } => {}
+                _ => self.on_other_state(cc, &mut outcome),
             }
         }
         outcome.newly_received = self.arrived.news(self.outstanding, self.outstanding_packets);
@@ -426,6 +416,18 @@ impl TxPdc {
         Some(outcome)
     }
 
+    /// Takes in the state of congestion control in an acknowledgement where it is not NSCC's.
+    #[inline(never)]
+    fn on_other_state(&mut self, cc: &AckCc, outcome: &mut AckOutcome) {
+        if let CcState::Credit { credit, ooo_count } = cc.state {
+            outcome.out_of_order = known_count(ooo_count);
+            outcome.credit = Some(credit);
+        } else if let Some(&DelayEcho { rcvd_bytes, ooo_count, .. }) = self.echo(cc) {
+            self.arrived.on_report(rcvd_bytes, ooo_count == 0);
+            outcome.out_of_order = known_count(ooo_count);
+        }
+    }
+
     /// What `ack`, which has just been processed, says of packets that it does not name.
     pub fn evidence(&self, ack: &Ack) -> Evidence {
         let on_reads = matches!(ack.next, NextHeader::ResponseData | NextHeader::ResponseDataSmall);
@@ -439,8 +441,7 @@ impl TxPdc {
         let held = match cc.state {
             CcState::Nscc(state) => state.ooo_count,
             CcState::Credit { ooo_count, .. } => ooo_count,
-            CcState::DelayEcho(echo) if self.flags.has(VendorFlags::DELAY_ECHO) => echo.ooo_count,
-            _ => UNKNOWN_COUNT,
+            _ => self.echo(cc).map_or(UNKNOWN_COUNT, |echo| echo.ooo_count),
         };
         // With stored responses the count begins at the first missing packet, and CACK stands before that.
         let from_cack = ack.request != AckRequest::Clear;
