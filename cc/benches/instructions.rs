@@ -10,6 +10,7 @@ use std::sync::Arc;
 use weft_cc::dctcp::{Dctcp, DctcpConfig, DctcpShared};
 use weft_cc::nscc::{Nscc, NsccConfig, NsccShared};
 use weft_cc::smartt::{Smartt, SmarttConfig, SmarttShared};
+use weft_cc::swift::{Swift, SwiftConfig, SwiftShared, Variant};
 use weft_cc::{AckSample, CcParams, NackCause, NackSample, Rate, SenderCc, Span, Time};
 
 const PARAMS: CcParams = CcParams {
@@ -171,7 +172,11 @@ fn run_named(algorithm: &str, case: &Case, count: u64) {
             run(Smartt::new(Arc::new(SmarttShared::new(&SmarttConfig::default(), &PARAMS))), case, count);
         }
         "dctcp" => run(Dctcp::new(Arc::new(DctcpShared::new(&DctcpConfig::default(), &PARAMS))), case, count),
-        other => panic!("no algorithm {other}: nscc, smartt or dctcp"),
+        "swift" => {
+            let shared = SwiftConfig::default().shared(&PARAMS, Variant::Swift);
+            run(Swift::new(Arc::new(shared)), case, count);
+        }
+        other => panic!("no algorithm {other}: nscc, smartt, dctcp or swift"),
     }
 }
 
@@ -182,12 +187,17 @@ fn main() {
     // DCTCP knows no phase of ignoring, and no delay: two of the cases are all that it tells apart.
     let of_dctcp = CASES.iter().filter(|case| ["fair-increase", "marked-above-target"].contains(&case.name));
     let pairs = pairs.chain(of_dctcp.map(|case| ("dctcp", case)));
+    // Swift knows no marks: below its target, above it, and above it where each ACK decreases.
+    let of_swift = ["fast-increase", "fair-increase", "every-ack-decreases"];
+    let of_swift = CASES.iter().filter(move |case| of_swift.contains(&case.name));
+    let pairs = pairs.chain(of_swift.map(|case| ("swift", case)));
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["list"] => pairs.for_each(|(algorithm, case)| println!("{algorithm} {}", case.name)),
         ["sizes"] => {
             println!("nscc {} shared {}", size_of::<Nscc>(), size_of::<NsccShared>());
             println!("dctcp {} shared {}", size_of::<Dctcp>(), size_of::<DctcpShared>());
             println!("smartt {} shared {}", size_of::<Smartt>(), size_of::<SmarttShared>());
+            println!("swift {} shared {}", size_of::<Swift>(), size_of::<SwiftShared>());
         }
         [algorithm, case, count] => {
             let case = CASES.iter().find(|c| c.name == case).expect("a case from `list`");

@@ -25,12 +25,12 @@ pub enum SenderAlgorithm {
     Smartt(Smartt),
     /// DCTCP.
     Dctcp(Dctcp),
-    /// Swift and LSwift.
-    Swift(Box<Swift>),
     /// A fixed window.
     Constant(Constant),
     /// No window: the receiver's credits decide alone.
     Unlimited(Unlimited),
+    /// Swift and LSwift.
+    Swift(Box<Swift>),
     /// Another one, behind a median filter.
     Median(Box<Median>),
     /// A user's own.
@@ -47,10 +47,10 @@ macro_rules! each_sender {
             SenderAlgorithm::Nscc($cc) => $call,
             SenderAlgorithm::Smartt($cc) => $call,
             SenderAlgorithm::Dctcp($cc) => $call,
-            SenderAlgorithm::Swift($cc) => $call,
             SenderAlgorithm::Constant($cc) => $call,
-            SenderAlgorithm::Median($cc) => $call,
             SenderAlgorithm::Unlimited($cc) => $call,
+            SenderAlgorithm::Swift($cc) => $call,
+            SenderAlgorithm::Median($cc) => $call,
             SenderAlgorithm::Custom($own) => $call_own,
         }
     };

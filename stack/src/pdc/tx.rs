@@ -400,7 +400,7 @@ impl TxPdc {
                     outcome.out_of_order = known_count(state.ooo_count);
                     outcome.flow_control = state.flow_control();
                 }
-                _ => self.on_other_state(cc, &mut outcome),
+                _ => (outcome.out_of_order, outcome.credit) = self.on_other_state(cc),
             }
         }
         outcome.newly_received = self.arrived.news(self.outstanding, self.outstanding_packets);
@@ -416,16 +416,16 @@ impl TxPdc {
         Some(outcome)
     }
 
-    /// Takes in the state of congestion control in an acknowledgement where it is not NSCC's.
+    /// Takes in the state of congestion control in an acknowledgement where it is not NSCC's. Returns the packets that the
+    /// target holds beyond the first missing one, and the credit that it grants.
     #[inline(never)]
-    fn on_other_state(&mut self, cc: &AckCc, outcome: &mut AckOutcome) {
+    fn on_other_state(&mut self, cc: &AckCc) -> (u16, Option<u32>) {
         if let CcState::Credit { credit, ooo_count } = cc.state {
-            outcome.out_of_order = known_count(ooo_count);
-            outcome.credit = Some(credit);
-        } else if let Some(&DelayEcho { rcvd_bytes, ooo_count, .. }) = self.echo(cc) {
-            self.arrived.on_report(rcvd_bytes, ooo_count == 0);
-            outcome.out_of_order = known_count(ooo_count);
+            return (known_count(ooo_count), Some(credit));
         }
+        let Some(&DelayEcho { rcvd_bytes, ooo_count, .. }) = self.echo(cc) else { return (0, None) };
+        self.arrived.on_report(rcvd_bytes, ooo_count == 0);
+        (known_count(ooo_count), None)
     }
 
     /// What `ack`, which has just been processed, says of packets that it does not name.
