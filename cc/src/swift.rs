@@ -17,7 +17,7 @@
 //!   flow has no order in which they could be successive.
 //! - `RETX_RESET_THRESHOLD` counts rounds of expiries, not packets.
 //! - Below a window of one packet, packets leave RTT/window apart, but never more than [`LONGEST_GAP`], so that a path on which
-//!   an RTT was very long is tried again soon.
+//!   an RTT was very long is tried again soon. The endpoint does not apply them to a packet whose timer has expired.
 
 mod target;
 

@@ -196,9 +196,16 @@ impl Context {
             return Gate::Credit;
         }
         match self.algorithm.next_departure() {
-            Some(at) if now.is_before(at) => Gate::Until(at),
+            Some(at) if now.is_before(at) && !self.tries_again() => Gate::Until(at),
             _ => Gate::Open,
         }
+    }
+
+    /// Whether a timer has expired, no answer has come since, and nothing is in flight. Then one packet leaves without
+    /// regard to pacing, as the first one after an expiry does in TCP: timers pace these by their back-off, and a gap
+    /// between departures may be longer than the time after which a silent peer is given up.
+    fn tries_again(&self) -> bool {
+        self.consecutive_timeouts > 0 && self.in_flight == 0
     }
 
     /// Whether the window has no room for any packet, so that waiting connections need not try the gate.

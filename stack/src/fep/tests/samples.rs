@@ -30,6 +30,8 @@ struct Told {
 struct Listener {
     told: Arc<Mutex<Told>>,
     window: u64,
+    /// When packets may leave; none at any time.
+    departure: Option<Time>,
 }
 
 impl SenderCc for Listener {
@@ -50,6 +52,9 @@ impl SenderCc for Listener {
     fn expected_rtt(&self) -> Span {
         Span::from_us(10)
     }
+    fn next_departure(&self) -> Option<Time> {
+        self.departure.filter(|_| !self.told.lock().unwrap().sent.is_empty())
+    }
     fn snapshot(&self) -> CcSnapshot {
         CcSnapshot::default()
     }
@@ -63,10 +68,15 @@ struct Pair {
 }
 
 fn pair(packets: u64, needs: Needs) -> Pair {
+    pair_with(packets, needs, None)
+}
+
+/// The same; all packets but the first one may leave at `departure`.
+fn pair_with(packets: u64, needs: Needs, departure: Option<Time>) -> Pair {
     let told = Arc::new(Mutex::new(Told::default()));
     let listener = told.clone();
     let make = move |_: &CcParams| -> Box<dyn SenderCc + Send> {
-        Box::new(Listener { told: listener.clone(), window: packets * PACKET })
+        Box::new(Listener { told: listener.clone(), window: packets * PACKET, departure })
     };
     let cc = CcChoice::custom("listener", Arc::new(make)).with_needs(needs);
     let network = CcParams {
@@ -183,6 +193,29 @@ fn an_algorithm_that_needs_it_hears_how_many_switches_a_packet_has_passed() {
         assert_eq!(sample.hosts.unwrap().remote_queueing, Span::from_us(32));
         assert_eq!((u64::from(sample.newly_received), sample.rtt), (PACKET, Some(Span::from_us(118))));
     }
+}
+
+#[test]
+fn a_packet_whose_timer_has_expired_does_not_wait_for_its_departure() {
+    let mut pair = pair_with(10, Needs::NONE, Some(us(1_000_000_000)));
+    assert_eq!(send(&mut pair, 3).len(), 1, "the others wait");
+    let mut sent = Vec::new();
+    while let Some(at) = pair.sender.poll_timeout().filter(|at| at.is_before(us(100_000_000))) {
+        pair.sender.on_timeout(at);
+        sent.extend(transmit_all(&mut pair.sender, at).into_iter().map(|packet| (at, packet)));
+        if sent.len() == 3 {
+            break;
+        }
+    }
+    let again = |packet: &Packet| matches!(&packet.pds, Pds::Request(request) if request.retx);
+    assert!(sent.len() == 3 && sent.iter().all(|(_, packet)| again(packet)), "{sent:?}");
+    // After an answer, packets wait for their departure again.
+    let (at, packet) = sent[2];
+    pair.receiver.on_packet(at, &packet, Payload::Bytes(&[1; MTU]));
+    for ack in transmit_all(&mut pair.receiver, at) {
+        pair.sender.on_packet(at + Span::from_us(5), &ack, Payload::EMPTY);
+    }
+    assert_eq!(transmit_all(&mut pair.sender, at + Span::from_us(5)), []);
 }
 
 /// Posts another message on the connection that [`send`] has opened.
