@@ -16,8 +16,9 @@
 //!   shrinks. LSwift acts on the fifth loss within an RTT: Lazy TCP waits for successive delayed packets, and a sprayed
 //!   flow has no order in which they could be successive.
 //! - `RETX_RESET_THRESHOLD` counts rounds of expiries, not packets.
-//! - Below a window of one packet, packets leave RTT/window apart, but never more than [`LONGEST_GAP`], so that a path on which
-//!   an RTT was very long is tried again soon. The endpoint does not apply them to a packet whose timer has expired.
+//! - Below a window of one packet, packets leave RTT/window apart, but not more than `most_gap` RTTs, nor than
+//!   [`LONGEST_GAP`]: 1,000 RTTs, as the paper has it, are longer than an endpoint lets a connection be without progress, so a
+//!   few lost packets would end it. The endpoint does not apply gaps to a packet whose timer has expired.
 
 mod target;
 
@@ -33,7 +34,7 @@ use target::Target;
 /// The largest window, bytes: byte counters have 32 bits.
 const LARGEST_WINDOW: f64 = ((1_u64 << 31) - 1) as f64;
 /// The longest time between two packets of a paced flow.
-const LONGEST_GAP: Span = Span::from_ms(100);
+const LONGEST_GAP: Span = Span::from_ms(10);
 /// Packets beyond a hole that make it a loss.
 const REORDERING: u16 = 3;
 
@@ -60,6 +61,7 @@ macro_rules! config {
                     "rounds of expired timers in a row that reduce the window to the smallest";
                 losses: u32 = $losses, in 1..=1000, "losses within an RTT that reduce a window";
                 min_cwnd: f64 = 0.001, in 0.001..=1.0, "smallest window, packets";
+                most_gap: f64 = 8.0, in 1.0..=1e3, "longest time between two packets of a window below one, RTTs";
                 max_window: Option<u64> = None, in SIZE, "largest window, bytes",
                     or "what the link carries in twice the largest target";
                 initial_window: Option<u64> = None, in SIZE, "first window, bytes", or "one BDP of the network";
@@ -88,6 +90,7 @@ macro_rules! config {
                     holes_are_losses: variant == Variant::Swift,
                     // A byte at least.
                     least: self.min_cwnd.max(1.0 / packet),
+                    most_gap: self.most_gap,
                     most: most.max(1.0),
                     initial: initial as f64 / packet,
                     packet,
@@ -134,6 +137,8 @@ pub struct SwiftShared {
     losses: u32,
     holes_are_losses: bool,
     least: f64,
+    /// RTTs.
+    most_gap: f64,
     most: f64,
     initial: f64,
     /// Bytes of a full packet.
@@ -274,7 +279,7 @@ impl Swift {
     /// The time between two packets while the window is below one packet (lines 29 to 32).
     fn pacing_delay(&self) -> Option<Span> {
         let cwnd = self.cwnd();
-        (cwnd < 1.0).then(|| self.rtt.mul_f64(1.0 / cwnd).min(LONGEST_GAP))
+        (cwnd < 1.0).then(|| self.rtt.mul_f64((1.0 / cwnd).min(self.shared.most_gap)).min(LONGEST_GAP))
     }
 }
 
