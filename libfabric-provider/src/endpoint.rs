@@ -131,6 +131,22 @@ static ATOMICS: sys::fi_ops_atomic = sys::fi_ops_atomic {
     compwritevalid: Refused::NO,
 };
 
+/// Nor are collective operations. `fi_barrier` and the like call through the table without a look at it.
+static COLLECTIVES: sys::fi_ops_collective = sys::fi_ops_collective {
+    size: size_of::<sys::fi_ops_collective>(),
+    barrier: Refused::NO,
+    broadcast: Refused::NO,
+    alltoall: Refused::NO,
+    allreduce: Refused::NO,
+    allgather: Refused::NO,
+    reduce_scatter: Refused::NO,
+    reduce: Refused::NO,
+    scatter: Refused::NO,
+    gather: Refused::NO,
+    msg: Refused::NO,
+    barrier2: Refused::NO,
+};
+
 /// `fi_endpoint`: any thread may call it.
 pub(crate) extern "C" fn open(
     domain: *mut sys::fid_domain,
@@ -175,7 +191,7 @@ pub(crate) extern "C" fn open2(
             rma: abi::table(&REMOTE_MEMORY),
             tagged: abi::table(&TAGGED),
             atomic: abi::table(&ATOMICS),
-            collective: std::ptr::null_mut(),
+            collective: abi::table(&COLLECTIVES),
         };
         let object = EndpointObject {
             head,

@@ -164,6 +164,23 @@ fn calls_that_make_no_sense_or_are_not_there_are_refused() {
     let mut count = 0;
     let valid = table!(a.ep, atomic.writevalid(sys::FI_INT8, sys::FI_SUM, &mut count));
     assert_eq!(valid, -sys::FI_ENOSYS);
+    assert_eq!(table!(a.ep, collective.barrier(own, null_mut())), no(sys::FI_ENOSYS));
+    let result = table!(
+        a.ep,
+        collective.allreduce(
+            at,
+            1,
+            null_mut(),
+            room,
+            null_mut(),
+            own,
+            sys::FI_INT8,
+            sys::FI_SUM,
+            0,
+            null_mut()
+        )
+    );
+    assert_eq!(result, no(sys::FI_ENOSYS));
     let piece = sys::iovec { iov_base: at.cast_mut().cast(), iov_len: 10 };
     let message = sys::fi_msg_tagged {
         msg_iov: &piece,
