@@ -16,9 +16,9 @@
 //!   shrinks. LSwift acts on the fifth loss within an RTT: Lazy TCP waits for successive delayed packets, and a sprayed
 //!   flow has no order in which they could be successive.
 //! - `RETX_RESET_THRESHOLD` counts rounds of expiries, not packets.
-//! - Below a window of one packet, packets leave RTT/window apart, but not more than `most_gap` RTTs, nor than
-//!   [`LONGEST_GAP`]: 1,000 RTTs, as the paper has it, are longer than an endpoint lets a connection be without progress, so a
-//!   few lost packets would end it. The endpoint does not apply gaps to a packet whose timer has expired.
+//! - Below a window of one packet, packets leave RTT/window apart, but not more than `most_gap` RTTs, nor than 10 ms: 1,000
+//!   RTTs, as the paper has it, are longer than an endpoint lets a connection be without progress, so a few lost packets
+//!   would end it. The endpoint does not apply gaps to a packet whose timer has expired.
 
 mod target;
 
