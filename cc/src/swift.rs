@@ -16,14 +16,14 @@
 //!   shrinks. LSwift acts on the fifth loss within an RTT: Lazy TCP waits for successive delayed packets, and a sprayed
 //!   flow has no order in which they could be successive.
 //! - `RETX_RESET_THRESHOLD` counts rounds of expiries, not packets.
-//! - Below a window of one packet, packets leave RTT/window apart, but not more than `most_gap` RTTs, nor than 10 ms: 1,000
-//!   RTTs, as the paper has it, are longer than an endpoint lets a connection be without progress, so a few lost packets
-//!   would end it. The endpoint does not apply gaps to a packet whose timer has expired.
+//! - Below a window of one packet, packets leave RTT/window apart, but not more than 10 ms: an endpoint gives a connection
+//!   up that makes no progress. The endpoint does not apply gaps to a packet whose timer has expired.
 
 mod target;
 
 use std::sync::Arc;
 
+use crate::deadline::elapsed_ps;
 use crate::settings::{FACTOR, SHARE, SIZE, TIME, settings};
 use crate::{
     AckSample, CcParams, CcSnapshot, LossSample, NackCause, NackSample, SenderCc, SentPacket, Span, Time,
@@ -61,7 +61,6 @@ macro_rules! config {
                     "rounds of expired timers in a row that reduce the window to the smallest";
                 losses: u32 = $losses, in 1..=1000, "losses within an RTT that reduce a window";
                 min_cwnd: f64 = 0.001, in 0.001..=1.0, "smallest window, packets";
-                most_gap: f64 = 8.0, in 1.0..=1e3, "longest time between two packets of a window below one, RTTs";
                 max_window: Option<u64> = None, in SIZE, "largest window, bytes",
                     or "what the link carries in twice the largest target";
                 initial_window: Option<u64> = None, in SIZE, "first window, bytes", or "one BDP of the network";
@@ -90,7 +89,6 @@ macro_rules! config {
                     holes_are_losses: variant == Variant::Swift,
                     // A byte at least.
                     least: self.min_cwnd.max(1.0 / packet),
-                    most_gap: self.most_gap,
                     most: most.max(1.0),
                     initial: initial as f64 / packet,
                     packet,
@@ -137,8 +135,6 @@ pub struct SwiftShared {
     losses: u32,
     holes_are_losses: bool,
     least: f64,
-    /// RTTs.
-    most_gap: f64,
     most: f64,
     initial: f64,
     /// Bytes of a full packet.
@@ -165,7 +161,7 @@ impl Cwnd {
 
     /// Whether the last decrease was an RTT ago.
     fn can_decrease(&self, now: Time, rtt: Span) -> bool {
-        self.decreased_at.is_none_or(|at| now.since(at) >= rtt)
+        self.decreased_at.is_none_or(|at| elapsed_ps(now, at) >= rtt.as_ps())
     }
 
     /// Lines 4 to 14: `acked` packets were received, and their delay was `delay`.
@@ -252,7 +248,7 @@ impl Swift {
 
     /// A packet is lost, as far as windows are concerned; `in_fabric` says that no host has dropped it.
     fn lose(&mut self, now: Time, in_fabric: bool) {
-        if self.lost == 0 || now.since(self.lost_since) >= self.rtt {
+        if self.lost == 0 || elapsed_ps(now, self.lost_since) >= self.rtt.as_ps() {
             (self.lost, self.lost_since) = (0, now);
         }
         self.lost += 1;
@@ -279,7 +275,7 @@ impl Swift {
     /// The time between two packets while the window is below one packet (lines 29 to 32).
     fn pacing_delay(&self) -> Option<Span> {
         let cwnd = self.cwnd();
-        (cwnd < 1.0).then(|| self.rtt.mul_f64((1.0 / cwnd).min(self.shared.most_gap)).min(LONGEST_GAP))
+        (cwnd < 1.0).then(|| self.rtt.mul_f64(1.0 / cwnd).min(LONGEST_GAP))
     }
 }
 

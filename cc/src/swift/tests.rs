@@ -150,16 +150,16 @@ fn the_delay_of_hosts_is_averaged() {
 
 #[test]
 fn below_one_packet_departures_are_an_rtt_over_the_window_apart() {
-    let mut swift = swift(|config| config.most_gap = 200.0);
+    let mut swift = swift(|_| {});
     let packet = SentPacket { bytes: 1_000, in_flight: 1_000, retransmission: false, app_limited: false };
     swift.on_send(at(100), &packet);
     swift.on_ack(at(140), &ack(40));
     assert_eq!(swift.next_departure(), None, "ACKs clock a window of {:?}", swift.window());
     swift.fabric.packets = 0.5;
     assert_eq!(swift.next_departure(), Some(at(180)), "twice the RTT after the last packet");
+    swift.fabric.packets = 0.005;
+    assert_eq!(swift.next_departure(), Some(at(8_100)), "200 RTTs");
     swift.fabric.packets = 0.001;
-    assert_eq!(swift.next_departure(), Some(at(8_100)), "but not more than 200 RTTs");
-    swift.on_ack(at(10_000), &ack(10_000));
     assert_eq!(swift.next_departure(), Some(at(100) + LONGEST_GAP));
     assert_eq!((swift.window(), swift.snapshot().phase), (Window(1), "paced"));
 }
@@ -213,4 +213,18 @@ fn expiries_halve_the_window_and_too_many_in_a_row_reset_it() {
     assert_eq!(swift.fabric.packets, 10.0 / 16.0);
     swift.on_timeout(at(4_001), &lost(5));
     assert_eq!((swift.fabric.packets, swift.endpoint.packets), (0.001, 0.001));
+}
+
+#[test]
+fn a_window_shrinks_again_after_any_time() {
+    let mut swift = swift(|config| config.losses = 2);
+    swift.on_ack(at(0), &ack(1_000));
+    let before = swift.fabric.packets;
+    // Longer than the time over which instants are in order.
+    let later = at(0) + Span::from_ps(1 << 63) + Span::from_us(1);
+    swift.on_ack(later, &ack(1_000));
+    assert!(swift.fabric.packets < before, "{}", swift.fabric.packets);
+    swift.on_nack(at(0), &nack(NackCause::Trimmed));
+    swift.on_nack(later, &nack(NackCause::Trimmed));
+    assert_eq!(swift.lost, 1, "the two losses are not within an RTT");
 }

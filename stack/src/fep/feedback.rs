@@ -422,8 +422,12 @@ fn look_for_losses(
         context.track(&mut connection.pdc, |pdc| {
             pdc.infer_losses(now, evidence, patience.reach, |psn, record| lost.push((psn, *record)));
         });
-        for (psn, record) in lost {
-            note_inferred_loss(core, now, connection.pdc.id, context, psn, &record);
+        for (psn, record) in &lost {
+            note_inferred_loss(core, now, connection.pdc.id, context, *psn, record);
+        }
+        if !lost.is_empty() {
+            // The peer owes no answers to what is known to be lost.
+            context.hear(now);
         }
     }
     if progress {

@@ -8,7 +8,7 @@ use weft_cc::{
 };
 
 use super::message;
-use crate::fep::{ConnectOptions, Fep, FepConfig};
+use crate::fep::{Completion, ConnectOptions, Fep, FepConfig};
 use crate::packet::{Addr, Packet, Payload};
 use crate::rng::Rng;
 use crate::wire::pds::Pds;
@@ -30,13 +30,15 @@ struct Told {
 struct Listener {
     told: Arc<Mutex<Told>>,
     window: u64,
-    /// When packets may leave; none at any time.
-    departure: Option<Time>,
+    /// The time between two packets, if they are paced.
+    gap: Option<Span>,
+    last_sent: Option<Time>,
 }
 
 impl SenderCc for Listener {
-    fn on_send(&mut self, _: Time, packet: &SentPacket) {
+    fn on_send(&mut self, now: Time, packet: &SentPacket) {
         self.told.lock().unwrap().sent.push(*packet);
+        self.last_sent = Some(now);
     }
     fn on_hops(&mut self, hops: u8) {
         self.told.lock().unwrap().hops.push(hops);
@@ -53,7 +55,7 @@ impl SenderCc for Listener {
         Span::from_us(10)
     }
     fn next_departure(&self) -> Option<Time> {
-        self.departure.filter(|_| !self.told.lock().unwrap().sent.is_empty())
+        Some(self.last_sent? + self.gap?)
     }
     fn snapshot(&self) -> CcSnapshot {
         CcSnapshot::default()
@@ -68,15 +70,15 @@ struct Pair {
 }
 
 fn pair(packets: u64, needs: Needs) -> Pair {
-    pair_with(packets, needs, None)
+    pair_with(packets, needs, None, true)
 }
 
-/// The same; all packets but the first one may leave at `departure`.
-fn pair_with(packets: u64, needs: Needs, departure: Option<Time>) -> Pair {
+/// The same; packets leave a `gap` apart, and switches trim if `trimming`.
+fn pair_with(packets: u64, needs: Needs, gap: Option<Span>, trimming: bool) -> Pair {
     let told = Arc::new(Mutex::new(Told::default()));
     let listener = told.clone();
     let make = move |_: &CcParams| -> Box<dyn SenderCc + Send> {
-        Box::new(Listener { told: listener.clone(), window: packets * PACKET, departure })
+        Box::new(Listener { told: listener.clone(), window: packets * PACKET, gap, last_sent: None })
     };
     let cc = CcChoice::custom("listener", Arc::new(make)).with_needs(needs);
     let network = CcParams {
@@ -84,9 +86,10 @@ fn pair_with(packets: u64, needs: Needs, departure: Option<Time>) -> Pair {
         overhead: 64,
         link_rate: Rate::from_gbps(10),
         network_rtt: Span::from_us(10),
-        trimming: true,
+        trimming,
     };
-    let config = Arc::new(FepConfig::new(&cc, &network));
+    let config = FepConfig::new(&cc, &network).with_zones(|zone| zone.pdc.rto_init = Span::from_ms(10));
+    let config = Arc::new(config);
     let fep = |addr| Fep::new(Addr(addr), config.clone(), Rng::new(1, 0), Time::ZERO).unwrap();
     Pair { sender: fep(0), receiver: fep(1), told }
 }
@@ -197,7 +200,7 @@ fn an_algorithm_that_needs_it_hears_how_many_switches_a_packet_has_passed() {
 
 #[test]
 fn a_packet_whose_timer_has_expired_does_not_wait_for_its_departure() {
-    let mut pair = pair_with(10, Needs::NONE, Some(us(1_000_000_000)));
+    let mut pair = pair_with(10, Needs::NONE, Some(Span::from_ms(1_000_000)), true);
     assert_eq!(send(&mut pair, 3).len(), 1, "the others wait");
     let mut sent = Vec::new();
     while let Some(at) = pair.sender.poll_timeout().filter(|at| at.is_before(us(100_000_000))) {
@@ -216,6 +219,42 @@ fn a_packet_whose_timer_has_expired_does_not_wait_for_its_departure() {
         pair.sender.on_packet(at + Span::from_us(5), &ack, Payload::EMPTY);
     }
     assert_eq!(transmit_all(&mut pair.sender, at + Span::from_us(5)), []);
+}
+
+#[test]
+fn a_peer_is_not_silent_while_a_lost_packet_waits_for_its_departure() {
+    const GAP: Span = Span::from_ms(1_000);
+    let mut pair = pair_with(10, Needs::NONE, Some(GAP), false);
+    let config = pair.sender.config();
+    let pdc = config.zones.iter().next().unwrap().pdc;
+    let bounds = [pdc.silence(pdc.rto_init), config.busy_timeout.bound().unwrap()];
+    assert!(bounds[0] < GAP && GAP < bounds[1], "{bounds:?}");
+    let mut packets = send(&mut pair, 2);
+    let (mut now, mut data) = (Time::ZERO, Vec::new());
+    let done = loop {
+        for packet in packets {
+            let is_data = matches!(packet.pds, Pds::Request(_));
+            data.extend(is_data.then_some(now));
+            // The second packet is lost; all probes are answered.
+            if is_data && data.len() == 2 {
+                continue;
+            }
+            pair.receiver.on_packet(now, &packet, Payload::Bytes(&[1; MTU]));
+            for answer in transmit_all(&mut pair.receiver, now) {
+                pair.sender.on_packet(now + Span::from_us(10), &answer, Payload::EMPTY);
+            }
+        }
+        if let Some(done) = pair.sender.poll_completion() {
+            break done;
+        }
+        now = pair.sender.poll_timeout().unwrap();
+        pair.sender.on_timeout(now);
+        packets = transmit_all(&mut pair.sender, now);
+    };
+    let Completion::Sent { result, .. } = done else { panic!("the connection is over") };
+    assert_eq!(result, Ok(()));
+    let [first, second, third] = data[..] else { panic!("{data:?}") };
+    assert_eq!([second.since(first), third.since(second)], [GAP; 2]);
 }
 
 /// Posts another message on the connection that [`send`] has opened.
