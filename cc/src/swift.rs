@@ -16,8 +16,8 @@
 //!   shrinks. LSwift acts on the fifth loss within an RTT: Lazy TCP waits for successive delayed packets, and a sprayed
 //!   flow has no order in which they could be successive.
 //! - `RETX_RESET_THRESHOLD` counts rounds of expiries, not packets.
-//! - Below a window of one packet, packets leave RTT/window apart, but not more than 10 ms: an endpoint gives a connection
-//!   up that makes no progress. The endpoint does not apply gaps to a packet whose timer has expired.
+//! - The endpoint does not apply the gaps of windows below one packet to a packet whose timer has expired, and shortens
+//!   those that come near the time after which it gives a connection up.
 
 mod target;
 
@@ -33,8 +33,6 @@ use target::Target;
 
 /// The largest window, bytes: byte counters have 32 bits.
 const LARGEST_WINDOW: f64 = ((1_u64 << 31) - 1) as f64;
-/// The longest time between two packets of a paced flow.
-const LONGEST_GAP: Span = Span::from_ms(10);
 /// Packets beyond a hole that make it a loss.
 const REORDERING: u16 = 3;
 
@@ -275,7 +273,7 @@ impl Swift {
     /// The time between two packets while the window is below one packet (lines 29 to 32).
     fn pacing_delay(&self) -> Option<Span> {
         let cwnd = self.cwnd();
-        (cwnd < 1.0).then(|| self.rtt.mul_f64(1.0 / cwnd).min(LONGEST_GAP))
+        (cwnd < 1.0).then(|| self.rtt.mul_f64(1.0 / cwnd))
     }
 }
 

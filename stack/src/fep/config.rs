@@ -196,7 +196,18 @@ pub enum ConfigError {
     Priorities(u8),
 }
 
+/// How many of the longest gaps between packets fit in the time after which a connection without progress is given up: so
+/// many packets in a row have to be lost.
+const GAPS_BEFORE_THE_END: u64 = 16;
+
 impl FepConfig {
+    /// The longest time that congestion control may keep a packet back while nothing is in flight.
+    pub(super) fn longest_gap(&self) -> Span {
+        let forgotten = self.idle_timeout.times(2);
+        let end = self.busy_timeout.bound().map_or(forgotten, |bound| bound.min(forgotten));
+        Span::from_ps(end.as_ps() / GAPS_BEFORE_THE_END)
+    }
+
     /// The default configuration for a network with the parameters `params`.
     pub fn new(cc: &CcChoice, params: &CcParams) -> FepConfig {
         FepConfig {

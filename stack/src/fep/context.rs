@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use weft_cc::credit::SenderCredit;
 use weft_cc::{AckSample, LossSample, NackSample, SenderAlgorithm, SenderCc, SentPacket, Span, Time};
 
+use super::FepConfig;
 use super::zone::ZoneId;
 use crate::packet::Addr;
 use crate::pdc::{MAX_DOUBLINGS, PacketKind, Patience, PdcConfig, RttEstimator, TxPdc};
@@ -14,7 +15,7 @@ use crate::wire::pds::{PdcId, Psn, RequestCc};
 
 /// A traffic class. Connections to one peer share a congestion context if their classes are the same, and if
 /// [`Windows::Pair`](super::Windows) is configured. Where switches tell priorities apart
-/// ([`FepConfig::priorities`](super::FepConfig)), it is also the priority of what they send.
+/// ([`FepConfig::priorities`]), it is also the priority of what they send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct TrafficClass(pub u8);
 
@@ -186,7 +187,7 @@ impl Context {
     /// packet that asks for an acknowledgement wait for the window, in case the target withholds the acknowledgements of
     /// the packets in flight.
     #[inline(always)]
-    pub(super) fn gate(&self, now: Time, bytes: u64) -> Gate {
+    pub(super) fn gate(&self, config: &FepConfig, now: Time, bytes: u64) -> Gate {
         if self.in_flight > 0 && self.in_flight + bytes > self.window() && self.asks != Asking::Next {
             return Gate::Window;
         }
@@ -195,17 +196,26 @@ impl Context {
         {
             return Gate::Credit;
         }
-        match self.algorithm.next_departure() {
-            Some(at) if now.is_before(at) && !self.tries_again() => Gate::Until(at),
+        match self.algorithm.next_departure().and_then(|at| self.paced(config, at)) {
+            Some(at) if now.is_before(at) => Gate::Until(at),
             _ => Gate::Open,
         }
     }
 
-    /// Whether a timer has expired, no answer has come since, and nothing is in flight. Then one packet leaves without
-    /// regard to pacing, as the first one after an expiry does in TCP: timers pace these by their back-off, and a gap
-    /// between departures may be longer than the time after which a silent peer is given up.
-    fn tries_again(&self) -> bool {
-        self.consecutive_timeouts > 0 && self.in_flight == 0
+    /// When a packet may leave that its algorithm wants to leave at `at`; `None` if at once. While something is in flight
+    /// that is `at`. Otherwise it is sooner in two cases:
+    ///
+    /// - A timer has expired, and no answer has come since. Then one packet leaves at once, as the first one after an
+    ///   expiry does in TCP: timers pace these by their back-off, and a gap between departures may be longer than the time
+    ///   after which a silent peer is given up.
+    /// - Nothing has arrived for [`FepConfig::longest_gap`]: the time without progress that ends a connection is not the
+    ///   algorithm's to spend.
+    fn paced(&self, config: &FepConfig, at: Time) -> Option<Time> {
+        if self.in_flight > 0 {
+            return Some(at);
+        }
+        let has_tried = self.consecutive_timeouts > 0;
+        (!has_tried).then(|| at.earliest(self.progress_at + config.longest_gap()))
     }
 
     /// Whether the window has no room for any packet, so that waiting connections need not try the gate.

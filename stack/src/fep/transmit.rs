@@ -240,7 +240,7 @@ fn send_data(
     // window limits how many are on that way.
     let overhead = core.config.overhead;
     let bytes = data.segment.len + overhead;
-    let gate = context.gate(now, u64::from(bytes));
+    let gate = context.gate(&core.config, now, u64::from(bytes));
     if gate != Gate::Open {
         return Err(Held::Gate(gate));
     }

@@ -88,7 +88,7 @@ fn pair_with(packets: u64, needs: Needs, gap: Option<Span>, trimming: bool) -> P
         network_rtt: Span::from_us(10),
         trimming,
     };
-    let config = FepConfig::new(&cc, &network).with_zones(|zone| zone.pdc.rto_init = Span::from_ms(10));
+    let config = FepConfig::new(&cc, &network).with_zones(|zone| zone.pdc.rto_init = Span::from_ms(4));
     let config = Arc::new(config);
     let fep = |addr| Fep::new(Addr(addr), config.clone(), Rng::new(1, 0), Time::ZERO).unwrap();
     Pair { sender: fep(0), receiver: fep(1), told }
@@ -223,7 +223,7 @@ fn a_packet_whose_timer_has_expired_does_not_wait_for_its_departure() {
 
 #[test]
 fn a_peer_is_not_silent_while_a_lost_packet_waits_for_its_departure() {
-    const GAP: Span = Span::from_ms(1_000);
+    const GAP: Span = Span::from_ms(300);
     let mut pair = pair_with(10, Needs::NONE, Some(GAP), false);
     let config = pair.sender.config();
     let pdc = config.zones.iter().next().unwrap().pdc;
@@ -255,6 +255,34 @@ fn a_peer_is_not_silent_while_a_lost_packet_waits_for_its_departure() {
     assert_eq!(result, Ok(()));
     let [first, second, third] = data[..] else { panic!("{data:?}") };
     assert_eq!([second.since(first), third.since(second)], [GAP; 2]);
+}
+
+#[test]
+fn gaps_between_packets_are_short_beside_the_time_after_which_a_connection_is_given_up() {
+    let each = Needs { ack_each: true, ..Needs::NONE };
+    let mut pair = pair_with(10, each, Some(Span::from_ms(1_000_000)), true);
+    let packets = send(&mut pair, 3);
+    deliver(&mut pair, &packets, &[]);
+    let bound = pair.sender.config().busy_timeout.bound().unwrap();
+    let mut sent_at = us(10);
+    for _ in 0..2 {
+        let packets = loop {
+            let now = pair.sender.poll_timeout().unwrap();
+            pair.sender.on_timeout(now);
+            let mut packets = transmit_all(&mut pair.sender, now);
+            packets.retain(|packet| matches!(packet.pds, Pds::Request(_)));
+            if !packets.is_empty() {
+                assert_eq!(now.since(sent_at).times(16), bound);
+                sent_at = now;
+                break packets;
+            }
+        };
+        pair.receiver.on_packet(sent_at, &packets[0], Payload::Bytes(&[1; MTU]));
+        for ack in transmit_all(&mut pair.receiver, sent_at) {
+            pair.sender.on_packet(sent_at, &ack, Payload::EMPTY);
+        }
+    }
+    assert!(matches!(pair.sender.poll_completion(), Some(Completion::Sent { result: Ok(()), .. })));
 }
 
 /// Posts another message on the connection that [`send`] has opened.
