@@ -225,7 +225,7 @@ fn endpoint_at(addr: SocketAddr) -> Result<Endpoint, FiError> {
     }
     builder.build().map_err(|error| {
         crate::log::warn(&format!("{spec}: {error}"));
-        FiError::INVALID
+        FiError::from(&error)
     })
 }
 

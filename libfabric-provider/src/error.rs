@@ -1,9 +1,15 @@
 //! libfabric's error numbers.
 
+use std::io;
 use std::sync::{Mutex, MutexGuard};
 
+use rustix::io::Errno;
+use weft::core::port::udp::UdpError;
+use weft::core::region::RegionError;
 use weft::core::wire::ses::ReturnCode;
-use weft::{CallError, Error, Failure, ReceiveError, SendError};
+use weft::core::worker::BookError;
+use weft::port::PortError;
+use weft::{BuildError, CallError, Error, Failure, PeerError, ReceiveError, SendError};
 
 use crate::sys;
 
@@ -56,6 +62,65 @@ impl From<&Error> for FiError {
             Error::Gone => sys::FI_ESHUTDOWN,
             _ => sys::FI_EIO,
         })
+    }
+}
+
+/// The system's own number: libfabric's numbers below 256 are those.
+impl From<Errno> for FiError {
+    fn from(errno: Errno) -> FiError {
+        FiError(errno.raw_os_error())
+    }
+}
+
+/// The system's own number; -FI_EIO if the error is not the system's.
+impl From<&io::Error> for FiError {
+    fn from(error: &io::Error) -> FiError {
+        FiError(error.raw_os_error().unwrap_or(sys::FI_EIO))
+    }
+}
+
+/// The system's reason where there is one; -FI_EINVAL for settings that make no sense.
+impl From<&BuildError> for FiError {
+    fn from(error: &BuildError) -> FiError {
+        match error {
+            BuildError::System { error, .. } => FiError::from(error),
+            BuildError::Port(error) => of_port(error),
+            BuildError::Book(error) => of_book(error),
+            BuildError::Peer(error) => FiError::from(error),
+            BuildError::Memory(RegionError::Memory(_)) => FiError::NO_MEMORY,
+            _ => FiError::INVALID,
+        }
+    }
+}
+
+impl From<&PeerError> for FiError {
+    fn from(error: &PeerError) -> FiError {
+        match error {
+            PeerError::Port(error) => of_port(error),
+            PeerError::Book(error) => of_book(error),
+            PeerError::Endpoint(error) => FiError::from(error),
+            _ => FiError::INVALID,
+        }
+    }
+}
+
+fn of_port(error: &PortError) -> FiError {
+    let PortError::Udp { error, .. } = error else { return FiError::INVALID };
+    match error {
+        UdpError::Bind { error, .. } | UdpError::Option { error, .. } | UdpError::Route { error, .. } => {
+            FiError::from(error)
+        }
+        UdpError::Address(_) => FiError(sys::FI_EADDRNOTAVAIL),
+        UdpError::NoPorts { .. } => FiError(sys::FI_EADDRINUSE),
+        UdpError::TooManyPeers { .. } => FiError::NO_MEMORY,
+        _ => FiError::INVALID,
+    }
+}
+
+fn of_book(error: &BookError) -> FiError {
+    match error {
+        BookError::Full { .. } | BookError::Beyond { .. } => FiError::NO_MEMORY,
+        _ => FiError::INVALID,
     }
 }
 

@@ -32,14 +32,13 @@ impl Keeper {
     /// # Errors
     /// The system has no descriptor or thread left.
     pub(crate) fn start(endpoint: &Arc<Rdm>) -> Result<Keeper, FiError> {
-        let no_room = |_| FiError::NO_MEMORY;
-        let end = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(no_room)?;
+        let end = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let mut descriptor = None;
         endpoint.with_descriptor(|fd| {
-            descriptor = fd.try_clone_to_owned().ok();
+            descriptor = Some(fd.try_clone_to_owned().map_err(|error| FiError::from(&error))?);
             Ok(())
         })?;
-        let (end, descriptor) = (Arc::new(end), descriptor.ok_or(FiError::NO_MEMORY)?);
+        let (end, descriptor) = (Arc::new(end), descriptor.ok_or(FiError::BAD_STATE)?);
         let (weak, stop) = (Arc::downgrade(endpoint), end.clone());
         let body = move || {
             // An endpoint in which a call has panicked answers nobody any more.
@@ -47,7 +46,7 @@ impl Keeper {
         };
         let builder = Builder::new().name("weft-keeper".to_owned());
         let thread = abi::with_signals_blocked(|| builder.spawn(body));
-        Ok(Keeper { end, thread: Some(thread.map_err(|_| FiError::NO_MEMORY)?) })
+        Ok(Keeper { end, thread: Some(thread.map_err(|error| FiError::from(&error))?) })
     }
 }
 

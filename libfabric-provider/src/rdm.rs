@@ -482,7 +482,7 @@ impl State {
         let socket = addresses.get(number)?.ok_or(FiError::INVALID)?;
         let peer = endpoint.peer(socket).map_err(|error| {
             crate::log::warn(&format!("{socket}: {error}"));
-            FiError::INVALID
+            FiError::from(&error)
         })?;
         self.peers.by_number.insert(number, peer);
         Ok(peer)

@@ -16,10 +16,11 @@ pub(crate) struct Wake {
 }
 
 impl Wake {
+    /// # Errors
+    /// The system has no descriptor left, or no memory.
     pub(crate) fn new() -> Result<Wake, FiError> {
-        let no_room = |_| FiError::NO_MEMORY;
-        let all = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(no_room)?;
-        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(no_room)?;
+        let all = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let wake = Wake { all, event };
         wake.add(wake.event.as_fd())?;
         Ok(wake)
@@ -27,7 +28,7 @@ impl Wake {
 
     pub(crate) fn add(&self, descriptor: BorrowedFd<'_>) -> Result<(), FiError> {
         let data = epoll::EventData::new_u64(descriptor.as_raw_fd() as u64);
-        epoll::add(&self.all, descriptor, data, epoll::EventFlags::IN).map_err(|_| FiError::NO_MEMORY)
+        Ok(epoll::add(&self.all, descriptor, data, epoll::EventFlags::IN)?)
     }
 
     pub(crate) fn remove(&self, descriptor: BorrowedFd<'_>) {

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
-use common::fabric::{Entry, Failed, How, Side, Wish, getinfo, table};
+use common::fabric::{Entry, Failed, How, Opened, Side, Wish, getinfo, table};
 use common::inside;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use weft_fi::sys;
@@ -197,6 +197,35 @@ fn calls_that_make_no_sense_or_are_not_there_are_refused() {
     let many = sys::fi_msg_tagged { iov_count: 9, ..message };
     assert_eq!(table!(a.ep, tagged.sendmsg(&many, 0)), no(sys::FI_EINVAL));
     assert_eq!(a.cq.read(), None);
+}
+
+#[test]
+fn endpoints_and_queues_that_cannot_be_opened_say_why() {
+    if !inside("endpoints_and_queues_that_cannot_be_opened_say_why") {
+        return;
+    }
+    let side = open();
+    let mut info = getinfo(&Wish::default()).unwrap_or_else(|error| panic!("{error}"));
+    let domain = Opened::new(&info);
+    let mut at = |ip: [u8; 4], port: u16| {
+        info.set_source(ip, port);
+        domain.endpoint(&info)
+    };
+    let name = side.name();
+    let taken = u16::from_be_bytes([name[2], name[3]]);
+    assert_eq!(at([127, 0, 0, 1], taken), -sys::FI_EADDRINUSE);
+    assert_eq!(at([203, 0, 113, 7], 0), -sys::FI_EADDRNOTAVAIL);
+    assert_eq!(at([224, 0, 0, 1], 0), -sys::FI_EADDRNOTAVAIL);
+    assert_eq!(at([127, 0, 0, 1], 4001), -sys::FI_EINVAL, "no multiple of the number of entropies");
+    assert_eq!(at([127, 0, 0, 1], 0), 0);
+    // No descriptors are left. The process is this test's alone.
+    let none = libc::rlimit { rlim_cur: 0, rlim_max: 1024 };
+    // SAFETY: it is a limit.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &none) }, 0);
+    assert_eq!(at([127, 0, 0, 1], 0), -sys::FI_EMFILE);
+    let mut attr = sys::fi_cq_attr { wait_obj: sys::FI_WAIT_FD, ..sys::fi_cq_attr::default() };
+    let mut cq = null_mut();
+    assert_eq!(table!(domain.domain, ops.cq_open(&mut attr, &mut cq, null_mut())), -sys::FI_EMFILE);
 }
 
 #[test]

@@ -55,6 +55,20 @@ impl Info {
     }
 }
 
+impl Info {
+    /// Writes the source address.
+    pub(crate) fn set_source(&mut self, ip: [u8; 4], port: u16) {
+        let addr = libc::sockaddr_in {
+            sin_family: libc::AF_INET as libc::sa_family_t,
+            sin_port: port.to_be(),
+            sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(ip) },
+            sin_zero: [0; 8],
+        };
+        // SAFETY: the info is one that libfabric has returned, and its address has so many bytes.
+        unsafe { (*self.0).src_addr.cast::<libc::sockaddr_in>().write(addr) };
+    }
+}
+
 impl Drop for Info {
     fn drop(&mut self) {
         // SAFETY: nobody else has it.
@@ -117,6 +131,40 @@ impl Default for How {
 fn close(fid: *mut sys::fid) -> c_int {
     // SAFETY: it is open.
     unsafe { ((*(*fid).ops).close.unwrap())(fid) }
+}
+
+/// A domain, for tests that open endpoints and queues themselves.
+pub(crate) struct Opened {
+    fabric: *mut sys::fid_fabric,
+    pub(crate) domain: *mut sys::fid_domain,
+}
+
+impl Opened {
+    pub(crate) fn new(info: &Info) -> Opened {
+        let (mut fabric, mut domain) = (null_mut(), null_mut());
+        // SAFETY: libfabric fills what it is given a place for.
+        let opened = unsafe { sys::fi_fabric(info.get().fabric_attr, &mut fabric, null_mut()) };
+        checked("fi_fabric", opened);
+        checked("fi_domain", table!(fabric, ops.domain(info.0, &mut domain, null_mut())));
+        Opened { fabric, domain }
+    }
+
+    /// `fi_endpoint`; an endpoint that was opened is closed again.
+    pub(crate) fn endpoint(&self, info: &Info) -> c_int {
+        let mut ep = null_mut();
+        let answer = table!(self.domain, ops.endpoint(info.0, &mut ep, null_mut()));
+        if answer == 0 {
+            checked("fi_close", close(ep.cast()));
+        }
+        answer
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        checked("fi_close", close(self.domain.cast()));
+        checked("fi_close", close(self.fabric.cast()));
+    }
 }
 
 impl Side {
