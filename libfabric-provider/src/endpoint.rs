@@ -15,10 +15,10 @@ use crate::cq::CqObject;
 use crate::domain::{Domain, DomainObject};
 use crate::eq::EqObject;
 use crate::error::{FiError, lock};
-use crate::info::{RECEIVE_FLAGS, SEND_FLAGS};
+use crate::info::{self, RECEIVE_FLAGS, SEND_FLAGS};
 use crate::keeper::Keeper;
 use crate::params::Params;
-use crate::rdm::{Binding, DEPTH, INJECT_SIZE, Incoming, Outgoing, OutgoingBytes, Rdm, Room, Wanted};
+use crate::rdm::{Binding, Caps, DEPTH, INJECT_SIZE, Incoming, Outgoing, OutgoingBytes, Rdm, Room, Wanted};
 use crate::refused::Refused;
 use crate::sys::{self, fi_addr_t};
 
@@ -179,10 +179,9 @@ pub(crate) extern "C" fn open2(
         if kind.is_some_and(|kind| kind.type_ != sys::FI_EP_RDM) {
             return Err(FiError::NO_DATA);
         }
-        // SAFETY: the info says how long its address is.
-        let source = unsafe { abi::read_addr(info.src_addr, info.src_addrlen) }.ok_or(FiError::INVALID)?;
-        let (directed, named) = (info.caps & sys::FI_DIRECTED_RECV != 0, info.caps & sys::FI_SOURCE != 0);
-        let rdm = Arc::new(Rdm::new(endpoint_at(source)?, directed, named)?);
+        let params = Params::read()?;
+        let endpoint = endpoint_at(info::source_of(info, &params)?, &params)?;
+        let rdm = Arc::new(Rdm::new(endpoint, Caps::of(info.caps))?);
         let head = sys::fid_ep {
             fid: abi::fid::<EndpointObject>(context, &FID),
             ops: abi::table(&TABLE),
@@ -207,8 +206,7 @@ pub(crate) extern "C" fn open2(
 }
 
 /// The endpoint at this address, at any free UDP ports if it names none.
-fn endpoint_at(addr: SocketAddr) -> Result<Endpoint, FiError> {
-    let params = Params::read()?;
+fn endpoint_at(addr: SocketAddr, params: &Params) -> Result<Endpoint, FiError> {
     let mut spec = format!("udp:{},shared=on,entropies={}", addr.ip(), params.entropies);
     if addr.port() != 0 {
         spec += &format!(",port={}", addr.port());

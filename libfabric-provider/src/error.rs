@@ -22,6 +22,7 @@ impl FiError {
     pub(crate) const BUSY: FiError = FiError(sys::FI_EBUSY);
     pub(crate) const CANCELED: FiError = FiError(sys::FI_ECANCELED);
     pub(crate) const INVALID: FiError = FiError(sys::FI_EINVAL);
+    pub(crate) const NO_ADDRESS: FiError = FiError(sys::FI_EADDRNOTAVAIL);
     pub(crate) const NO_DATA: FiError = FiError(sys::FI_ENODATA);
     pub(crate) const NO_ENTRY: FiError = FiError(sys::FI_ENOENT);
     pub(crate) const NO_OPTION: FiError = FiError(sys::FI_ENOPROTOOPT);
@@ -110,7 +111,7 @@ fn of_port(error: &PortError) -> FiError {
         UdpError::Bind { error, .. } | UdpError::Option { error, .. } | UdpError::Route { error, .. } => {
             FiError::from(error)
         }
-        UdpError::Address(_) => FiError(sys::FI_EADDRNOTAVAIL),
+        UdpError::Address(_) => FiError::NO_ADDRESS,
         UdpError::NoPorts { .. } => FiError(sys::FI_EADDRINUSE),
         UdpError::TooManyPeers { .. } => FiError::NO_MEMORY,
         _ => FiError::INVALID,

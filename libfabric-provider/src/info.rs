@@ -295,14 +295,8 @@ impl Answer {
         };
         let port = wish.source.map_or(0, |source| source.port());
         demand(port.is_multiple_of(params.entropies), "a UDP port that is no multiple of FI_WEFT_ENTROPIES")?;
-        let locals = locals(wish, domain.or(params.iface.as_deref()))?;
-        let suits = |local: &Local| {
-            domain.is_none_or(|name| name == local.interface)
-                && params.iface.as_ref().is_none_or(|name| *name == local.interface)
-        };
-        let locals = locals.into_iter().filter(suits);
         let mut list = List::default();
-        for local in locals {
+        for local in offered(wish, params, domain)? {
             let source = SocketAddr::from((local.ip, port));
             list.append(self.info(&local, source, wish.destination)?);
         }
@@ -380,6 +374,41 @@ fn caps(wanted: u64) -> Result<u64, FiError> {
     let directions = if wanted & DIRECTIONS == 0 { DIRECTIONS } else { wanted & DIRECTIONS };
     let on_demand = if wanted == 0 { ON_DEMAND } else { wanted & ON_DEMAND };
     Ok(kinds | directions | on_demand | ALWAYS)
+}
+
+/// The addresses of this host that suit, on the interface `domain` if there is a choice, and as the environment says.
+fn offered(wish: &Wish, params: &Params, domain: Option<&str>) -> Result<Vec<Local>, FiError> {
+    let mut locals = locals(wish, domain.or(params.iface.as_deref()))?;
+    locals.retain(|local| {
+        domain.is_none_or(|name| name == local.interface)
+            && params.iface.as_ref().is_none_or(|name| *name == local.interface)
+    });
+    Ok(locals)
+}
+
+/// The address of an endpoint that is opened with `info`: if that names none, the first that `fi_getinfo` would offer to
+/// reach the destination, if it names that.
+///
+/// # Errors
+/// No address of this host suits, or one is none of IPv4.
+pub(crate) fn source_of(info: &sys::fi_info, params: &Params) -> Result<SocketAddr, FiError> {
+    // SAFETY: the info says how long its addresses are.
+    let (source, destination) =
+        unsafe { (hinted(info.src_addr, info.src_addrlen), hinted(info.dest_addr, info.dest_addrlen)) };
+    let (source, destination) = (source.map_err(|_| FiError::INVALID)?, destination.unwrap_or_default());
+    if let Some(source) = source.filter(|source| !source.ip().is_unspecified()) {
+        return Ok(source);
+    }
+    // SAFETY: the domain's part of the info is null or valid, and so is its name.
+    let domain = unsafe {
+        match info.domain_attr.as_ref() {
+            Some(domain) => abi::text(domain.name)?,
+            None => None,
+        }
+    };
+    let locals = offered(&Wish { source: None, destination }, params, domain)?;
+    let local = locals.first().ok_or(FiError::NO_ADDRESS)?;
+    Ok((local.ip, source.map_or(0, |source| source.port())).into())
 }
 
 /// The addresses of this host that suit. Those of the loopback interface are offered to those who name it or an address

@@ -130,12 +130,34 @@ pub(crate) struct Bindings {
     pub(crate) addresses: Option<Arc<Addresses>>,
 }
 
-#[derive(Debug)]
-pub(crate) struct Rdm {
+/// What an endpoint was opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Caps {
+    sends: bool,
+    receives: bool,
     /// Receives name their sender.
     directed: bool,
     /// Entries name the sender.
     names_source: bool,
+}
+
+impl Caps {
+    /// Those of libfabric's bits. Without a direction they mean both.
+    pub(crate) fn of(bits: u64) -> Caps {
+        let has = |bit| bits & bit != 0;
+        let both = !has(sys::FI_SEND | sys::FI_RECV);
+        Caps {
+            sends: both || has(sys::FI_SEND),
+            receives: both || has(sys::FI_RECV),
+            directed: has(sys::FI_DIRECTED_RECV),
+            names_source: has(sys::FI_SOURCE),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Rdm {
+    caps: Caps,
     local: SocketAddr,
     state: Mutex<State>,
     /// How often the application has let the endpoint work.
@@ -185,7 +207,7 @@ impl Drop for Attended {
 }
 
 impl Rdm {
-    pub(crate) fn new(endpoint: Endpoint, directed: bool, names_source: bool) -> Result<Rdm, FiError> {
+    pub(crate) fn new(endpoint: Endpoint, caps: Caps) -> Result<Rdm, FiError> {
         let local = match endpoint.worker().map(|worker| worker.port()) {
             Some(AnyPort::Udp(port)) => port.local(),
             _ => return Err(FiError::OTHER),
@@ -200,7 +222,7 @@ impl Rdm {
             peers: Peers::default(),
         };
         let (state, visits, attending) = (Mutex::new(state), AtomicU64::new(0), AtomicUsize::new(0));
-        Ok(Rdm { directed, names_source, local, state, visits, attending })
+        Ok(Rdm { caps, local, state, visits, attending })
     }
 
     /// Where peers reach it.
@@ -231,14 +253,14 @@ impl Rdm {
     }
 
     /// # Errors
-    /// It lacks an address vector or a queue.
+    /// It lacks an address vector, or a queue for a direction that it was opened for.
     pub(crate) fn enable(&self) -> Result<(), FiError> {
         let mut state = lock(&self.state)?;
         let Bindings { transmit, receive, addresses } = &state.bindings;
         if addresses.is_none() {
             return Err(FiError::NO_AV);
         }
-        if transmit.is_none() || receive.is_none() {
+        if self.caps.sends && transmit.is_none() || self.caps.receives && receive.is_none() {
             return Err(FiError::NO_CQ);
         }
         state.enabled = true;
@@ -262,7 +284,7 @@ impl Rdm {
     /// [`FiError::AGAIN`] if there is no room for it now.
     pub(crate) fn receive(&self, receive: Incoming) -> Result<(), FiError> {
         let mut state = lock(&self.state)?;
-        let posted = state.receive(receive, self.directed);
+        let posted = state.receive(receive, self.caps.directed);
         self.follow(&mut state, posted, true)
     }
 
@@ -271,10 +293,10 @@ impl Rdm {
     /// for an application that does nothing but repeat the call.
     fn follow(&self, state: &mut State, posted: Result<(), FiError>, later: bool) -> Result<(), FiError> {
         let followed = match posted {
-            Ok(()) if later => state.take_ended(self.names_source),
+            Ok(()) if later => state.take_ended(self.caps.names_source),
             Ok(()) | Err(FiError::AGAIN) => {
                 self.visits.fetch_add(1, Ordering::Relaxed);
-                state.work(self.names_source)
+                state.work(self.caps.names_source)
             }
             Err(error) => return Err(error),
         };
@@ -295,7 +317,7 @@ impl Rdm {
             .find(|operation| operation.context == context)
             .and_then(|operation| operation.id);
         endpoint.cancel(id.ok_or(FiError::NO_ENTRY)?).map_err(|error| FiError::from(&error))?;
-        state.work(self.names_source)
+        state.work(self.caps.names_source)
     }
 
     /// Operations that could be posted now: messages and receives.
@@ -307,7 +329,7 @@ impl Rdm {
     /// Lets the endpoint work, and takes what has ended.
     pub(crate) fn progress(&self) -> Result<(), FiError> {
         self.visits.fetch_add(1, Ordering::Relaxed);
-        lock(&self.state)?.work(self.names_source)
+        lock(&self.state)?.work(self.caps.names_source)
     }
 
     /// As [`Rdm::progress`], and prepares for a sleep on the descriptor. Returns whether the caller may sleep.
@@ -319,7 +341,7 @@ impl Rdm {
     /// What the endpoint's own thread does while the application is away. Returns whether it may sleep on the descriptor.
     pub(crate) fn keep(&self) -> Result<bool, FiError> {
         let mut state = lock(&self.state)?;
-        state.work(self.names_source)?;
+        state.work(self.caps.names_source)?;
         match &mut state.endpoint {
             Some(endpoint) => endpoint.arm().map_err(|error| FiError::from(&error)),
             None => Ok(true),
@@ -650,7 +672,7 @@ mod tests {
 
     fn endpoint() -> Rdm {
         let endpoint = Endpoint::builder("udp:127.0.0.1,shared=on").build().unwrap();
-        let rdm = Rdm::new(endpoint, false, false).unwrap();
+        let rdm = Rdm::new(endpoint, Caps::of(0)).unwrap();
         let binding = || Some(Binding { queue: Arc::new(Queue::new(4, false).unwrap()), selective: true });
         let addresses = Some(Arc::new(Addresses::default()));
         lock(&rdm.state).unwrap().bindings = Bindings { transmit: binding(), receive: binding(), addresses };

@@ -200,6 +200,46 @@ fn calls_that_make_no_sense_or_are_not_there_are_refused() {
 }
 
 #[test]
+fn an_endpoint_without_an_address_of_its_own_gets_one() {
+    if !inside("an_endpoint_without_an_address_of_its_own_gets_one") {
+        return;
+    }
+    // The domain is the loopback interface, as the info says.
+    let (a, b, to_b, _) = pair(How { anywhere: true, ..How::default() });
+    assert_eq!(a.name()[4..8], [127, 0, 0, 1]);
+    let mut room = [0; 5];
+    b.receive(&mut room, FI_ADDR_UNSPEC, None, 1);
+    a.send(to_b, b"hello", None, 2);
+    assert_eq!((b.cq.next().unwrap().len, &room), (5, b"hello"));
+}
+
+#[test]
+fn an_endpoint_of_one_direction_needs_a_queue_for_that_one_only() {
+    if !inside("an_endpoint_of_one_direction_needs_a_queue_for_that_one_only") {
+        return;
+    }
+    let one = |direction| {
+        let wish = Wish { caps: sys::FI_MSG | direction, ..Wish::default() };
+        Side::open(&wish, How { bind: direction, ..How::default() })
+    };
+    let (a, b) = (one(sys::FI_SEND), one(sys::FI_RECV));
+    let (to_b, to_a) = (a.insert(&b.name()), b.insert(&a.name()));
+    let (bytes, mut room) = (*b"one way", [0; 7]);
+    b.receive(&mut room, FI_ADDR_UNSPEC, None, 1);
+    a.send(to_b, &bytes, None, 2);
+    assert_eq!((a.cq.next(), b.cq.next().unwrap().context), (sent(2, UNTAGGED), 1));
+    assert_eq!(room, bytes);
+    let at = room.as_mut_ptr().cast();
+    let no_queue = -(sys::FI_ENOCQ as isize);
+    assert_eq!(table!(a.ep, msg.recv(at, 7, null_mut(), to_b, null_mut())), no_queue);
+    assert_eq!(table!(b.ep, msg.send(at, 7, null_mut(), to_a, null_mut())), no_queue);
+    // One for both directions needs both.
+    for bind in [sys::FI_SEND, sys::FI_RECV] {
+        Side::open(&Wish::default(), How { bind, enabled: -(sys::FI_ENOCQ as i32), ..How::default() });
+    }
+}
+
+#[test]
 fn endpoints_and_queues_that_cannot_be_opened_say_why() {
     if !inside("endpoints_and_queues_that_cannot_be_opened_say_why") {
         return;

@@ -56,6 +56,15 @@ impl Info {
 }
 
 impl Info {
+    /// Takes the source address away.
+    pub(crate) fn clear_source(&mut self) {
+        // SAFETY: the info is one that libfabric has returned; the address was allocated for it.
+        unsafe {
+            libc::free(std::mem::replace(&mut (*self.0).src_addr, null_mut()));
+            (*self.0).src_addrlen = 0;
+        }
+    }
+
     /// Writes the source address.
     pub(crate) fn set_source(&mut self, ip: [u8; 4], port: u16) {
         let addr = libc::sockaddr_in {
@@ -120,11 +129,16 @@ pub(crate) struct How {
     pub(crate) wait: sys::fi_wait_obj,
     pub(crate) bind: u64,
     pub(crate) queue: usize,
+    /// The answer to expect of `fi_enable`.
+    pub(crate) enabled: c_int,
+    /// Whether the endpoint's address is left to the provider.
+    pub(crate) anywhere: bool,
 }
 
 impl Default for How {
     fn default() -> How {
-        How { wait: sys::FI_WAIT_FD, bind: sys::FI_SEND | sys::FI_RECV, queue: 0 }
+        let bind = sys::FI_SEND | sys::FI_RECV;
+        How { wait: sys::FI_WAIT_FD, bind, queue: 0, enabled: 0, anywhere: false }
     }
 }
 
@@ -169,7 +183,10 @@ impl Drop for Opened {
 
 impl Side {
     pub(crate) fn open(wish: &Wish, how: How) -> Side {
-        let info = getinfo(wish).unwrap_or_else(|error| panic!("{wish:?}: {}", name(error)));
+        let mut info = getinfo(wish).unwrap_or_else(|error| panic!("{wish:?}: {}", name(error)));
+        if how.anywhere {
+            info.clear_source();
+        }
         let (mut fabric, mut domain, mut av, mut cq, mut ep) =
             (null_mut(), null_mut(), null_mut(), null_mut(), null_mut());
         // SAFETY: libfabric fills what it is given a place for.
@@ -187,7 +204,11 @@ impl Side {
             let ops = &*(*ep).fid.ops;
             checked("bind av", ops.bind.unwrap()(ep.cast(), av.cast(), 0));
             checked("bind cq", ops.bind.unwrap()(ep.cast(), cq.cast(), how.bind));
-            checked("enable", ops.control.unwrap()(ep.cast(), sys::FI_ENABLE as c_int, null_mut()));
+            assert_eq!(
+                ops.control.unwrap()(ep.cast(), sys::FI_ENABLE as c_int, null_mut()),
+                how.enabled,
+                "enable"
+            );
         }
         Side { fabric, domain, av, cq: Cq(cq), ep }
     }
