@@ -7,6 +7,7 @@
 //! - pointers are valid for the call, and may be null only where the manual page says so;
 //! - with FI_THREAD_SAFE any thread may make any call at any time.
 
+use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -37,13 +38,24 @@ fn caught<T>(body: impl FnOnce() -> Result<T, FiError>) -> Result<T, FiError> {
 /// A type that libfabric knows by a pointer to its first field.
 ///
 /// # Safety
-/// The type is `repr(C)` and begins with one of libfabric's `fid_*` structs, whose class is `CLASS`.
+/// The type is `repr(C)` and begins with a [`Head`] of one of libfabric's `fid_*` structs, whose class is `CLASS`.
 pub(crate) unsafe trait Object: Sized {
     const CLASS: u32;
 
     /// Hands the object over to libfabric, until [`take`].
     fn give<F>(self) -> *mut F {
         Box::into_raw(Box::new(self)).cast()
+    }
+}
+
+/// One of libfabric's `fid_*` structs at the beginning of an object. Applications write to its context, and libfabric to
+/// its tables, whenever they like: no reference to it is ever made, and those to the object do not reach into it.
+#[repr(transparent)]
+pub(crate) struct Head<F>(UnsafeCell<F>);
+
+impl<F> Head<F> {
+    pub(crate) fn new(head: F) -> Head<F> {
+        Head(UnsafeCell::new(head))
     }
 }
 
@@ -63,12 +75,16 @@ pub(crate) fn table<T>(table: &'static T) -> *mut T {
 /// `descriptor` is null, or points to a `fid` of libfabric's that is valid for `'a`; if the class is that of `T`, an
 /// [`Object::give`] has returned it, and [`take`] has not been called.
 pub(crate) unsafe fn object<'a, T: Object, F>(descriptor: *const F) -> Result<&'a T, FiError> {
-    // SAFETY: as the caller promises.
-    let class = unsafe { descriptor.cast::<sys::fid>().as_ref() }.ok_or(FiError::INVALID)?.fclass;
+    if descriptor.is_null() {
+        return Err(FiError::INVALID);
+    }
+    // SAFETY: as the caller promises. Nobody writes to the class, but others may write beside it.
+    let class = unsafe { (&raw const (*descriptor.cast::<sys::fid>()).fclass).read() };
     if class != T::CLASS as usize {
         return Err(FiError::INVALID);
     }
-    // SAFETY: the class says that it is a `T`, which is only ever referred to by shared references.
+    // SAFETY: the class says that it is a `T`, which is only ever referred to by shared references, and to whose head C
+    // may write: that is in an `UnsafeCell`.
     Ok(unsafe { &*descriptor.cast::<T>() })
 }
 
@@ -272,5 +288,54 @@ pub(crate) unsafe fn write_text(text: &str, at: *mut c_char, len: usize) {
     unsafe {
         at.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), count);
         at.add(count).write(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[repr(C)]
+    struct Thing {
+        _head: Head<sys::fid>,
+        number: u32,
+    }
+
+    // SAFETY: `repr(C)`, and it begins with a `fid`, whose class is set.
+    unsafe impl Object for Thing {
+        const CLASS: u32 = sys::FI_CLASS_EQ;
+    }
+
+    static TABLE: sys::fi_ops = sys::fi_ops {
+        size: size_of::<sys::fi_ops>(),
+        close: None,
+        bind: None,
+        control: None,
+        ops_open: None,
+        tostr: None,
+        ops_set: None,
+    };
+
+    #[test]
+    fn applications_write_to_a_descriptor_while_its_object_is_in_use() {
+        let head = Head::new(fid::<Thing>(std::ptr::null_mut(), &TABLE));
+        let descriptor: *mut sys::fid = Thing { _head: head, number: 7 }.give();
+        // SAFETY: it has just been given.
+        let thing: &Thing = unsafe { object(descriptor) }.unwrap_or_else(|error| panic!("{error:?}"));
+        // SAFETY: as C does it.
+        unsafe { (*descriptor).context = std::ptr::dangling_mut() };
+        assert_eq!(thing.number, 7);
+        // SAFETY: nobody uses the descriptor any more.
+        assert_eq!(unsafe { take::<Thing, _>(descriptor) }.number, 7);
+    }
+
+    #[test]
+    fn nothing_and_other_classes_are_no_objects() {
+        let other = sys::fid { fclass: sys::FI_CLASS_CQ as usize, ..sys::fid::default() };
+        // SAFETY: it is a descriptor, or null.
+        let found = unsafe {
+            [object::<Thing, _>(&raw const other), object::<Thing, _>(std::ptr::null::<sys::fid>())]
+        };
+        assert!(found.iter().all(|found| found.as_ref().err() == Some(&FiError::INVALID)));
     }
 }

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use crate::abi::{self, ADDR_LEN, Object};
+use crate::abi::{self, ADDR_LEN, Head, Object};
 use crate::addresses::Addresses;
 use crate::domain::{Domain, DomainObject};
 use crate::error::FiError;
@@ -17,7 +17,7 @@ const SCHEME: &str = "fi_sockaddr_in://";
 
 #[repr(C)]
 pub(crate) struct AvObject {
-    head: sys::fid_av,
+    _head: Head<sys::fid_av>,
     pub(crate) addresses: Arc<Addresses>,
     _domain: Arc<Domain>,
 }
@@ -74,7 +74,9 @@ pub(crate) extern "C" fn open(
             _ => return Err(FiError::INVALID),
         }
         let head = sys::fid_av { fid: abi::fid::<AvObject>(context, &FID), ops: abi::table(&TABLE) };
-        *place = AvObject { head, addresses: Arc::default(), _domain: domain.domain.clone() }.give();
+        *place =
+            AvObject { _head: Head::new(head), addresses: Arc::default(), _domain: domain.domain.clone() }
+                .give();
         Ok(0)
     })
 }

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
-use crate::abi::{self, Object};
+use crate::abi::{self, Head, Object};
 use crate::domain::{Domain, DomainObject};
 use crate::error::FiError;
 use crate::queue::{Entry, Queue};
@@ -21,7 +21,7 @@ const ERR_DATA_SIZE_SINCE: u32 = 1 << 16 | 5;
 
 #[repr(C)]
 pub(crate) struct CqObject {
-    head: sys::fid_cq,
+    _head: Head<sys::fid_cq>,
     pub(crate) queue: Arc<Queue>,
     format: Format,
     wait: sys::fi_wait_obj,
@@ -98,7 +98,8 @@ pub(crate) extern "C" fn open(
         }
         let queue = Arc::new(Queue::new(size, waits)?);
         let head = sys::fid_cq { fid: abi::fid::<CqObject>(context, &FID), ops: abi::table(&TABLE) };
-        *place = CqObject { head, queue, format, wait: attr.wait_obj, domain: domain.domain.clone() }.give();
+        let (wait, domain) = (attr.wait_obj, domain.domain.clone());
+        *place = CqObject { _head: Head::new(head), queue, format, wait, domain }.give();
         Ok(0)
     })
 }

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-use crate::abi::{self, Object};
+use crate::abi::{self, Head, Object};
 use crate::error::FiError;
 use crate::fabric::{Fabric, FabricObject};
 use crate::refused::Refused;
@@ -17,7 +17,7 @@ pub(crate) struct Domain {
 
 #[repr(C)]
 pub(crate) struct DomainObject {
-    head: sys::fid_domain,
+    _head: Head<sys::fid_domain>,
     pub(crate) domain: Arc<Domain>,
 }
 
@@ -87,7 +87,7 @@ pub(crate) extern "C" fn open2(
         let fid = abi::fid::<DomainObject>(context, &FID);
         let head = sys::fid_domain { fid, ops: abi::table(&TABLE), mr: abi::table(&MEMORY) };
         let domain = Arc::new(Domain { fabric: fabric.fabric.clone() });
-        *place = DomainObject { head, domain }.give();
+        *place = DomainObject { _head: Head::new(head), domain }.give();
         Ok(0)
     })
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use weft::{Endpoint, Matching};
 
-use crate::abi::{self, AppBytes, AppRoom, Object};
+use crate::abi::{self, AppBytes, AppRoom, Head, Object};
 use crate::av::AvObject;
 use crate::cq::CqObject;
 use crate::domain::{Domain, DomainObject};
@@ -24,7 +24,7 @@ use crate::sys::{self, fi_addr_t};
 
 #[repr(C)]
 pub(crate) struct EndpointObject {
-    head: sys::fid_ep,
+    _head: Head<sys::fid_ep>,
     rdm: Arc<Rdm>,
     /// From enabling to closing.
     keeper: Mutex<Option<Keeper>>,
@@ -193,7 +193,7 @@ pub(crate) extern "C" fn open2(
             collective: abi::table(&COLLECTIVES),
         };
         let object = EndpointObject {
-            head,
+            _head: Head::new(head),
             rdm,
             keeper: Mutex::new(None),
             send_flags: tx.map_or(0, |tx| tx.op_flags),

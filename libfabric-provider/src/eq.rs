@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::abi::{self, Object};
+use crate::abi::{self, Head, Object};
 use crate::error::{FiError, lock};
 use crate::fabric::{Fabric, FabricObject};
 use crate::refused::Refused;
@@ -23,7 +23,7 @@ const SLEEP: Duration = Duration::from_millis(1000);
 
 #[repr(C)]
 pub(crate) struct EqObject {
-    head: sys::fid_eq,
+    _head: Head<sys::fid_eq>,
     size: usize,
     wait: sys::fi_wait_obj,
     wake: Option<Wake>,
@@ -89,7 +89,8 @@ pub(crate) extern "C" fn open(
         }
         let head = sys::fid_eq { fid: abi::fid::<EqObject>(context, &FID), ops: abi::table(&TABLE) };
         let (events, wait) = (Mutex::default(), attr.wait_obj);
-        *place = EqObject { head, size, wait, wake, events, _fabric: fabric.fabric.clone() }.give();
+        let (_head, _fabric) = (Head::new(head), fabric.fabric.clone());
+        *place = EqObject { _head, size, wait, wake, events, _fabric }.give();
         Ok(0)
     })
 }

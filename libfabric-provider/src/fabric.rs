@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-use crate::abi::{self, Object};
+use crate::abi::{self, Head, Object};
 use crate::cq::CqObject;
 use crate::eq::EqObject;
 use crate::error::FiError;
@@ -19,7 +19,7 @@ pub(crate) struct Fabric {
 
 #[repr(C)]
 pub(crate) struct FabricObject {
-    head: sys::fid_fabric,
+    _head: Head<sys::fid_fabric>,
     pub(crate) fabric: Arc<Fabric>,
 }
 
@@ -69,7 +69,7 @@ pub(crate) extern "C" fn open(
             ops: abi::table(&TABLE),
             api_version,
         };
-        *place = FabricObject { head, fabric: Arc::new(Fabric { api_version }) }.give();
+        *place = FabricObject { _head: Head::new(head), fabric: Arc::new(Fabric { api_version }) }.give();
         Ok(0)
     })
 }
