@@ -126,8 +126,10 @@ extern "C" fn control(fid: *mut sys::fid, command: c_int, arg: *mut c_void) -> c
         if command != sys::FI_GETWAIT as c_int {
             return Err(FiError::NOT_THERE);
         }
-        let wake =
-            object.queue.wake().filter(|_| object.wait == sys::FI_WAIT_FD).ok_or(FiError::NOT_THERE)?;
+        let wake = object.queue.endpoints().wake()?;
+        if object.wait != sys::FI_WAIT_FD {
+            return Err(FiError::NOT_THERE);
+        }
         // SAFETY: with a descriptor to wait for, the argument is a place for one.
         let place = unsafe { arg.cast::<c_int>().as_mut().ok_or(FiError::INVALID)? };
         *place = wake.as_fd().as_raw_fd();

@@ -234,7 +234,7 @@ extern "C" fn close(fid: *mut sys::fid) -> c_int {
         let object = unsafe { abi::take::<EndpointObject, _>(fid) };
         // The object is gone whatever fails, and only what a panic has left behind does: the caller cannot try again.
         for queue in object.rdm.queues().unwrap_or_default() {
-            let _ = queue.detach(&object.rdm);
+            let _ = queue.endpoints().detach(&object.rdm);
         }
         if let Ok(mut keeper) = lock(&object.keeper) {
             drop(keeper.take());
@@ -290,7 +290,7 @@ fn bind_queue(object: &EndpointObject, cq: &CqObject, flags: u64) -> Result<(), 
         let taken = sends && all.transmit.is_some() || receives && all.receive.is_some();
         if taken { Err(FiError::INVALID) } else { Ok(()) }
     })?;
-    cq.queue.attach(&object.rdm)?;
+    cq.queue.endpoints().attach(&object.rdm)?;
     let selective = flags & sys::FI_SELECTIVE_COMPLETION != 0;
     let binding = Binding { queue: cq.queue.clone(), selective };
     object.rdm.bind(|all| {

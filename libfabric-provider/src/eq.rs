@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use crate::abi::{self, Head, Object};
 use crate::error::{FiError, lock};
@@ -18,8 +17,6 @@ use crate::wake::{Deadline, Wake};
 const DEFAULT_SIZE: usize = 1024;
 /// The most events of a queue, and the longest one, bytes.
 const MOST: usize = 1 << 16;
-/// The longest sleep between two looks.
-const SLEEP: Duration = Duration::from_millis(1000);
 
 #[repr(C)]
 pub(crate) struct EqObject {
@@ -127,7 +124,7 @@ impl EqObject {
                 Err(FiError::AGAIN) => {}
                 done => return done,
             }
-            let left = deadline.left(SLEEP).ok_or(FiError::AGAIN)?;
+            let left = deadline.left()?;
             if self.try_wait()? {
                 wake.sleep(left);
             }

@@ -72,9 +72,9 @@ fn keep(endpoint: &Weak<Rdm>, end: &OwnedFd, descriptor: &OwnedFd) -> Result<(),
         let armed = is_away && endpoint.keep()?;
         drop(endpoint);
         if armed {
-            sleep(&[end.as_fd(), descriptor.as_fd()], LONGEST);
+            sleep(&[end.as_fd(), descriptor.as_fd()], Some(LONGEST));
         } else if !is_away {
-            sleep(&[end.as_fd()], LOOK);
+            sleep(&[end.as_fd()], Some(LOOK));
         }
         if rustix::io::read(end, &mut [0u8; 8]).is_ok() {
             return Ok(());

@@ -21,6 +21,7 @@ mod av;
 mod cq;
 mod domain;
 mod endpoint;
+mod endpoints;
 mod eq;
 mod error;
 mod fabric;

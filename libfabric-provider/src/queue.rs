@@ -1,16 +1,12 @@
 //! A completion queue: entries of endpoints, in the order in which their operations ended.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
+use std::sync::Mutex;
 
+use crate::endpoints::Endpoints;
 use crate::error::{FiError, lock};
-use crate::rdm::{Attended, Rdm};
 use crate::sys::fi_addr_t;
-use crate::wake::{Deadline, Wake};
-
-/// The longest sleep between two looks at the endpoints.
-const SLEEP: Duration = Duration::from_millis(100);
+use crate::wake::Deadline;
 
 /// The end of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,10 +38,8 @@ pub(crate) struct Problem {
 #[derive(Debug)]
 pub(crate) struct Queue {
     size: usize,
-    wake: Option<Wake>,
+    endpoints: Endpoints,
     state: Mutex<State>,
-    /// The endpoints whose operations end here. Locked before an endpoint, never after it.
-    endpoints: Mutex<Vec<Weak<Rdm>>>,
 }
 
 #[derive(Debug, Default)]
@@ -68,39 +62,12 @@ impl State {
 impl Queue {
     /// A queue for `size` entries; `waits` says whether anybody may sleep until there is one.
     pub(crate) fn new(size: usize, waits: bool) -> Result<Queue, FiError> {
-        let wake = if waits { Some(Wake::new()?) } else { None };
-        Ok(Queue { size, wake, state: Mutex::default(), endpoints: Mutex::default() })
+        Ok(Queue { size, endpoints: Endpoints::new(waits)?, state: Mutex::default() })
     }
 
-    /// The descriptor to sleep on after [`Queue::try_wait`].
-    pub(crate) fn wake(&self) -> Option<&Wake> {
-        self.wake.as_ref()
-    }
-
-    /// Operations of `endpoint` end here from now on.
-    pub(crate) fn attach(&self, endpoint: &Arc<Rdm>) -> Result<(), FiError> {
-        let mut endpoints = lock(&self.endpoints)?;
-        if endpoints.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(endpoint))) {
-            return Ok(());
-        }
-        if let Some(wake) = &self.wake {
-            endpoint.with_descriptor(|descriptor| wake.add(descriptor))?;
-        }
-        endpoints.push(Arc::downgrade(endpoint));
-        Ok(())
-    }
-
-    pub(crate) fn detach(&self, endpoint: &Arc<Rdm>) -> Result<(), FiError> {
-        let mut endpoints = lock(&self.endpoints)?;
-        let before = endpoints.len();
-        endpoints.retain(|known| !std::ptr::eq(known.as_ptr(), Arc::as_ptr(endpoint)));
-        if let Some(wake) = self.wake.as_ref().filter(|_| before != endpoints.len()) {
-            endpoint.with_descriptor(|descriptor| {
-                wake.remove(descriptor);
-                Ok(())
-            })?;
-        }
-        Ok(())
+    /// The endpoints whose operations end here.
+    pub(crate) fn endpoints(&self) -> &Endpoints {
+        &self.endpoints
     }
 
     /// Whether an operation may begin: its end would find room here.
@@ -112,7 +79,7 @@ impl Queue {
         let mut state = lock(&self.state)?;
         state.entries.push_back(entry);
         if std::mem::take(&mut state.awaited)
-            && let Some(wake) = &self.wake
+            && let Ok(wake) = self.endpoints.wake()
         {
             wake.wake();
         }
@@ -125,7 +92,7 @@ impl Queue {
     /// There is none, or the first one has failed.
     pub(crate) fn read(&self, count: usize, mut write: impl FnMut(usize, &Entry)) -> Result<usize, FiError> {
         if lock(&self.state)?.entries.len() < count.max(1) {
-            self.progress()?;
+            self.endpoints.progress()?;
         }
         let mut state = lock(&self.state)?;
         match state.entries.front() {
@@ -160,17 +127,14 @@ impl Queue {
         count: usize,
         mut write: impl FnMut(usize, &Entry),
     ) -> Result<usize, FiError> {
-        let wake = self.wake.as_ref().ok_or(FiError::NOT_THERE)?;
         loop {
             match self.read(count, &mut write) {
                 Err(FiError::AGAIN) => {}
                 done => return done,
             }
-            let Some(left) = deadline.left(SLEEP) else { return Err(FiError::AGAIN) };
+            let left = deadline.left()?;
             if self.arm()? {
-                let attended = self.attend()?;
-                wake.sleep(left);
-                drop(attended);
+                self.endpoints.sleep(left)?;
             }
             if std::mem::take(&mut lock(&self.state)?.signalled) {
                 return Err(FiError::AGAIN);
@@ -188,50 +152,33 @@ impl Queue {
         Ok(may_sleep)
     }
 
+    /// From here on, until somebody rests the descriptor again, the first entry that is pushed makes it readable. Entries that
+    /// were pushed before are seen here: both hold the lock. Several may sleep at once, since each of them arms and looks
+    /// for itself: one that rests the descriptor has found no entry that another one would have to be woken for.
     fn arm(&self) -> Result<bool, FiError> {
-        let wake = self.wake.as_ref().ok_or(FiError::NOT_THERE)?;
-        let mut may_sleep = true;
-        for endpoint in self.endpoints()? {
-            may_sleep &= endpoint.arm()?;
-        }
+        let may_sleep = self.endpoints.arm()?;
         let mut state = lock(&self.state)?;
         if !may_sleep || !state.entries.is_empty() || state.signalled {
             return Ok(false);
         }
-        wake.rest();
+        self.endpoints.wake()?.rest();
         state.awaited = true;
         Ok(true)
     }
 
     /// Ends the sleep of one thread, now or when it begins.
     pub(crate) fn signal(&self) -> Result<(), FiError> {
-        let wake = self.wake.as_ref().ok_or(FiError::NOT_THERE)?;
+        let wake = self.endpoints.wake()?;
         lock(&self.state)?.signalled = true;
         wake.wake();
         Ok(())
-    }
-
-    /// Does the work of all endpoints.
-    pub(crate) fn progress(&self) -> Result<(), FiError> {
-        for endpoint in lock(&self.endpoints)?.iter().filter_map(Weak::upgrade) {
-            endpoint.progress()?;
-        }
-        Ok(())
-    }
-
-    fn endpoints(&self) -> Result<Vec<Arc<Rdm>>, FiError> {
-        Ok(lock(&self.endpoints)?.iter().filter_map(Weak::upgrade).collect())
-    }
-
-    /// Keeps the endpoints' threads from doing what the caller does, who sleeps on their descriptors.
-    fn attend(&self) -> Result<Vec<Attended>, FiError> {
-        Ok(self.endpoints()?.into_iter().map(Attended::new).collect())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::{Duration, Instant};
 
     use super::*;
 
@@ -280,6 +227,72 @@ mod tests {
             assert_eq!(sleeper.join().unwrap(), Err(FiError::AGAIN));
         });
         assert!(begin.elapsed() < Duration::from_secs(20));
+    }
+
+    #[test]
+    fn no_entry_is_overlooked_by_those_who_sleep() {
+        // A lone sleeper has nobody who makes up for an entry that it overlooks; several get into each other's way.
+        for (readers, waiters) in [(1, 0), (0, 1), (2, 2)] {
+            sleep_and_read(readers, waiters);
+        }
+    }
+
+    /// Threads read entries one by one, and sleep in between, in the queue or on its descriptor. Each round ends when all of
+    /// its entries have been read, so that nothing but those wakes anybody. Sleeps that nobody ends fail after a minute.
+    fn sleep_and_read(readers: usize, waiters: usize) {
+        const ROUNDS: usize = 1_000;
+        let queue = Queue::new(4, true).unwrap();
+        let taken = AtomicUsize::new(0);
+        let minute = Duration::from_secs(60);
+        let take = |_: usize, _: &Entry| {
+            taken.fetch_add(1, Ordering::Relaxed);
+        };
+        let reads = || loop {
+            match queue.read_within(Deadline::after(60_000), 1, take) {
+                Ok(1) => {}
+                Err(FiError::ERROR_ENTRY) => return,
+                other => panic!("nobody has woken it: {other:?}"),
+            }
+        };
+        let waits = || loop {
+            match queue.read(1, take) {
+                Ok(_) => {}
+                Err(FiError::ERROR_ENTRY) => return,
+                Err(_) if queue.try_wait().unwrap() => {
+                    let begin = Instant::now();
+                    queue.endpoints().wake().unwrap().sleep(Some(minute));
+                    assert!(begin.elapsed() < minute, "nobody has woken it");
+                }
+                Err(_) => {}
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..readers {
+                scope.spawn(reads);
+            }
+            for _ in 0..waiters {
+                scope.spawn(waits);
+            }
+            let (begin, mut pushed) = (Instant::now(), 0);
+            for round in 0..ROUNDS {
+                for _ in 0..=round % 3 {
+                    queue.push(entry(1, None)).unwrap();
+                    pushed += 1;
+                }
+                let mut looks = 0;
+                while taken.load(Ordering::Relaxed) < pushed && begin.elapsed() < minute {
+                    looks += 1;
+                    if looks > 1_000 {
+                        std::thread::yield_now();
+                    }
+                }
+            }
+            // It stays in the queue, so that all see it.
+            let failed = Some(Problem { error: FiError::CANCELED, beyond: 0 });
+            queue.push(entry(2, failed)).unwrap();
+            assert_eq!(taken.load(Ordering::Relaxed), pushed, "nobody was woken");
+        });
+        assert_eq!(queue.read_problem().unwrap().map(|(entry, _)| entry.context), Some(2));
     }
 
     #[test]

@@ -46,8 +46,8 @@ impl Wake {
         let _ = read(&self.event, &mut [0u8; 8]);
     }
 
-    /// Sleeps until the descriptor is readable, for `bound` at most.
-    pub(crate) fn sleep(&self, bound: Duration) {
+    /// Sleeps until the descriptor is readable, for `bound` at most if there is one.
+    pub(crate) fn sleep(&self, bound: Option<Duration>) {
         sleep(&[self.all.as_fd()], bound);
     }
 }
@@ -58,13 +58,14 @@ impl AsFd for Wake {
     }
 }
 
-/// Sleeps until one of the descriptors is readable, for `bound` at most; perhaps less.
-pub(crate) fn sleep(descriptors: &[BorrowedFd<'_>], bound: Duration) {
+/// Sleeps until one of the descriptors is readable, for `bound` at most if there is one; perhaps less.
+pub(crate) fn sleep(descriptors: &[BorrowedFd<'_>], bound: Option<Duration>) {
     let mut waits: Vec<_> =
         descriptors.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
-    let span = Timespec { tv_sec: bound.as_secs() as i64, tv_nsec: bound.subsec_nanos().into() };
+    let span =
+        bound.map(|bound| Timespec { tv_sec: bound.as_secs() as i64, tv_nsec: bound.subsec_nanos().into() });
     // A signal ends it early, as any caller expects.
-    let _ = poll(&mut waits, Some(&span));
+    let _ = poll(&mut waits, span.as_ref());
 }
 
 /// The bound of a wait in milliseconds as libfabric has it: negative for none.
@@ -76,13 +77,13 @@ impl Deadline {
         Deadline(u64::try_from(ms).ok().map(|ms| Instant::now() + Duration::from_millis(ms)))
     }
 
-    /// The time that is left, `most` at most; `None` if there is none left.
-    pub(crate) fn left(self, most: Duration) -> Option<Duration> {
-        match self.0 {
-            None => Some(most),
-            Some(end) => {
-                Some(end.saturating_duration_since(Instant::now()).min(most)).filter(|left| !left.is_zero())
-            }
-        }
+    /// The time that is left; `None` if it has no end.
+    ///
+    /// # Errors
+    /// [`FiError::AGAIN`] if there is none left.
+    pub(crate) fn left(self) -> Result<Option<Duration>, FiError> {
+        let Some(end) = self.0 else { return Ok(None) };
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(FiError::AGAIN) } else { Ok(Some(left)) }
     }
 }

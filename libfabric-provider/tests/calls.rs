@@ -466,6 +466,36 @@ fn sleepers_are_woken_by_messages() {
 }
 
 #[test]
+fn two_sides_that_sleep_until_each_message_exchange_all_of_them() {
+    if !inside("two_sides_that_sleep_until_each_message_exchange_all_of_them") {
+        return;
+    }
+    const ROUNDS: usize = 500;
+    let (a, b, to_b, to_a) = pair(How::default());
+    let play = |side: &Side, to: u64, begins: bool| {
+        let mut room = [0; 8];
+        for round in 0..ROUNDS {
+            side.receive(&mut room, FI_ADDR_UNSPEC, None, 1);
+            let answer = round.to_ne_bytes();
+            if begins {
+                side.send(to, &answer, None, 2);
+            }
+            // Messages that were sent have entries as well.
+            while side.cq.read_within(60_000).expect("an entry within a minute").unwrap().context != 1 {}
+            assert_eq!(usize::from_ne_bytes(room), round);
+            if !begins {
+                side.send(to, &answer, None, 2);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let (a, b) = (&a, &b);
+        scope.spawn(move || play(a, to_b, true));
+        scope.spawn(move || play(b, to_a, false));
+    });
+}
+
+#[test]
 fn hints_are_honoured_or_refused() {
     if !inside("hints_are_honoured_or_refused") {
         return;

@@ -1,0 +1,93 @@
+//! The endpoints whose operations end in a queue: letting them work, and sleeping until they have something to do.
+
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use crate::error::{FiError, lock};
+use crate::rdm::{Attended, Rdm};
+use crate::wake::Wake;
+
+#[derive(Debug)]
+pub(crate) struct Endpoints {
+    /// None if nobody may sleep.
+    wake: Option<Wake>,
+    /// Locked before an endpoint, never after it.
+    all: Mutex<Vec<Weak<Rdm>>>,
+}
+
+impl Endpoints {
+    /// None yet; `waits` says whether anybody may sleep until they have something to do.
+    pub(crate) fn new(waits: bool) -> Result<Endpoints, FiError> {
+        let wake = if waits { Some(Wake::new()?) } else { None };
+        Ok(Endpoints { wake, all: Mutex::default() })
+    }
+
+    /// The descriptor to sleep on after [`Endpoints::arm`].
+    ///
+    /// # Errors
+    /// Nobody may sleep.
+    pub(crate) fn wake(&self) -> Result<&Wake, FiError> {
+        self.wake.as_ref().ok_or(FiError::NOT_THERE)
+    }
+
+    pub(crate) fn attach(&self, endpoint: &Arc<Rdm>) -> Result<(), FiError> {
+        let mut all = lock(&self.all)?;
+        if all.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(endpoint))) {
+            return Ok(());
+        }
+        if let Some(wake) = &self.wake {
+            endpoint.with_descriptor(|descriptor| wake.add(descriptor))?;
+        }
+        all.push(Arc::downgrade(endpoint));
+        Ok(())
+    }
+
+    pub(crate) fn detach(&self, endpoint: &Arc<Rdm>) -> Result<(), FiError> {
+        let mut all = lock(&self.all)?;
+        let before = all.len();
+        all.retain(|known| !std::ptr::eq(known.as_ptr(), Arc::as_ptr(endpoint)));
+        if let Some(wake) = self.wake.as_ref().filter(|_| before != all.len()) {
+            endpoint.with_descriptor(|descriptor| {
+                wake.remove(descriptor);
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Does the work of all endpoints.
+    pub(crate) fn progress(&self) -> Result<(), FiError> {
+        for endpoint in lock(&self.all)?.iter().filter_map(Weak::upgrade) {
+            endpoint.progress()?;
+        }
+        Ok(())
+    }
+
+    /// As [`Endpoints::progress`], and prepares for a sleep on the descriptor, which an endpoint makes readable when a packet
+    /// arrives or a timer is due. Returns whether the caller may sleep.
+    ///
+    /// # Errors
+    /// Nobody may.
+    pub(crate) fn arm(&self) -> Result<bool, FiError> {
+        self.wake()?;
+        let mut may_sleep = true;
+        for endpoint in self.list()? {
+            may_sleep &= endpoint.arm()?;
+        }
+        Ok(may_sleep)
+    }
+
+    /// Sleeps until the descriptor is readable, for `bound` at most if there is one. The endpoints' own threads leave the work
+    /// to the caller meanwhile.
+    pub(crate) fn sleep(&self, bound: Option<Duration>) -> Result<(), FiError> {
+        let wake = self.wake()?;
+        let attended: Vec<_> = self.list()?.into_iter().map(Attended::new).collect();
+        wake.sleep(bound);
+        drop(attended);
+        Ok(())
+    }
+
+    fn list(&self) -> Result<Vec<Arc<Rdm>>, FiError> {
+        Ok(lock(&self.all)?.iter().filter_map(Weak::upgrade).collect())
+    }
+}
