@@ -10,12 +10,14 @@
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::os::fd::{AsFd, AsRawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use weft::MAX_MESSAGE;
 
 use crate::error::FiError;
 use crate::sys;
+use crate::wake::Wake;
 
 /// The answer of an entry that returns 0, a count, or a negated error number. No panic leaves it.
 pub(crate) fn answer(body: impl FnOnce() -> Result<c_int, FiError>) -> c_int {
@@ -28,6 +30,11 @@ pub(crate) fn answer_size(body: impl FnOnce() -> Result<usize, FiError>) -> isiz
         Ok(size) => size as isize,
         Err(error) => -(error.number() as isize),
     }
+}
+
+/// As [`answer`], for entries that return a value and have no way to tell an error.
+pub(crate) fn answer_value(body: impl FnOnce() -> Result<u64, FiError>) -> u64 {
+    caught(body).unwrap_or(0)
 }
 
 /// Locks that a panic left behind are poisoned, so that nobody sees a state that is half changed.
@@ -195,6 +202,25 @@ pub(crate) unsafe fn pieces<'a>(iov: *const sys::iovec, count: usize) -> Result<
 pub(crate) fn total(iov: &[sys::iovec]) -> Option<usize> {
     let total = iov.iter().try_fold(0usize, |sum, at| sum.checked_add(at.iov_len))?;
     Some(total).filter(|total| *total as u64 <= MAX_MESSAGE)
+}
+
+/// Answers the command FI_GETWAIT of an object with this wait object, whose descriptor is that of `wake`.
+///
+/// # Safety
+/// With FI_GETWAIT, `arg` is null or a place for a descriptor.
+pub(crate) unsafe fn get_wait(
+    command: c_int,
+    object: sys::fi_wait_obj,
+    wake: &Wake,
+    arg: *mut c_void,
+) -> Result<c_int, FiError> {
+    if command != sys::FI_GETWAIT as c_int || object != sys::FI_WAIT_FD {
+        return Err(FiError::NOT_THERE);
+    }
+    // SAFETY: as the caller promises.
+    let place = unsafe { arg.cast::<c_int>().as_mut().ok_or(FiError::INVALID)? };
+    *place = wake.as_fd().as_raw_fd();
+    Ok(0)
 }
 
 /// Runs `body` while all signals are blocked in this thread: a thread that it starts takes none of the application's.

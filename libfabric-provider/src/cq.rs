@@ -1,7 +1,6 @@
 //! The table of a completion queue.
 
 use std::ffi::{c_char, c_int, c_void};
-use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
 use crate::abi::{self, Head, Object};
@@ -10,7 +9,7 @@ use crate::error::FiError;
 use crate::queue::{Entry, Queue};
 use crate::refused::Refused;
 use crate::sys::{self, fi_addr_t};
-use crate::wake::Deadline;
+use crate::wake::{self, Deadline};
 
 /// Entries of a queue whose application does not say how many it wants.
 const DEFAULT_SIZE: usize = 4096;
@@ -83,11 +82,7 @@ pub(crate) extern "C" fn open(
             sys::FI_CQ_FORMAT_TAGGED => Format::Tagged,
             _ => return Err(FiError::INVALID),
         };
-        let waits = match attr.wait_obj {
-            sys::FI_WAIT_NONE => false,
-            sys::FI_WAIT_UNSPEC | sys::FI_WAIT_FD => true,
-            _ => return Err(FiError::NOT_THERE),
-        };
+        let waits = wake::may_wait(attr.wait_obj)?;
         // FI_AFFINITY and a condition of waits are hints that nothing depends on but the number of wake-ups.
         if attr.flags & !sys::FI_AFFINITY != 0 {
             return Err(FiError::BAD_FLAGS);
@@ -123,17 +118,8 @@ extern "C" fn control(fid: *mut sys::fid, command: c_int, arg: *mut c_void) -> c
     abi::answer(|| {
         // SAFETY: it is a completion queue of this provider's.
         let object: &CqObject = unsafe { abi::object(fid)? };
-        if command != sys::FI_GETWAIT as c_int {
-            return Err(FiError::NOT_THERE);
-        }
-        let wake = object.queue.endpoints().wake()?;
-        if object.wait != sys::FI_WAIT_FD {
-            return Err(FiError::NOT_THERE);
-        }
-        // SAFETY: with a descriptor to wait for, the argument is a place for one.
-        let place = unsafe { arg.cast::<c_int>().as_mut().ok_or(FiError::INVALID)? };
-        *place = wake.as_fd().as_raw_fd();
-        Ok(0)
+        // SAFETY: libfabric passes what belongs to the command.
+        unsafe { abi::get_wait(command, object.wait, object.queue.endpoints().wake()?, arg) }
     })
 }
 

@@ -1,4 +1,4 @@
-//! The table of a domain: it opens address vectors, completion queues and endpoints.
+//! The table of a domain: it opens address vectors, completion queues, counters and endpoints.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use crate::abi::{self, Head, Object};
 use crate::error::FiError;
 use crate::fabric::{Fabric, FabricObject};
 use crate::refused::Refused;
-use crate::{av, cq, endpoint, sys};
+use crate::{av, cntr, cq, endpoint, sys};
 
 /// What the objects of a domain have in common.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ static TABLE: sys::fi_ops_domain = sys::fi_ops_domain {
     cq_open: Some(cq::open),
     endpoint: Some(endpoint::open),
     scalable_ep: Refused::NO,
-    cntr_open: Refused::NO,
+    cntr_open: Some(cntr::open),
     poll_open: Refused::NO,
     stx_ctx: Refused::NO,
     srx_ctx: Refused::NO,

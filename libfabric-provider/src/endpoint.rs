@@ -11,6 +11,7 @@ use weft::{Endpoint, Matching};
 
 use crate::abi::{self, AppBytes, AppRoom, Head, Object};
 use crate::av::AvObject;
+use crate::cntr::CntrObject;
 use crate::cq::CqObject;
 use crate::domain::{Domain, DomainObject};
 use crate::eq::EqObject;
@@ -233,9 +234,7 @@ extern "C" fn close(fid: *mut sys::fid) -> c_int {
         // SAFETY: it is an endpoint of this provider's, and nobody uses it any more.
         let object = unsafe { abi::take::<EndpointObject, _>(fid) };
         // The object is gone whatever fails, and only what a panic has left behind does: the caller cannot try again.
-        for queue in object.rdm.queues().unwrap_or_default() {
-            let _ = queue.endpoints().detach(&object.rdm);
-        }
+        let _ = object.rdm.detach();
         if let Ok(mut keeper) = lock(&object.keeper) {
             drop(keeper.take());
         }
@@ -248,16 +247,20 @@ extern "C" fn close(fid: *mut sys::fid) -> c_int {
 extern "C" fn bind(fid: *mut sys::fid, other: *mut sys::fid, flags: u64) -> c_int {
     abi::answer(|| {
         // SAFETY: it is an endpoint of this provider's; the class of what is bound is checked.
-        let (object, cq, av, eq) = unsafe {
+        let (object, cq, cntr, av, eq) = unsafe {
             (
                 abi::object::<EndpointObject, _>(fid)?,
                 abi::object::<CqObject, _>(other),
+                abi::object::<CntrObject, _>(other),
                 abi::object::<AvObject, _>(other),
                 abi::object::<EqObject, _>(other),
             )
         };
         if let Ok(cq) = cq {
             return bind_queue(object, cq, flags).map(|()| 0);
+        }
+        if let Ok(cntr) = cntr {
+            return bind_counter(object, cntr, flags).map(|()| 0);
         }
         if let Ok(av) = av {
             let addresses = av.addresses.clone();
@@ -299,6 +302,31 @@ fn bind_queue(object: &EndpointObject, cq: &CqObject, flags: u64) -> Result<(), 
         }
         if receives {
             all.receive = Some(binding);
+        }
+        Ok(())
+    })
+}
+
+/// Binds a counter to messages that are sent, received or both. To operations on remote memory, of which there are none, it
+/// may be bound as well.
+fn bind_counter(object: &EndpointObject, cntr: &CntrObject, flags: u64) -> Result<(), FiError> {
+    let remote = sys::FI_READ | sys::FI_WRITE | sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE;
+    if flags == 0 || flags & !(sys::FI_SEND | sys::FI_RECV | remote) != 0 {
+        return Err(FiError::BAD_FLAGS);
+    }
+    let (sends, receives) = (flags & sys::FI_SEND != 0, flags & sys::FI_RECV != 0);
+    // A call that is refused changes nothing. No other call is under way meanwhile.
+    object.rdm.bind(|all| {
+        let taken = sends && all.sent.is_some() || receives && all.received.is_some();
+        if taken { Err(FiError::INVALID) } else { Ok(()) }
+    })?;
+    cntr.counter.endpoints().attach(&object.rdm)?;
+    object.rdm.bind(|all| {
+        if sends {
+            all.sent = Some(cntr.counter.clone());
+        }
+        if receives {
+            all.received = Some(cntr.counter.clone());
         }
         Ok(())
     })

@@ -1,11 +1,12 @@
 //! The endpoints whose operations end in a queue: letting them work, and sleeping until they have something to do.
 
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use crate::error::{FiError, lock};
 use crate::rdm::{Attended, Rdm};
-use crate::wake::Wake;
+use crate::wake::{Event, Wake, sleep};
 
 #[derive(Debug)]
 pub(crate) struct Endpoints {
@@ -77,12 +78,12 @@ impl Endpoints {
         Ok(may_sleep)
     }
 
-    /// Sleeps until the descriptor is readable, for `bound` at most if there is one. The endpoints' own threads leave the work
-    /// to the caller meanwhile.
-    pub(crate) fn sleep(&self, bound: Option<Duration>) -> Result<(), FiError> {
-        let wake = self.wake()?;
+    /// Sleeps until the descriptor is readable, or that of an event of the caller's, for `bound` at most if there is one. The
+    /// endpoints' own threads leave the work to the caller meanwhile.
+    pub(crate) fn sleep(&self, event: Option<&Event>, bound: Option<Duration>) -> Result<(), FiError> {
+        let descriptors: Vec<_> = [self.wake()?.as_fd()].into_iter().chain(event.map(AsFd::as_fd)).collect();
         let attended: Vec<_> = self.list()?.into_iter().map(Attended::new).collect();
-        wake.sleep(bound);
+        sleep(&descriptors, bound);
         drop(attended);
         Ok(())
     }

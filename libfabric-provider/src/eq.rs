@@ -3,7 +3,6 @@
 
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_void};
-use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex};
 
 use crate::abi::{self, Head, Object};
@@ -11,7 +10,7 @@ use crate::error::{FiError, lock};
 use crate::fabric::{Fabric, FabricObject};
 use crate::refused::Refused;
 use crate::sys;
-use crate::wake::{Deadline, Wake};
+use crate::wake::{self, Deadline, Wake};
 
 /// Events of a queue whose application does not say how many it wants.
 const DEFAULT_SIZE: usize = 1024;
@@ -72,11 +71,7 @@ pub(crate) extern "C" fn open(
         // SAFETY: libfabric passes attributes and a place for the answer.
         let (attr, place) =
             unsafe { (attr.as_ref().ok_or(FiError::INVALID)?, eq.as_mut().ok_or(FiError::INVALID)?) };
-        let wake = match attr.wait_obj {
-            sys::FI_WAIT_NONE => None,
-            sys::FI_WAIT_UNSPEC | sys::FI_WAIT_FD => Some(Wake::new()?),
-            _ => return Err(FiError::NOT_THERE),
-        };
+        let wake = if wake::may_wait(attr.wait_obj)? { Some(Wake::new()?) } else { None };
         if attr.flags & !(sys::FI_WRITE | sys::FI_AFFINITY) != 0 {
             return Err(FiError::BAD_FLAGS);
         }
@@ -146,15 +141,9 @@ extern "C" fn control(fid: *mut sys::fid, command: c_int, arg: *mut c_void) -> c
     abi::answer(|| {
         // SAFETY: it is an event queue of this provider's.
         let object: &EqObject = unsafe { abi::object(fid)? };
-        if command != sys::FI_GETWAIT as c_int {
-            return Err(FiError::NOT_THERE);
-        }
-        let wake =
-            object.wake.as_ref().filter(|_| object.wait == sys::FI_WAIT_FD).ok_or(FiError::NOT_THERE)?;
-        // SAFETY: with a descriptor to wait for, the argument is a place for one.
-        let place = unsafe { arg.cast::<c_int>().as_mut().ok_or(FiError::INVALID)? };
-        *place = wake.as_fd().as_raw_fd();
-        Ok(0)
+        let wake = object.wake.as_ref().ok_or(FiError::NOT_THERE)?;
+        // SAFETY: libfabric passes what belongs to the command.
+        unsafe { abi::get_wait(command, object.wait, wake, arg) }
     })
 }
 

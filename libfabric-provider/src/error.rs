@@ -28,6 +28,7 @@ impl FiError {
     pub(crate) const NO_OPTION: FiError = FiError(sys::FI_ENOPROTOOPT);
     pub(crate) const NO_MEMORY: FiError = FiError(sys::FI_ENOMEM);
     pub(crate) const NOT_THERE: FiError = FiError(sys::FI_ENOSYS);
+    pub(crate) const TIMED_OUT: FiError = FiError(sys::FI_ETIMEDOUT);
     pub(crate) const TOO_LONG: FiError = FiError(sys::FI_EMSGSIZE);
     pub(crate) const BAD_FLAGS: FiError = FiError(sys::FI_EBADFLAGS as i32);
     pub(crate) const BAD_STATE: FiError = FiError(sys::FI_EOPBADSTATE as i32);

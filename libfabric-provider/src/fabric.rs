@@ -4,6 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
 use crate::abi::{self, Head, Object};
+use crate::cntr::CntrObject;
 use crate::cq::CqObject;
 use crate::eq::EqObject;
 use crate::error::FiError;
@@ -99,10 +100,17 @@ extern "C" fn trywait(_fabric: *mut sys::fid_fabric, fids: *mut *mut sys::fid, c
             // SAFETY: there are `count` descriptors, of any class.
             let fid = unsafe { *fids.add(n) };
             // SAFETY: as before; the classes are checked.
-            let (cq, eq) = unsafe { (abi::object::<CqObject, _>(fid), abi::object::<EqObject, _>(fid)) };
-            let may_sleep = match (cq, eq) {
-                (Ok(cq), _) => cq.queue.try_wait()?,
-                (_, Ok(eq)) => eq.try_wait()?,
+            let (cq, cntr, eq) = unsafe {
+                (
+                    abi::object::<CqObject, _>(fid),
+                    abi::object::<CntrObject, _>(fid),
+                    abi::object::<EqObject, _>(fid),
+                )
+            };
+            let may_sleep = match (cq, cntr, eq) {
+                (Ok(cq), ..) => cq.queue.try_wait()?,
+                (_, Ok(cntr), _) => cntr.counter.try_wait()?,
+                (.., Ok(eq)) => eq.try_wait()?,
                 _ => return Err(FiError::INVALID),
             };
             if !may_sleep {

@@ -40,7 +40,7 @@ const CQ_DATA_SIZE: usize = 4;
 const BUFFERED: usize = 64 << 20;
 /// All bits of a tag are the application's.
 const TAG_FORMAT: u64 = u64::MAX;
-/// Endpoints and queues of a domain, as many as there are UDP ports.
+/// Endpoints, queues and counters of a domain, as many as there are UDP ports.
 const MANY: usize = 1 << 12;
 
 /// An address of this host, and the interface that has it.
@@ -268,9 +268,8 @@ impl Answer {
         self.mr_mode = if legacy.contains(&hints.mr_mode) { hints.mr_mode } else { 0 };
         demand(hints.cq_data_size <= CQ_DATA_SIZE, "so many bytes of data beside a message")?;
         demand(hints.caps & !ALWAYS == 0, "a capability of domains")?;
-        let counts = [hints.cq_cnt, hints.ep_cnt, hints.tx_ctx_cnt, hints.rx_ctx_cnt];
+        let counts = [hints.cq_cnt, hints.cntr_cnt, hints.ep_cnt, hints.tx_ctx_cnt, hints.rx_ctx_cnt];
         demand(counts.iter().all(|count| *count <= MANY), "so many objects of a domain")?;
-        demand(hints.cntr_cnt == 0, "a counter")?;
         demand(hints.max_ep_stx_ctx == 0 && hints.max_ep_srx_ctx == 0, "shared contexts")?;
         demand(hints.max_ep_tx_ctx <= 1 && hints.max_ep_rx_ctx <= 1, "several contexts")?;
         demand(hints.mr_cnt == 0 && hints.mr_iov_limit == 0 && hints.mr_key_size == 0, "registered memory")?;
@@ -349,7 +348,8 @@ impl Answer {
         (domain.control_progress, domain.data_progress) = (self.control_progress, self.data_progress);
         (domain.resource_mgmt, domain.av_type, domain.mr_mode) = (self.resources, self.av_type, self.mr_mode);
         domain.cq_data_size = CQ_DATA_SIZE;
-        (domain.cq_cnt, domain.ep_cnt, domain.tx_ctx_cnt, domain.rx_ctx_cnt) = (MANY, MANY, MANY, MANY);
+        (domain.cq_cnt, domain.cntr_cnt) = (MANY, MANY);
+        (domain.ep_cnt, domain.tx_ctx_cnt, domain.rx_ctx_cnt) = (MANY, MANY, MANY);
         (domain.max_ep_tx_ctx, domain.max_ep_rx_ctx) = (1, 1);
         domain.caps = ALWAYS;
         fabric.name = abi::duplicate(NAME);

@@ -8,12 +8,10 @@ use std::sync::{Arc, Weak};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, eventfd};
-
 use crate::abi;
 use crate::error::FiError;
 use crate::rdm::Rdm;
-use crate::wake::sleep;
+use crate::wake::{Event, sleep};
 
 /// How often the thread looks whether the application has called: much more often than peers send again, which they do
 /// after 100 ms.
@@ -24,7 +22,7 @@ const LONGEST: Duration = Duration::from_millis(100);
 /// A thread that ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Keeper {
-    end: Arc<OwnedFd>,
+    end: Arc<Event>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -32,7 +30,7 @@ impl Keeper {
     /// # Errors
     /// The system has no descriptor or thread left.
     pub(crate) fn start(endpoint: &Arc<Rdm>) -> Result<Keeper, FiError> {
-        let end = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let end = Event::new()?;
         let mut descriptor = None;
         endpoint.with_descriptor(|fd| {
             descriptor = Some(fd.try_clone_to_owned().map_err(|error| FiError::from(&error))?);
@@ -52,8 +50,7 @@ impl Keeper {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        // It fails only if it has been told already.
-        let _ = rustix::io::write(&*self.end, &1u64.to_ne_bytes());
+        self.end.set();
         if let Some(thread) = self.thread.take() {
             // A panic has been reported where it happened.
             let _ = thread.join();
@@ -61,8 +58,8 @@ impl Drop for Keeper {
     }
 }
 
-/// Works until the endpoint is gone, or `end` is readable.
-fn keep(endpoint: &Weak<Rdm>, end: &OwnedFd, descriptor: &OwnedFd) -> Result<(), FiError> {
+/// Works until the endpoint is gone, or `end` is set.
+fn keep(endpoint: &Weak<Rdm>, end: &Event, descriptor: &OwnedFd) -> Result<(), FiError> {
     let mut seen = None;
     loop {
         let Some(endpoint) = endpoint.upgrade() else { return Ok(()) };
@@ -76,7 +73,7 @@ fn keep(endpoint: &Weak<Rdm>, end: &OwnedFd, descriptor: &OwnedFd) -> Result<(),
         } else if !is_away {
             sleep(&[end.as_fd()], Some(LOOK));
         }
-        if rustix::io::read(end, &mut [0u8; 8]).is_ok() {
+        if end.clear() {
             return Ok(());
         }
     }

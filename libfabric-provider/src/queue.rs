@@ -134,7 +134,7 @@ impl Queue {
             }
             let left = deadline.left()?;
             if self.arm()? {
-                self.endpoints.sleep(left)?;
+                self.endpoints.sleep(None, left)?;
             }
             if std::mem::take(&mut lock(&self.state)?.signalled) {
                 return Err(FiError::AGAIN);

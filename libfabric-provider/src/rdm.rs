@@ -20,6 +20,7 @@ use weft::{
 
 use crate::abi::{AppBytes, AppRoom};
 use crate::addresses::Addresses;
+use crate::counter::Counter;
 use crate::error::{FiError, lock};
 use crate::queue::{Entry, Problem, Queue};
 use crate::slab::Slab;
@@ -122,11 +123,15 @@ impl std::fmt::Debug for Piece {
     }
 }
 
-/// Two ends that the application has to bind before it enables an endpoint.
-#[derive(Debug, Default)]
+/// What the application binds before it enables an endpoint.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Bindings {
     pub(crate) transmit: Option<Binding>,
     pub(crate) receive: Option<Binding>,
+    /// Counts messages that were sent.
+    pub(crate) sent: Option<Arc<Counter>>,
+    /// Counts messages that were received.
+    pub(crate) received: Option<Arc<Counter>>,
     pub(crate) addresses: Option<Arc<Addresses>>,
 }
 
@@ -245,18 +250,23 @@ impl Rdm {
         bind(&mut state.bindings)
     }
 
-    /// The queues that are bound.
-    pub(crate) fn queues(&self) -> Result<Vec<Arc<Queue>>, FiError> {
-        let state = lock(&self.state)?;
-        let bindings = [&state.bindings.transmit, &state.bindings.receive];
-        Ok(bindings.into_iter().flatten().map(|binding| binding.queue.clone()).collect())
+    /// The queues and counters that are bound do not know the endpoint from here on.
+    pub(crate) fn detach(self: &Arc<Rdm>) -> Result<(), FiError> {
+        let Bindings { transmit, receive, sent, received, .. } = lock(&self.state)?.bindings.clone();
+        for binding in [transmit, receive].into_iter().flatten() {
+            binding.queue.endpoints().detach(self)?;
+        }
+        for counter in [sent, received].into_iter().flatten() {
+            counter.endpoints().detach(self)?;
+        }
+        Ok(())
     }
 
     /// # Errors
     /// It lacks an address vector, or a queue for a direction that it was opened for.
     pub(crate) fn enable(&self) -> Result<(), FiError> {
         let mut state = lock(&self.state)?;
-        let Bindings { transmit, receive, addresses } = &state.bindings;
+        let Bindings { transmit, receive, addresses, .. } = &state.bindings;
         if addresses.is_none() {
             return Err(FiError::NO_AV);
         }
@@ -559,7 +569,8 @@ impl State {
                     Err(error) => Some(Problem { error: FiError::from(&error), beyond: 0 }),
                 };
                 let entry = operation.entry(problem);
-                push(&self.bindings.transmit, operation.reported, entry)
+                let Bindings { transmit, sent, .. } = &self.bindings;
+                report(transmit, sent, operation.reported, entry)
             }
             Completion::Received { context, source, tag, header_data, len, mut buffer, result, .. } => {
                 self.receives = self.receives.saturating_sub(1);
@@ -583,7 +594,8 @@ impl State {
                 if let (true, Some(source)) = (names_source, source) {
                     entry.source = self.number_of(source)?;
                 }
-                push(&self.bindings.receive, operation.reported, entry)
+                let Bindings { receive, received, .. } = &self.bindings;
+                report(receive, received, operation.reported, entry)
             }
             Completion::Closed { connection, peer, result } => {
                 if self.peers.connections.get(&peer) == Some(&connection) {
@@ -638,7 +650,19 @@ impl Peers {
     }
 }
 
-fn push(binding: &Option<Binding>, reported: bool, entry: Entry) -> Result<(), FiError> {
+/// An operation has ended: all are counted, and those that are `reported` or have failed get an entry.
+fn report(
+    binding: &Option<Binding>,
+    counter: &Option<Arc<Counter>>,
+    reported: bool,
+    entry: Entry,
+) -> Result<(), FiError> {
+    if let Some(counter) = counter {
+        counter.change(|counts| match entry.problem {
+            None => counts.succeeded = counts.succeeded.wrapping_add(1),
+            Some(_) => counts.failed = counts.failed.wrapping_add(1),
+        })?;
+    }
     match binding {
         Some(binding) if reported || entry.problem.is_some() => binding.queue.push(entry),
         _ => Ok(()),
@@ -675,7 +699,8 @@ mod tests {
         let rdm = Rdm::new(endpoint, Caps::of(0)).unwrap();
         let binding = || Some(Binding { queue: Arc::new(Queue::new(4, false).unwrap()), selective: true });
         let addresses = Some(Arc::new(Addresses::default()));
-        lock(&rdm.state).unwrap().bindings = Bindings { transmit: binding(), receive: binding(), addresses };
+        lock(&rdm.state).unwrap().bindings =
+            Bindings { transmit: binding(), receive: binding(), addresses, ..Bindings::default() };
         rdm.enable().unwrap();
         rdm
     }

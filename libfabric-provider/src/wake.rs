@@ -7,12 +7,41 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, p
 use rustix::io::{read, write};
 
 use crate::error::FiError;
+use crate::sys;
+
+/// A descriptor that is readable from [`Event::set`] to [`Event::clear`].
+#[derive(Debug)]
+pub(crate) struct Event(OwnedFd);
+
+impl Event {
+    /// # Errors
+    /// The system has no descriptor left, or no memory.
+    pub(crate) fn new() -> Result<Event, FiError> {
+        Ok(Event(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+    }
+
+    pub(crate) fn set(&self) {
+        // It can only fail if it is readable.
+        let _ = write(&self.0, &1u64.to_ne_bytes());
+    }
+
+    /// Returns whether it was set.
+    pub(crate) fn clear(&self) -> bool {
+        read(&self.0, &mut [0u8; 8]).is_ok()
+    }
+}
+
+impl AsFd for Event {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
 
 /// A descriptor that is readable when it was woken, or when one of the descriptors that were added is.
 #[derive(Debug)]
 pub(crate) struct Wake {
     all: OwnedFd,
-    event: OwnedFd,
+    event: Event,
 }
 
 impl Wake {
@@ -20,8 +49,7 @@ impl Wake {
     /// The system has no descriptor left, or no memory.
     pub(crate) fn new() -> Result<Wake, FiError> {
         let all = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let wake = Wake { all, event };
+        let wake = Wake { all, event: Event::new()? };
         wake.add(wake.event.as_fd())?;
         Ok(wake)
     }
@@ -38,17 +66,16 @@ impl Wake {
 
     /// Makes the descriptor readable until [`Wake::rest`].
     pub(crate) fn wake(&self) {
-        // It can only fail if it is readable.
-        let _ = write(&self.event, &1u64.to_ne_bytes());
+        self.event.set();
     }
 
     pub(crate) fn rest(&self) {
-        let _ = read(&self.event, &mut [0u8; 8]);
+        self.event.clear();
     }
 
     /// Sleeps until the descriptor is readable, for `bound` at most if there is one.
     pub(crate) fn sleep(&self, bound: Option<Duration>) {
-        sleep(&[self.all.as_fd()], bound);
+        sleep(&[self.as_fd()], bound);
     }
 }
 
@@ -66,6 +93,18 @@ pub(crate) fn sleep(descriptors: &[BorrowedFd<'_>], bound: Option<Duration>) {
         bound.map(|bound| Timespec { tv_sec: bound.as_secs() as i64, tv_nsec: bound.subsec_nanos().into() });
     // A signal ends it early, as any caller expects.
     let _ = poll(&mut waits, span.as_ref());
+}
+
+/// Whether an object with this wait object may be waited for.
+///
+/// # Errors
+/// The wait object is not there.
+pub(crate) fn may_wait(object: sys::fi_wait_obj) -> Result<bool, FiError> {
+    match object {
+        sys::FI_WAIT_NONE => Ok(false),
+        sys::FI_WAIT_UNSPEC | sys::FI_WAIT_FD => Ok(true),
+        _ => Err(FiError::NOT_THERE),
+    }
 }
 
 /// The bound of a wait in milliseconds as libfabric has it: negative for none.

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
-use common::fabric::{Entry, Failed, How, Opened, Side, Wish, getinfo, table};
+use common::fabric::{Entry, Failed, How, Opened, Side, Wish, descriptor, getinfo, table};
 use common::inside;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use weft_fi::sys;
@@ -398,6 +398,76 @@ fn selective_completion_reports_what_was_asked_for() {
     assert_eq!((a.cq.next().unwrap().context, b.cq.next().unwrap().context), (4, 2));
     assert_eq!((a.cq.read(), b.cq.read()), (None, None));
     assert_eq!(rooms, [[1; 50]; 2]);
+}
+
+#[test]
+fn counters_count_what_has_ended_and_wake_those_who_wait() {
+    if !inside("counters_count_what_has_ended_and_wake_those_who_wait") {
+        return;
+    }
+    // Nothing has an entry but what fails.
+    let bind = sys::FI_SEND | sys::FI_RECV | sys::FI_SELECTIVE_COMPLETION;
+    let how = How { bind, counters: Some(sys::FI_WAIT_FD), ..How::default() };
+    let (a, b, to_b, _) = pair(how);
+    let ([sent, _], [_, received]) = (&a.counters[..], &b.counters[..]) else { panic!("two each") };
+    assert_eq!((sent.read(), received.read()), ((0, 0), (0, 0)));
+    assert_eq!(sent.wait(1, 0), -sys::FI_ETIMEDOUT);
+    let mut rooms = [[0; 8]; 10];
+    for (n, room) in rooms.iter_mut().enumerate() {
+        let tags = (n % 2 == 1).then_some((7, 0));
+        b.receive(room, FI_ADDR_UNSPEC, tags, n);
+    }
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| received.wait(9, 60_000));
+        for n in 0..9u64 {
+            let bytes = n.to_ne_bytes();
+            let at = bytes.as_ptr().cast();
+            match n {
+                8 => a.post(|| table!(a.ep, msg.inject(at, 8, to_b))),
+                _ => a.send(to_b, &bytes, (n % 2 == 1).then_some(7), 0),
+            }
+            // The bytes are lent until then.
+            assert_eq!(sent.wait(n + 1, 60_000), 0);
+        }
+        assert_eq!(waits.join().unwrap(), 0);
+    });
+    assert_eq!((sent.read(), received.read()), ((9, 0), (9, 0)));
+    for (n, room) in rooms[..9].iter().enumerate() {
+        assert_eq!(u64::from_ne_bytes(*room), n as u64);
+    }
+
+    // A failure ends every wait, and is counted apart.
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| received.wait(100, 60_000));
+        std::thread::sleep(Duration::from_millis(20));
+        // SAFETY: the endpoint is open.
+        let cancelled = unsafe { (*(*b.ep).ops).cancel.unwrap()(b.ep.cast(), 9 as *mut _) };
+        assert_eq!(cancelled, 0);
+        while !waits.is_finished() {
+            // It may have begun to wait only after the operation was cancelled.
+            assert_eq!(table!(received.0, ops.adderr(1)), 0);
+            std::thread::yield_now();
+        }
+        assert_eq!(waits.join().unwrap(), -(sys::FI_EAVAIL as i32));
+    });
+    assert_eq!(b.cq.next().unwrap_err().context, 9);
+    assert!(received.read().1 >= 1);
+
+    // The descriptor tells of changes by applications as well.
+    let changes: [(&dyn Fn() -> i32, u64); 2] =
+        [(&|| table!(sent.0, ops.add(3)), 12), (&|| table!(sent.0, ops.set(5)), 5)];
+    for (change, value) in changes {
+        while !a.try_wait_for(sent.0.cast()) {}
+        assert_eq!(change(), 0);
+        // SAFETY: the counter is open, and so is its descriptor.
+        let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor(sent.0.cast())) };
+        let mut waits = [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)];
+        let bound = Timespec { tv_sec: 60, tv_nsec: 0 };
+        assert_eq!(poll(&mut waits, Some(&bound)), Ok(1));
+        assert_eq!(sent.read(), (value, 0));
+    }
+    assert_eq!(table!(sent.0, ops.seterr(2)), 0);
+    assert_eq!(sent.read(), (5, 2));
 }
 
 #[test]

@@ -111,6 +111,22 @@ unsafe impl Sync for Cq {}
 // SAFETY: as before.
 unsafe impl Send for Cq {}
 
+pub(crate) struct Cntr(pub(crate) *mut sys::fid_cntr);
+
+// SAFETY: FI_THREAD_SAFE.
+unsafe impl Sync for Cntr {}
+
+impl Cntr {
+    /// How many operations have succeeded and failed.
+    pub(crate) fn read(&self) -> (u64, u64) {
+        (table!(self.0, ops.read()), table!(self.0, ops.readerr()))
+    }
+
+    pub(crate) fn wait(&self, threshold: u64, ms: c_int) -> c_int {
+        table!(self.0, ops.wait(threshold, ms))
+    }
+}
+
 /// An endpoint with all that it needs.
 pub(crate) struct Side {
     fabric: *mut sys::fid_fabric,
@@ -118,6 +134,8 @@ pub(crate) struct Side {
     pub(crate) av: *mut sys::fid_av,
     pub(crate) cq: Cq,
     pub(crate) ep: *mut sys::fid_ep,
+    /// Counters of messages that were sent and received.
+    pub(crate) counters: Vec<Cntr>,
 }
 
 // SAFETY: FI_THREAD_SAFE.
@@ -133,12 +151,14 @@ pub(crate) struct How {
     pub(crate) enabled: c_int,
     /// Whether the endpoint's address is left to the provider.
     pub(crate) anywhere: bool,
+    /// The wait object of counters for both directions, if it has any.
+    pub(crate) counters: Option<sys::fi_wait_obj>,
 }
 
 impl Default for How {
     fn default() -> How {
         let bind = sys::FI_SEND | sys::FI_RECV;
-        How { wait: sys::FI_WAIT_FD, bind, queue: 0, enabled: 0, anywhere: false }
+        How { wait: sys::FI_WAIT_FD, bind, queue: 0, enabled: 0, anywhere: false, counters: None }
     }
 }
 
@@ -199,6 +219,17 @@ impl Side {
         let mut attr = sys::fi_cq_attr { format, wait_obj, size, ..sys::fi_cq_attr::default() };
         checked("fi_cq_open", table!(domain, ops.cq_open(&mut attr, &mut cq, null_mut())));
         checked("fi_endpoint", table!(domain, ops.endpoint(info.0, &mut ep, null_mut())));
+        let mut counters = Vec::new();
+        for direction in [sys::FI_SEND, sys::FI_RECV] {
+            let Some(wait_obj) = how.counters else { break };
+            let mut attr = sys::fi_cntr_attr { wait_obj, ..sys::fi_cntr_attr::default() };
+            let mut cntr = null_mut();
+            checked("fi_cntr_open", table!(domain, ops.cntr_open(&mut attr, &mut cntr, null_mut())));
+            // SAFETY: the endpoint and what is bound are open.
+            let bound = unsafe { (*(*ep).fid.ops).bind.unwrap()(ep.cast(), cntr.cast(), direction) };
+            checked("bind cntr", bound);
+            counters.push(Cntr(cntr));
+        }
         // SAFETY: the endpoint and what is bound are open.
         unsafe {
             let ops = &*(*ep).fid.ops;
@@ -210,7 +241,7 @@ impl Side {
                 "enable"
             );
         }
-        Side { fabric, domain, av, cq: Cq(cq), ep }
+        Side { fabric, domain, av, cq: Cq(cq), ep, counters }
     }
 
     /// The endpoint's name.
@@ -267,8 +298,11 @@ impl Side {
 
 impl Drop for Side {
     fn drop(&mut self) {
-        for fid in [self.ep.cast(), self.cq.0.cast(), self.av.cast(), self.domain.cast(), self.fabric.cast()]
-        {
+        checked("fi_close", close(self.ep.cast()));
+        for counter in &self.counters {
+            checked("fi_close", close(counter.0.cast()));
+        }
+        for fid in [self.cq.0.cast(), self.av.cast(), self.domain.cast(), self.fabric.cast()] {
             checked("fi_close", close(fid));
         }
     }
@@ -343,21 +377,29 @@ impl Cq {
     }
 
     pub(crate) fn descriptor(&self) -> c_int {
-        let mut descriptor: c_int = -1;
-        let fid: *mut sys::fid = self.0.cast();
-        // SAFETY: the queue is open, and the argument is a place for a descriptor.
-        let answer = unsafe {
-            (*(*fid).ops).control.unwrap()(fid, sys::FI_GETWAIT as c_int, (&raw mut descriptor).cast())
-        };
-        checked("FI_GETWAIT", answer);
-        descriptor
+        descriptor(self.0.cast())
     }
+}
+
+/// The descriptor to wait for an object.
+pub(crate) fn descriptor(fid: *mut sys::fid) -> c_int {
+    let mut descriptor: c_int = -1;
+    // SAFETY: the object is open, and the argument is a place for a descriptor.
+    let answer = unsafe {
+        (*(*fid).ops).control.unwrap()(fid, sys::FI_GETWAIT as c_int, (&raw mut descriptor).cast())
+    };
+    checked("FI_GETWAIT", answer);
+    descriptor
 }
 
 impl Side {
     /// `fi_trywait` on the queue: whether the caller may sleep.
     pub(crate) fn try_wait(&self) -> bool {
-        let mut fid: *mut sys::fid = self.cq.0.cast();
+        self.try_wait_for(self.cq.0.cast())
+    }
+
+    /// As [`Side::try_wait`], on another object.
+    pub(crate) fn try_wait_for(&self, mut fid: *mut sys::fid) -> bool {
         match table!(self.fabric, ops.trywait(&mut fid, 1)) {
             0 => true,
             again if again == -sys::FI_EAGAIN => false,
