@@ -38,6 +38,11 @@ fn the_link_to_the_receiver_of_an_incast_is_the_hot_spot() {
     assert!(number("tor_max_bytes") >= number("port_max_bytes"), "{queues}");
     assert!(number("agg_mean_bytes") < number("tor_mean_bytes"), "{queues}");
     assert_eq!(report["unfinished"].as_array().unwrap().len(), 0);
+    let rtt = |key: &str| report["rtt_us"][key].as_f64().unwrap();
+    let rising = ["min", "p50", "p99", "p999", "max"].map(rtt);
+    assert!(rising.is_sorted() && rising[0] > 0.0 && rising[4] > rising[0], "{rising:?}");
+    // No ACK is of more than all data.
+    assert!(rtt("count") > 100.0 && rtt("count") <= report["packets"]["acks"].as_f64().unwrap(), "{report}");
 
     let table = fs::read_to_string(path).expect("a table of links");
     let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split(',').collect()).collect();

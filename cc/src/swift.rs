@@ -53,6 +53,7 @@ macro_rules! config {
                     or "one RTT of the network";
                 fs_min_cwnd: f64 = 0.1, in PACKETS, "window of the largest target, packets";
                 fs_max_cwnd: f64 = 100.0, in PACKETS, "window above which the target is not scaled, packets";
+                endpoint_window: bool = true, in .., "whether the hosts' delay has a target and a window of its own, or counts as delay of the fabric";
                 endpoint_target: Span = Span::from_us(100), in TIME, "target of the hosts' delay";
                 endpoint_gain: f64 = 0.125, in SHARE, "gain of the average of the hosts' delay";
                 retx_reset_threshold: u32 = 5, in 1..=1000,
@@ -80,6 +81,7 @@ macro_rules! config {
                     beta: self.beta,
                     least_factor: 1.0 - self.max_mdf,
                     target: Target::new(base, self.per_hop.unwrap_or(Span::ZERO), scaling),
+                    endpoint_window: self.endpoint_window,
                     endpoint_target: self.endpoint_target,
                     endpoint_gain: self.endpoint_gain,
                     retx_reset_threshold: self.retx_reset_threshold,
@@ -127,6 +129,8 @@ pub struct SwiftShared {
     /// The least factor of a decrease.
     least_factor: f64,
     target: Target,
+    /// Without it one window keeps the end-to-end delay at the target: the paper's Swift-v0 (§5.4).
+    endpoint_window: bool,
     endpoint_target: Span,
     endpoint_gain: f64,
     retx_reset_threshold: u32,
@@ -288,8 +292,12 @@ impl SenderCc for Swift {
 
     fn on_ack(&mut self, now: Time, ack: &AckSample) {
         if let Some(delay) = ack.rtt {
-            let in_hosts = ack.hosts.map_or(Span::ZERO, |hosts| hosts.delay());
             let shared = &*self.shared;
+            let in_hosts = ack.hosts.map_or(Span::ZERO, |hosts| hosts.delay());
+            let (delay, in_hosts) = match shared.endpoint_window {
+                true => (delay, in_hosts),
+                false => (delay.plus(in_hosts), Span::ZERO),
+            };
             self.fabric_delay = delay;
             self.rtt = delay.plus(in_hosts);
             self.base_rtt = self.base_rtt.min(delay);

@@ -59,6 +59,25 @@ fn the_queue_of_a_port_has_the_length_that_arithmetic_says() {
     assert!((2 * COUNT * PACKET..2 * COUNT * PACKET + 64 * 20).contains(&link.sent_bytes), "{link:?}");
 }
 
+/// By the arithmetic of the queue above, two packets that arrive together as the N-th of their flows wait for N − 1 and for
+/// N others.
+#[test]
+fn round_trips_are_those_of_the_idle_network_and_the_time_in_the_queue() {
+    let config = RunConfig { ack_every: 1, ..config(&[(0, 2), (1, 2)]) };
+    let report = run(&config, FaultPlan::default(), 1);
+    let rtts = report.rtts.expect("they are measured");
+    // Two packets without data close the connections, when all is idle again.
+    assert_eq!(rtts.count(), 2 * COUNT + 2);
+    let idle = config.ideal_fct(HostId(0), HostId(2), 4096).as_us_f64();
+    let (packet, close) = (PACKET_TIME.as_us_f64(), rtts.quantile(0.0).as_us_f64());
+    let near = |measured: Span, us: f64| (measured.as_us_f64() / us - 1.0).abs() < 2e-3;
+    assert!(close < idle, "{close} {idle}");
+    assert!(near(rtts.quantile(0.06), idle), "{:?} {idle}", rtts.quantile(0.06));
+    assert!(near(rtts.quantile(1.0), idle + COUNT as f64 * packet), "{:?}", rtts.quantile(1.0));
+    let data = (2 * COUNT) as f64 * (idle + COUNT as f64 / 2.0 * packet);
+    assert!(near(rtts.mean(), (data + 2.0 * close) / (2 * COUNT + 2) as f64), "{:?}", rtts.mean());
+}
+
 #[test]
 fn the_greatest_total_of_a_switch_is_that_of_one_instant() {
     let total = |flows: &[(u32, u32)]| {
@@ -92,7 +111,9 @@ fn measures_do_not_depend_on_threads_and_change_no_result() {
     assert_eq!(run(&config, faults(), 2), one);
     let mut plain = run_with(&config, Options { faults: faults(), ..Options::default() }).unwrap();
     assert!(measures(&plain).switches.iter().all(|switch| switch.queue_max_bytes.is_none()));
+    assert!(plain.rtts.is_none());
     plain.measures = one.measures.clone();
+    plain.rtts = one.rtts.clone();
     assert_eq!(plain, one);
 }
 

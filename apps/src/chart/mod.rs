@@ -20,7 +20,7 @@ const HEIGHT: f64 = 360.0;
 /// The area of the data: left, top, right, bottom.
 const LEFT: f64 = 76.0;
 const TOP: f64 = 40.0;
-const RIGHT: f64 = WIDTH - 16.0;
+const RIGHT: f64 = WIDTH - 26.0;
 const BOTTOM: f64 = HEIGHT - 54.0;
 /// Colours that people with any colour vision can tell apart (M. Okabe, K. Ito, 2008), without the yellow.
 const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];

@@ -213,6 +213,7 @@ pub(crate) fn run_report(config: &RunConfig, hosts: &[HostReport]) -> RunReport 
         failures: Vec::new(),
         // They are the simulator's.
         measures: None,
+        rtts: None,
         // They are counted where the links are.
         faults: FaultCounters::default(),
         hosts: None,

@@ -7,6 +7,7 @@ mod samples;
 mod sweeps;
 
 pub(crate) use flows::{Flows, distribution};
+pub(crate) use samples::goodputs;
 
 use crate::chart::Page;
 use crate::columnar::{Reader, is_parquet};

@@ -226,14 +226,35 @@ pub(super) fn draw_flows(path: &Path, page: &mut Page) -> Result<(), Failure> {
             format!("The first {CURVES} of {} flows have curves; fairness is of all.", all.flows.len());
         page.paragraph(&text);
     }
-    let first = all.flows.iter().copied().take(CURVES).collect();
-    let series = rows_of(path, "index", &first, &[], &["goodput_gbps", "cwnd_bytes", "rtt_us", "flow"])?;
-    let with_idle = all.times.with_idle();
-    for (column, title, label, scale) in [
+    let drawn = [
         (0, "Goodput", "goodput, Gbit/s", 1.0),
         (1, "Congestion window", "window, kB", 1e-3),
         (2, "Smoothed RTT", "RTT, µs", 1.0),
-    ] {
+    ];
+    for chart in charts(path, &all, &drawn)?.into_iter().flatten() {
+        page.figure(&chart);
+    }
+    if all.fairness.len() > 1 {
+        let curve = Curve { name: "all flows that are open".to_owned(), points: all.fairness };
+        page.figure(&over_time("Fairness of the goodputs", "Jain's index", vec![curve]));
+    }
+    Ok(())
+}
+
+/// The columns of a flow that are drawn.
+const OF_FLOWS: [&str; 4] = ["goodput_gbps", "cwnd_bytes", "rtt_us", "flow"];
+
+/// Draws `columns` of the first flows in `path`: the place in [`OF_FLOWS`], the title, the label and the scale of each. None
+/// for a column without values.
+fn charts(
+    path: &Path,
+    all: &AllFlows,
+    columns: &[(usize, &str, &str, f64)],
+) -> Result<Vec<Option<String>>, Failure> {
+    let first = all.flows.iter().copied().take(CURVES).collect();
+    let series = rows_of(path, "index", &first, &[], &OF_FLOWS)?;
+    let with_idle = all.times.with_idle();
+    let chart = |&(column, title, label, scale): &(usize, &str, &str, f64)| {
         let curve = |(_, points): &(String, Vec<(f64, Vec<f64>)>)| {
             // While nothing happens rates are zero, and windows stay what they are.
             let (gap, times) = if column == 0 { (0.0, &with_idle) } else { (f64::NAN, &all.times.0) };
@@ -243,15 +264,20 @@ pub(super) fn draw_flows(path: &Path, page: &mut Page) -> Result<(), Failure> {
             Curve { name: format!("flow {id}"), points }
         };
         let curves: Vec<Curve> = series.values().map(curve).collect();
-        if curves.iter().any(|curve| curve.points.iter().any(|(_, value)| value.is_finite())) {
-            page.figure(&over_time(title, label, curves));
-        }
-    }
-    if all.fairness.len() > 1 {
-        let curve = Curve { name: "all flows that are open".to_owned(), points: all.fairness };
-        page.figure(&over_time("Fairness of the goodputs", "Jain's index", vec![curve]));
-    }
-    Ok(())
+        let has_values = curves.iter().any(|curve| curve.points.iter().any(|(_, value)| value.is_finite()));
+        has_values.then(|| over_time(title, label, curves))
+    };
+    Ok(columns.iter().map(chart).collect())
+}
+
+/// Draws the goodputs of the first flows in `path` over time.
+///
+/// # Errors
+/// The file cannot be read, or is no table of samples of flows.
+pub(crate) fn goodputs(path: &Path, title: &str) -> Result<String, Failure> {
+    let chart = charts(path, &AllFlows::read(path)?, &[(0, title, "goodput, Gbit/s", 1.0)])?;
+    let no_values = || unreadable(path, "there are no values of goodput_gbps; expected samples of flows");
+    chart.into_iter().flatten().next().ok_or_else(no_values)
 }
 
 /// A figure of a table of all runs.

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use switches::Switches;
 use weft_cc::{Span, Time};
 use weft_testbed::goal::RankRecord;
-use weft_testbed::sim::{FlowRecord, HostCounters, RunConfig, RunReport};
+use weft_testbed::sim::{FlowRecord, HostCounters, Rtts, RunConfig, RunReport};
 use weft_testbed::soft::SoftCounters;
 use weft_testbed::topology::HostId;
 use weft_testbed::workload::Background;
@@ -61,6 +61,9 @@ pub(crate) struct Report<'a> {
     pub(crate) goodput_gbps: Option<f64>,
     pub(crate) packets: Packets,
     pub(crate) timeouts: u64,
+    /// Round trips, in a simulation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) rtt_us: Option<RoundTrips>,
     /// Queues and links, in a simulation.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub(crate) fabric: Option<Fabric>,
@@ -169,6 +172,27 @@ pub(crate) struct Packets {
     pub(crate) ecn_marked: u64,
 }
 
+/// The RTTs that senders have measured, in microseconds. All but the number are none without any.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(crate) struct RoundTrips {
+    pub(crate) count: u64,
+    pub(crate) min: Option<f64>,
+    pub(crate) mean: Option<f64>,
+    pub(crate) p50: Option<f64>,
+    pub(crate) p99: Option<f64>,
+    pub(crate) p999: Option<f64>,
+    pub(crate) max: Option<f64>,
+}
+
+impl RoundTrips {
+    fn of(rtts: &Rtts) -> RoundTrips {
+        let some = |rtt: Span| (rtts.count() > 0).then(|| rtt.as_us_f64());
+        let [min, p50, p99, p999, max] =
+            [0.0, 0.5, 0.99, 0.999, 1.0].map(|quantile| some(rtts.quantile(quantile)));
+        RoundTrips { count: rtts.count(), min, mean: some(rtts.mean()), p50, p99, p999, max }
+    }
+}
+
 /// What the receive queues of hosts have met.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct HostQueues {
@@ -267,6 +291,7 @@ impl<'a> Report<'a> {
                 ecn_marked: p.ecn_marked,
             },
             timeouts: run.timeouts,
+            rtt_us: run.rtts.as_ref().map(RoundTrips::of),
             shares: None,
             fabric: Fabric::of(run, &plan.config.topology),
             host_queues: run.hosts.as_ref().map(HostQueues::of),

@@ -3,13 +3,16 @@
 use super::runs::Finished;
 use super::suite::{Draw, Figure};
 use crate::chart::{Bar, BarChart, Curve, cumulative};
-use crate::plot::distribution;
-use crate::stats;
+use crate::plot::{distribution, goodputs};
+use crate::{Failure, stats};
 
 /// Draws `figure` from its `runs`: one chart or, of distributions, one for each group.
-pub(super) fn draw(figure: &Figure, runs: &[&Finished]) -> Vec<String> {
+///
+/// # Errors
+/// Samples cannot be read.
+pub(super) fn draw(figure: &Figure, runs: &[&Finished]) -> Result<Vec<String>, Failure> {
     if figure.draw == Draw::Nothing {
-        return Vec::new();
+        return Ok(Vec::new());
     }
     let named = |name: &str| figure.names.get(name).map_or(name, String::as_str).to_owned();
     let of = |run: &Finished, option: &str| named(run.point.get(option).map_or("", String::as_str));
@@ -38,7 +41,22 @@ pub(super) fn draw(figure: &Figure, runs: &[&Finished]) -> Vec<String> {
             let marks = bounds.map(|bound| (*bound, "busiest link".to_owned())).take(1).collect();
             distribution(&title, "flow completion time, µs", series.iter().map(curve).collect(), marks)
         };
-        return groups.iter().map(chart).collect();
+        return Ok(groups.iter().map(chart).collect());
+    }
+    if figure.draw == Draw::Goodputs {
+        let mut charts = Vec::new();
+        for (group, name) in groups.iter().flat_map(|group| series.iter().map(move |name| (group, name))) {
+            let first = chosen(group, name).into_iter().next();
+            if let Some(samples) = first.and_then(|run| run.samples.as_deref()) {
+                let words: Vec<&str> = [&figure.title, group, name]
+                    .into_iter()
+                    .map(String::as_str)
+                    .filter(|w| !w.is_empty())
+                    .collect();
+                charts.push(goodputs(samples, &words.join(", "))?);
+            }
+        }
+        return Ok(charts);
     }
     let bar = |group: &str, name: &str| {
         let values: Vec<f64> =
@@ -55,7 +73,7 @@ pub(super) fn draw(figure: &Figure, runs: &[&Finished]) -> Vec<String> {
         groups,
         mark: (figure.column == "slowdown_max").then(|| (1.0, "ideal (the busiest link)".to_owned())),
     };
-    vec![chart.svg()]
+    Ok(vec![chart.svg()])
 }
 
 /// Each of `values` once, in the order in which they first occur.

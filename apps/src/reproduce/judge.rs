@@ -108,9 +108,14 @@ impl Values {
     }
 }
 
-/// Whether flows that have not finished leave the column as it is: only those that count flows.
-fn counts_flows(column: &str) -> bool {
-    column == "unfinished" || column.starts_with("flows_")
+/// Columns, or the beginnings of their names, that mean the same in a run that ends before its flows do: those that count
+/// flows, and those of the time that has passed.
+const OF_ANY_RUN: [&str; 8] =
+    ["unfinished", "flows_", "packets_", "drop_share", "rtt_us_", "queues_", "utilisation_max", "shares_"];
+
+/// Whether flows that have not finished leave the column as it is.
+fn is_of_any_run(column: &str) -> bool {
+    OF_ANY_RUN.iter().any(|beginning| column.starts_with(beginning))
 }
 
 /// The values of the runs that the measure is of; of those of several points, the one that it picks by its mean.
@@ -128,7 +133,7 @@ fn value(measure: &Measure, runs: &[&Finished]) -> Result<Values, String> {
     };
     let mut by_point: BTreeMap<BTreeMap<&str, &str>, BTreeMap<String, f64>> = BTreeMap::new();
     for run in runs.iter().filter(is_meant) {
-        if !counts_flows(&measure.column) {
+        if !is_of_any_run(&measure.column) {
             run.is_whole()?;
         }
         let value = run.columns.get(&measure.column);

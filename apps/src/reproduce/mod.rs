@@ -26,14 +26,15 @@ use std::thread;
 use suite::{Figure, Suite};
 
 /// The suites of this program.
-const SUITES: [(&str, &str); 2] = [
+const SUITES: [(&str, &str); 3] = [
     ("smartt", include_str!("../../suites/smartt.toml")),
+    ("swift", include_str!("../../suites/swift.toml")),
     ("htsim", include_str!("../../suites/htsim.toml")),
 ];
 
 #[derive(Debug, Args)]
 pub(crate) struct ReproduceArgs {
-    /// The suite: smartt, htsim, or a file FILE.toml in the form of one of them.
+    /// The suite: smartt, swift, htsim, or a file FILE.toml in the form of one of them.
     #[arg(value_name = "SUITE")]
     pub(crate) suite: String,
     /// Only the figures with these numbers, or the files of experiments with these names; may be repeated.
@@ -69,7 +70,7 @@ pub(crate) fn reproduce(args: &ReproduceArgs) -> Result<(), Failure> {
     let judgements: Vec<Judgement<'_>> =
         figures.iter().flat_map(|figure| judge::judge(figure, &finished, args.quick)).collect();
     write_lines(&out, &judgements, &finished)?;
-    plot::write_page(&out.join("report.html"), page(&suite, &figures, &finished, &judgements, args.quick))?;
+    plot::write_page(&out.join("report.html"), page(&suite, &figures, &finished, &judgements, args.quick)?)?;
     say(&report(&suite, &judgements, &out))?;
     let failed = judgements.iter().filter(|judgement| judgement.verdict == Verdict::Fails).count();
     match failed {
@@ -84,7 +85,7 @@ fn jobs_of(suite: &Suite, figure: &Figure, quick: bool, out: &Path) -> Result<Ve
         return experiments::jobs(figure, quick, out);
     }
     let points = suite::combinations(&figure.options(suite, quick)).into_iter();
-    points.map(|point| Job::new(&figure.id, point, out)).collect()
+    points.map(|point| Job::new(&figure.id, point, &suite.matrix, out)).collect()
 }
 
 /// The suite `name` of this program, or the one in the file of that name.
@@ -148,7 +149,7 @@ fn page(
     finished: &[Finished],
     judgements: &[Judgement<'_>],
     quick: bool,
-) -> Page {
+) -> Result<Page, Failure> {
     let mut page = Page::new(&suite.title);
     page.paragraph(&suite.source);
     if quick {
@@ -166,7 +167,7 @@ fn page(
         for run in runs.iter().filter_map(|run| run.is_whole().err()) {
             page.paragraph(&format!("{run}: figures are of those that did."));
         }
-        for svg in draw::draw(figure, &runs) {
+        for svg in draw::draw(figure, &runs)? {
             page.figure(&svg);
         }
         for judgement in judgements.iter().filter(|judgement| judgement.figure == figure.id) {
@@ -179,7 +180,7 @@ fn page(
             suite.missing.iter().map(|missing| vec![missing.what.clone(), missing.why.clone()]).collect();
         page.table(&Table { head: vec!["what".to_owned(), "why".to_owned()], rows });
     }
-    page
+    Ok(page)
 }
 
 fn report(suite: &Suite, judgements: &[Judgement<'_>], out: &Path) -> String {

@@ -6,7 +6,7 @@ use crate::interrupt::Interrupt;
 use crate::options::RunArgs;
 use crate::resolve::{Plan, resolve};
 use crate::sweep::{complaint, identity_of, spawn_run, version};
-use crate::{Failure, plot};
+use crate::{Failure, plot, sample};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -39,21 +39,35 @@ pub(super) struct Job {
 impl Job {
     /// The run of `figure` with the options `point`, which is refused here if it makes no sense. Matrices that the suite
     /// describes are written to `out`.
-    pub(super) fn new(figure: &str, point: BTreeMap<String, String>, out: &Path) -> Result<Job, Failure> {
+    pub(super) fn new(
+        figure: &str,
+        point: BTreeMap<String, String>,
+        matrices: &BTreeMap<String, String>,
+        out: &Path,
+    ) -> Result<Job, Failure> {
         let refused = |what: String| Failure::Usage(format!("figure {figure}: {what}"));
         let mut arguments = Vec::new();
         for (option, value) in &point {
-            let value = match (option.as_str(), Across::parse(value)) {
-                ("matrix", Some(across)) => {
+            let value = match (option.as_str(), Across::parse(value), matrices.get(value)) {
+                ("matrix", Some(across), _) => {
                     let seed = point.get("seed").and_then(|seed| seed.parse().ok()).unwrap_or(1);
-                    write_matrix(&across.map_err(refused)?, value, seed, out)?
+                    let name = format!("{}-{seed}", value.replace([':', ','], "-"));
+                    write_matrix(&name, &across.map_err(refused)?.matrix(seed), out)?
                 }
+                ("matrix", None, Some(text)) => write_matrix(value, text, out)?,
                 _ => value.clone(),
             };
-            // An option that may be repeated has its values apart by blanks.
-            let values: Vec<&str> =
-                if option.ends_with("-set") { value.split_whitespace().collect() } else { vec![&value] };
-            arguments.extend(values.iter().map(|value| format!("--{option}={value}")));
+            // An option that may be repeated has its values apart by blanks, and an algorithm its settings behind it.
+            let mut words = value.split_whitespace();
+            match option.as_str() {
+                "workload" => arguments.extend(words.map(|word| format!("--workload={word}"))),
+                "cc" | "lb" => {
+                    arguments.extend(words.by_ref().take(1).map(|name| format!("--{option}={name}")));
+                    arguments.extend(words.map(|word| format!("--{option}-set={word}")));
+                }
+                set if set.ends_with("-set") => arguments.extend(words.map(|word| format!("--{set}={word}"))),
+                _ => arguments.push(format!("--{option}={value}")),
+            }
         }
         let args = RunArgs::parse(arguments.iter().cloned()).map_err(|e| refused(e.to_string()))?;
         let plan = resolve(&args).map_err(|e| refused(e.to_string()))?;
@@ -74,16 +88,20 @@ impl Job {
         Ok(Job { figure, weight, id, point, arguments, watched })
     }
 
+    fn is_sampled(&self) -> bool {
+        self.point.contains_key("sample")
+    }
+
     /// The same run, whose results have the ends of `flows` too.
     pub(super) fn watching(self, flows: Vec<String>) -> Job {
         Job { watched: flows, ..self }
     }
 }
 
-fn write_matrix(across: &Across, text: &str, seed: u64, out: &Path) -> Result<String, Failure> {
-    let name = text.replace([':', ','], "-");
-    let path = out.join("runs").join(format!("{name}-{seed}.cm"));
-    fs::write(&path, across.matrix(seed)).map_err(|e| Failure::at(&path, &e))?;
+/// Writes a matrix of the suite to a file beside the results, and returns its path.
+fn write_matrix(name: &str, text: &str, out: &Path) -> Result<String, Failure> {
+    let path = out.join("runs").join(format!("{name}.cm"));
+    fs::write(&path, text).map_err(|e| Failure::at(&path, &e))?;
     Ok(path.display().to_string())
 }
 
@@ -96,6 +114,8 @@ pub(super) struct Finished {
     pub(super) columns: BTreeMap<String, f64>,
     /// Completion times, µs.
     pub(super) fct_us: Vec<f64>,
+    /// The samples of its flows, if it is sampled.
+    pub(super) samples: Option<PathBuf>,
 }
 
 impl Finished {
@@ -138,6 +158,11 @@ impl Store {
 
     fn path(&self, id: &str, ending: &str) -> PathBuf {
         self.directory.join(format!("{id}.{ending}"))
+    }
+
+    /// The samples of a run without the endings of their names.
+    fn samples(&self, job: &Job) -> PathBuf {
+        self.directory.join(&job.id)
     }
 
     fn has(&self, job: &Job) -> bool {
@@ -214,8 +239,9 @@ impl Store {
     fn make_one(&self, job: &Job) -> Result<(), String> {
         let flows = self.path(&job.id, "csv");
         let written = format!("--flows={}", flows.display());
-        let output =
-            spawn_run(&["--json=-", &written], &job.arguments).map_err(|e| format!("no process: {e}"))?;
+        let samples = job.is_sampled().then(|| format!("--sample-file={}", self.samples(job).display()));
+        let options: Vec<&str> = ["--json=-", &written].into_iter().chain(samples.as_deref()).collect();
+        let output = spawn_run(&options, &job.arguments).map_err(|e| format!("no process: {e}"))?;
         if !matches!(output.status.code(), Some(0 | 3)) {
             return Err(complaint(&output));
         }
@@ -239,6 +265,8 @@ impl Store {
         let derived = [
             ("fct_us_spread", of("fct_us_max").zip(of("fct_us_min")).map(|(max, min)| max - min)),
             ("fct_max_over_min", of("fct_us_max").zip(of("fct_us_min")).map(|(max, min)| max / min)),
+            ("drop_share", drop_share(of)),
+            ("utilisation_max", report.pointer("/hot_spots/busiest/0/utilisation").and_then(Value::as_f64)),
             ("unfinished", of("flows_total").zip(of("flows_completed")).map(|(all, done)| all - done)),
         ];
         columns.extend(derived.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
@@ -252,8 +280,16 @@ impl Store {
             let ends = flows.ends(&table, flow)?;
             columns.extend(ends.into_iter().reduce(f64::max).map(|end| (end_column(flow), end)));
         }
-        Ok(Finished { figure: job.figure.clone(), point: job.point.clone(), columns, fct_us })
+        let [_, samples] = sample::paths(&self.samples(job));
+        let samples = job.is_sampled().then_some(samples);
+        Ok(Finished { figure: job.figure.clone(), point: job.point.clone(), columns, fct_us, samples })
     }
+}
+
+/// Packets dropped over data packets sent.
+fn drop_share(of: impl Fn(&str) -> Option<f64>) -> Option<f64> {
+    let sent = of("packets_data")? + of("packets_retransmitted")?;
+    (sent > 0.0).then_some(of("packets_dropped")? / sent)
 }
 
 /// The numbers in `value`, by their names joined with `_`. The engine's costs differ from run to run and are left out.

@@ -24,6 +24,9 @@ pub(super) struct Suite {
     /// Options of all runs.
     #[serde(default)]
     pub(super) run: Options,
+    /// Connection matrices by the names that `matrix` calls them by.
+    #[serde(default)]
+    pub(super) matrix: BTreeMap<String, String>,
     #[serde(default)]
     pub(super) figure: Vec<Figure>,
     #[serde(default)]
@@ -92,6 +95,8 @@ pub(super) enum Draw {
     FctCdf,
     /// Bars with intervals over the seeds.
     Bars,
+    /// Goodputs of flows over time, a chart for each value that is told by colour, of the first seed.
+    Goodputs,
     /// Not at all: experiments have a table only.
     #[default]
     #[serde(skip)]
@@ -233,6 +238,9 @@ impl Figure {
         }
         check_values(&self.run)?;
         check_values(&self.quick)?;
+        if self.draw == Draw::Goodputs && !self.run.contains_key("sample") {
+            return Err("goodputs over time need samples; expected 'sample' in [figure.run]".to_owned());
+        }
         for claim in &self.claim {
             if claim.at_least.is_none() && claim.at_most.is_none() {
                 return Err(format!("the claim '{}' has no limit; expected at_least or at_most", claim.says));

@@ -25,6 +25,7 @@ fn runs(times: &[(&str, &str, f64)]) -> Vec<Finished> {
         figure: "1".to_owned(),
         point: [("cc", *cc), ("seed", *seed)].map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
         columns: BTreeMap::from([("fct_us_max".to_owned(), *time)]),
+        samples: None,
         fct_us: vec![*time],
     };
     times.iter().map(run).collect()
@@ -72,7 +73,7 @@ fn a_malformed_suite_is_refused_with_the_place_and_what_was_expected() {
 
 #[test]
 fn the_suite_of_experiments_is_the_whole_validation_of_uet_htsim() {
-    let suite = Suite::parse("htsim", super::SUITES[1].1).unwrap();
+    let (_, suite) = super::find("htsim").unwrap();
     let experiments = suite.figure.iter().map(|figure| figure.experiments.len()).sum::<usize>();
     let limits = suite.figure.iter().map(|figure| figure.claim.len()).sum::<usize>();
     assert_eq!((suite.figure.len(), experiments, limits), (8, 95, 193));

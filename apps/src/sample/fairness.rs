@@ -19,6 +19,8 @@ pub(crate) struct FairnessOverTime {
     /// The time until which some flow was away from the mean goodput by more than a tenth, and from which on none was;
     /// none if that was so to the end. Microseconds since the start of the run.
     pub(crate) converged_us: Option<f64>,
+    /// The share of all goodputs within intervals that are within a tenth of the mean of their interval.
+    pub(crate) fair: Option<f64>,
 }
 
 /// Finds the intervals that count.
@@ -47,6 +49,9 @@ pub(crate) struct Shares {
     least: Option<f64>,
     /// When the interval began since which all shares were fair.
     fair_since: Option<Time>,
+    /// All shares, and those that were fair.
+    all: u64,
+    fair: u64,
 }
 
 impl Shares {
@@ -64,8 +69,9 @@ impl Shares {
         self.sum += jain;
         self.least = Some(self.least.map_or(jain, |least| least.min(jain)));
         let mean = bytes.iter().sum::<f64>() / bytes.len() as f64;
-        let fair = bytes.iter().all(|share| (share - mean).abs() <= TOLERANCE * mean);
-        self.fair_since = if fair { self.fair_since.or(Some(began)) } else { None };
+        let fair = bytes.iter().filter(|share| (*share - mean).abs() <= TOLERANCE * mean).count();
+        (self.all, self.fair) = (self.all + bytes.len() as u64, self.fair + fair as u64);
+        self.fair_since = if fair == bytes.len() { self.fair_since.or(Some(began)) } else { None };
     }
 
     pub(crate) fn result(&self) -> FairnessOverTime {
@@ -74,6 +80,7 @@ impl Shares {
             jain_mean: (self.intervals > 0).then(|| self.sum / self.intervals as f64),
             jain_min: self.least,
             converged_us: self.fair_since.map(us),
+            fair: (self.all > 0).then(|| self.fair as f64 / self.all as f64),
         }
     }
 }
@@ -111,6 +118,7 @@ mod tests {
         assert_eq!(result.converged_us, Some(30.0), "the third interval was the last unfair one");
         // The first interval began without flows.
         assert_eq!(result.jain_min, Some(100.0 / (2.0 * 68.0)));
+        assert_eq!(result.fair, Some(0.8), "eight of ten shares: those of all intervals but the third");
         assert!(result.jain_mean.unwrap() > 0.93 && result.jain_mean.unwrap() < 1.0);
     }
 

@@ -139,6 +139,17 @@ fn the_windows_of_fabric_and_hosts_have_targets_of_their_own_and_the_smaller_one
 }
 
 #[test]
+fn without_a_window_for_hosts_one_target_is_for_the_whole_delay() {
+    let mut swift = swift(|config| config.endpoint_window = false);
+    swift.on_ack(at(0), &AckSample { hosts: queued(29), ..ack(20) });
+    assert!(swift.fabric.packets > 10.0);
+    let before = swift.fabric.packets;
+    swift.on_ack(at(100), &AckSample { hosts: queued(80), ..ack(20) });
+    assert!(close(swift.fabric.packets, before * (1.0 - 0.8 * 50.0 / 100.0)));
+    assert_eq!((swift.snapshot().phase, swift.rtt), ("fabric", us(100)));
+}
+
+#[test]
 fn the_delay_of_hosts_is_averaged() {
     let mut swift = swift(|_| {});
     for _ in 0..3 {

@@ -409,6 +409,7 @@ impl<'a> Builder<'a> {
                 runs_ranks: config.job.is_some(),
             },
             recorder: None,
+            rtts: None,
             events: 0,
         };
         shard.prepare();

@@ -26,6 +26,7 @@ mod part;
 mod ranks;
 mod receiver;
 mod report;
+mod rtts;
 mod sample;
 mod shard;
 mod sides;
@@ -46,6 +47,7 @@ pub use lines::Lines;
 pub use measures::{LinkMeasures, Loss, Measures, SwitchMeasures, Unfinished};
 pub use receiver::{HostCounters, HostModel};
 pub use report::{FlowFailure, FlowRecord, NotStarted, PacketCounters, RunProgress, RunReport, TaskRecord};
+pub use rtts::Rtts;
 pub use sample::{FlowSample, PortSample, SampleSink, Sampling, SenderSample};
 pub use trace::{TraceSink, Tracing};
 
@@ -69,8 +71,8 @@ pub struct Options<'a> {
     pub settle: bool,
     /// Number of threads; 0 counts as 1. At most one thread per ToR is used, in a graph one per switch.
     pub threads: usize,
-    /// Whether the greatest total of the queues of each switch is measured, which takes some time at each packet:
-    /// [`SwitchMeasures::queue_max_bytes`]. Everything else is measured always.
+    /// Whether two measures are taken that cost some time at each packet: the greatest total of the queues of each switch,
+    /// [`SwitchMeasures::queue_max_bytes`], and RTTs, [`RunReport::rtts`]. Everything else is measured always.
     pub measure: bool,
     /// The sampling interval and the sink that receives the samples.
     pub sampling: Option<Sampling<'a>>,
@@ -101,9 +103,8 @@ pub fn run_with(config: &RunConfig, options: Options<'_>) -> Result<RunReport, R
     if measure {
         system.shards.iter_mut().for_each(Shard::measure);
     }
-    if let Some(tracing) = &tracing {
-        system.shards.iter_mut().for_each(|shard| shard.trace(&tracing.selection));
-    }
+    let selection = tracing.as_ref().map(|tracing| &tracing.selection);
+    system.shards.iter_mut().for_each(|shard| shard.subscribe(selection));
     let messages = config.job.as_ref().map_or(0, |job| job.messages().len());
     let flows_total = (config.workload.flows().len() + messages) as u64;
     let mut watch = Watch { progress, sampling, tracing, stop, flows_total };

@@ -14,6 +14,7 @@ use super::ideal;
 use super::lines::Lines;
 use super::measures::{Measures, measures};
 use super::receiver::HostCounters;
+use super::rtts::Rtts;
 use super::switches::Switch;
 use crate::goal::{HostRanks, Job, MessageRecord, RankRecord};
 use crate::workload::{Flow, Task};
@@ -161,6 +162,9 @@ pub struct RunReport {
     pub packets: PacketCounters,
     /// Measures of links, switches and flows; `None` for runs in real time.
     pub measures: Option<Measures>,
+    /// The RTTs that senders have measured, if [`Options::measure`](super::Options::measure) is set; `None` for runs in
+    /// real time.
+    pub rtts: Option<Rtts>,
     /// Numbers of packets that faults of links have met.
     pub faults: FaultCounters,
     /// What the receive queues of hosts have met, if hosts take time ([`RunConfig::host`]).
@@ -197,6 +201,16 @@ impl RunReport {
     }
 }
 
+/// The RTTs of all shards.
+fn rtts(system: &System) -> Option<Rtts> {
+    let mut all = system.shards.iter().filter_map(|shard| Some(shard.rtts.as_ref()?.lock()));
+    let first = all.next()?.clone();
+    Some(all.fold(first, |mut sum, rtts| {
+        sum.extend(&rtts);
+        sum
+    }))
+}
+
 /// Makes the report of a run that ended at `end`, ps. Its order does not depend on the number of shards.
 pub(super) fn report(config: &RunConfig, system: &System, end: u64) -> RunReport {
     let flows = || system.shards.iter().map(|shard| &shard.flows);
@@ -229,6 +243,7 @@ pub(super) fn report(config: &RunConfig, system: &System, end: u64) -> RunReport
         failures: failed,
         packets,
         measures: Some(measures(config, system, &hosts, &records, last)),
+        rtts: rtts(system),
         faults: faults(system, &hosts),
         hosts: config
             .host

@@ -10,6 +10,7 @@ use super::faults::LinkChange;
 use super::flows::Flows;
 use super::host::{Host, HostEnv, HostEvent};
 use super::link::LinkSpec;
+use super::rtts::SharedRtts;
 use super::sample::{FlowSample, PortSample};
 use super::switches::{Switch, SwitchScratch};
 use super::totals::{Changes, Total};
@@ -38,6 +39,8 @@ pub(super) struct Shard {
     pub(super) env: HostEnv,
     /// Keeps the events of the hosts' endpoints, if the run is traced.
     pub(super) recorder: Option<Recorder>,
+    /// The RTTs of the hosts' endpoints, if they are measured.
+    pub(super) rtts: Option<SharedRtts>,
     /// Packets that arrived at the end of a link, timers that expired, flows that started.
     pub(super) events: u64,
 }
@@ -77,17 +80,24 @@ impl Shard {
         }
     }
 
-    /// Measures the totals of switches' queues from now on.
+    /// Measures the totals of switches' queues and RTTs from now on; the latter once [`subscribe`](Self::subscribe) is
+    /// called.
     pub(super) fn measure(&mut self) {
         self.scratch.changes = Some(Changes::default());
         self.switches.iter_mut().for_each(|switch| switch.total = Some(Total::default()));
+        self.rtts = Some(SharedRtts::default());
     }
 
-    /// Records the events of `selection` from now on.
-    pub(super) fn trace(&mut self, selection: &Arc<Selection>) {
-        let recorder = self.recorder.insert(Recorder::new(Arc::clone(selection)));
+    /// Subscribes to the events of the endpoints for RTTs, if they are measured, and for the events of `traced`.
+    pub(super) fn subscribe(&mut self, traced: Option<&Arc<Selection>>) {
+        self.recorder = traced.map(|selection| Recorder::new(Arc::clone(selection)));
         for host in self.groups.iter_mut().flat_map(|group| &mut group.hosts) {
-            if let Some(subscriber) = recorder.subscriber(host.id) {
+            let recorder = self.recorder.as_ref().and_then(|recorder| recorder.subscriber(host.id));
+            let subscriber = match &self.rtts {
+                Some(rtts) => Some(rtts.subscriber(recorder)),
+                None => recorder,
+            };
+            if let Some(subscriber) = subscriber {
                 host.fep.subscribe(subscriber);
             }
         }

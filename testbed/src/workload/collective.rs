@@ -12,7 +12,7 @@ use weft_stack::rng::Rng;
 
 use super::draft::{Done, Draft, Setting};
 use super::generate::shuffled;
-use super::pairs::{Pairs, digits};
+use super::pairs::{Pairs, digits, range};
 use super::random::up_to;
 use super::spec::WorkloadSpecError;
 use super::{Start, TriggerIdx, TriggerKind};
@@ -158,10 +158,9 @@ impl Collective {
 
 /// `N` for the first N hosts, or `A-B` for the hosts from A to B; at least two.
 fn ranks(text: &str) -> Option<Range<u32>> {
-    let number = |text: &str| digits(text)?.parse::<u32>().ok();
-    let range = match text.split_once('-') {
-        Some((first, last)) => number(first)?..number(last)?.checked_add(1)?,
-        None => 0..number(text)?,
+    let range = match range(text) {
+        Some(range) => range,
+        None => 0..digits(text)?.parse().ok()?,
     };
     (range.end.saturating_sub(range.start) >= 2).then_some(range)
 }

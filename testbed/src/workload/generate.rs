@@ -1,4 +1,4 @@
-//! Workloads that run once: incasts, permutations and all-to-alls.
+//! Workloads that run once: permutations and all-to-alls.
 
 use weft_cc::{Span, Time};
 use weft_stack::rng::Rng;
@@ -28,30 +28,13 @@ impl Once {
         })
     }
 
-    fn bytes(&self, setting: &Setting<'_>) -> u64 {
+    pub(super) fn bytes(&self, setting: &Setting<'_>) -> u64 {
         self.bytes.unwrap_or(setting.bytes)
     }
 
-    fn start(&self, rng: &mut Rng) -> Start {
+    pub(super) fn start(&self, rng: &mut Rng) -> Start {
         let late = if self.jitter == Span::ZERO { Span::ZERO } else { up_to(rng, self.jitter) };
         Start::At(self.start + late)
-    }
-
-    /// `senders` hosts, each one flow to the same other host.
-    pub(super) fn incast(
-        &self,
-        senders: u32,
-        setting: &Setting<'_>,
-        draft: &mut Draft,
-        rng: &mut Rng,
-    ) -> Result<(), WorkloadSpecError> {
-        draft.reserve(u64::from(senders))?;
-        let order = shuffled(setting.hosts, rng);
-        for &src in &order[1..=senders as usize] {
-            let start = self.start(rng);
-            draft.lone_flow(src, order[0], self.bytes(setting), start)?;
-        }
-        Ok(())
     }
 
     /// Every host sends to one other and receives from one other: a derangement, with each equally likely.

@@ -18,6 +18,7 @@ mod background;
 mod collective;
 mod draft;
 mod generate;
+mod incast;
 mod matrix_file;
 mod matrix_write;
 mod numbering;

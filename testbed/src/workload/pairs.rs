@@ -1,5 +1,7 @@
 //! The settings of a generator in its description: `NAME:value,key=value,…`.
 
+use core::ops::Range;
+
 use weft_cc::units::{parse_bytes, parse_rate, parse_span};
 use weft_cc::{Rate, Span};
 use weft_stack::wire::class::Priority;
@@ -148,4 +150,11 @@ impl<'a> Pairs<'a> {
 /// `text`, if it has nothing but digits.
 pub(super) fn digits(text: &str) -> Option<&str> {
     text.bytes().all(|b| b.is_ascii_digit()).then_some(text)
+}
+
+/// `A-B`, the hosts from A to B.
+pub(super) fn range(text: &str) -> Option<Range<u32>> {
+    let number = |text: &str| digits(text)?.parse::<u32>().ok();
+    let (first, last) = text.split_once('-')?;
+    Some(number(first)?..number(last)?.checked_add(1)?)
 }

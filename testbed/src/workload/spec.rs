@@ -11,6 +11,7 @@ use super::background::ConstantBitRate;
 use super::collective::{Collective, ITERATION_KEYS, Operation};
 use super::draft::{Draft, MAX_FLOWS, Setting};
 use super::generate::Once;
+use super::incast::Incast;
 use super::open_loop::{Arrivals, Bursts, OpenLoop, sigma};
 use super::pairs::{Pairs, digits};
 use super::{MAX_BACKGROUNDS, Workload, WorkloadError};
@@ -121,12 +122,22 @@ pub const GENERATORS: &[Generator] = &[
     Generator {
         name: "incast",
         form: "incast:N[,key=value…]",
-        about: "N hosts, each one flow to the same other host",
+        about: "N hosts, each with a flow, or several, to the same other host",
         source: "SMaRTT §IV",
-        parameters: &[SIZE, START, JITTER, PRIORITY],
+        parameters: &[
+            SIZE,
+            START,
+            JITTER,
+            parameter("flows", "N", "1", "how many flows each sender has"),
+            parameter("from", "host|A-B", "all hosts", "the hosts of which the senders are drawn"),
+            parameter("to", "host", "drawn", "the number of the receiver"),
+            CONNECTIONS,
+            PICK,
+            PRIORITY,
+        ],
         parse: |pairs| {
             let senders = number(pairs, "incast")?;
-            Ok(Kind::Incast { senders, once: Once::parse(pairs)? })
+            Ok(Kind::Incast(Incast::parse(senders, pairs)?))
         },
     },
     Generator {
@@ -327,7 +338,7 @@ pub struct WorkloadSpec {
 
 #[derive(Clone, Debug, PartialEq)]
 enum Kind {
-    Incast { senders: u32, once: Once },
+    Incast(Incast),
     Permutation(Once),
     AllToAll { window: u32, once: Once },
     Collective(Collective),
@@ -427,8 +438,8 @@ fn names() -> String {
 impl WorkloadSpec {
     /// The number of hosts that the description implies: N + 1 for an incast, `None` for the others.
     pub fn default_hosts(&self) -> Option<u32> {
-        match self.kind {
-            Kind::Incast { senders, .. } => senders.checked_add(1),
+        match &self.kind {
+            Kind::Incast(incast) => incast.default_hosts(),
             _ => None,
         }
     }
@@ -436,7 +447,7 @@ impl WorkloadSpec {
     /// Number of hosts that the description needs.
     pub fn hosts_needed(&self) -> u64 {
         match &self.kind {
-            Kind::Incast { senders, .. } => u64::from(*senders) + 1,
+            Kind::Incast(incast) => incast.hosts_needed(),
             Kind::Permutation(_) | Kind::AllToAll { .. } | Kind::OpenLoop(_) => 2,
             Kind::Collective(collective) => collective.hosts_needed(),
             Kind::Bursts(bursts) => bursts.hosts_needed(),
@@ -498,7 +509,7 @@ impl WorkloadSpec {
         }
         draft.priority = self.priority;
         match &self.kind {
-            Kind::Incast { senders, once } => once.incast(*senders, setting, draft, rng),
+            Kind::Incast(incast) => incast.generate(setting, draft, rng),
             Kind::Permutation(once) => once.permutation(setting, draft, rng),
             Kind::AllToAll { window, once } => once.all_to_all(*window, setting, draft, rng),
             Kind::Collective(collective) => collective.generate(source, setting, draft, rng),

@@ -29,6 +29,45 @@ fn an_incast_has_one_receiver_and_different_senders() {
 }
 
 #[test]
+fn senders_of_an_incast_have_several_flows_that_start_by_themselves() {
+    let workload = build("incast:3,flows=4,jitter=1ms", Some(5), 1);
+    let mut senders: Vec<HostId> = workload.flows().iter().map(|f| f.src).collect();
+    let mut starts: Vec<String> = workload.flows().iter().map(|f| format!("{:?}", f.start)).collect();
+    assert_eq!(senders.len(), 12);
+    senders.dedup();
+    starts.sort();
+    starts.dedup();
+    assert_eq!((senders.len(), starts.len()), (3, 12));
+    assert_eq!(build("incast:3,flows=1", Some(5), 7), build("incast:3", Some(5), 7));
+}
+
+#[test]
+fn hosts_of_an_incast_may_be_named() {
+    let workload = build("incast:2,from=4-6,to=5,flows=3,connections=2", Some(9), 3);
+    let pairs: Vec<(u32, u32)> = workload.flows().iter().map(|f| (f.src.0, f.dst.0)).collect();
+    assert!(pairs.iter().all(|(src, dst)| [4, 6].contains(src) && *dst == 5), "{pairs:?}");
+    assert_eq!((pairs.len(), workload.connections().len()), (6, 4));
+    // A drawn receiver is none of the hosts that send, while there are others.
+    for seed in 0..20 {
+        let workload = build("incast:1,from=7", None, seed);
+        let flow = &workload.flows()[0];
+        assert_eq!((workload.hosts(), flow.src), (8, HostId(7)));
+        assert_ne!(flow.dst, HostId(7));
+    }
+    let spec: WorkloadSpec = "incast:3,from=4-6,to=5".parse().unwrap();
+    assert_eq!(
+        spec.build(Some(9), 1, &mut Rng::new(1, 0)).unwrap_err().to_string(),
+        "from: 2 hosts beside the receiver; expected at least 3"
+    );
+    let refused = |text: &str| text.parse::<WorkloadSpec>().unwrap_err().to_string();
+    assert_eq!(
+        refused("incast:3,from=6-"),
+        "from: `6-`; expected the number of a host, or a range such as 8-23"
+    );
+    assert_eq!(refused("incast:3,to=4294967295"), "to: `4294967295`; expected the number of a host");
+}
+
+#[test]
 fn all_to_alls_keep_to_their_window_and_send_every_pair() {
     for (hosts, window) in [(2, 1), (5, 1), (16, 4), (16, 14), (16, 15), (16, 100), (9, 8)] {
         let workload = build(&format!("all-to-all:{window}"), Some(hosts), 3);
@@ -118,6 +157,10 @@ fn impossible_workloads_are_refused() {
     assert_eq!(refusal("all-to-all:1", Some(0), 1), "all-to-all:1 needs at least 2 hosts, there are 0");
     assert_eq!(refusal("incast:32", Some(32), 1), "incast:32 needs at least 33 hosts, there are 32");
     assert_eq!(refusal("incast:4294967295", None, 1), "incast:4294967295 needs a number of hosts");
+    assert_eq!(
+        refusal("incast:8000,flows=8000", None, 1),
+        "about 64000000 flows are too many; expected at most 16777216"
+    );
     assert_eq!(
         refusal("all-to-all:1", Some(8192), 1),
         "about 67100672 flows are too many; expected at most 16777216"
