@@ -64,6 +64,7 @@ fn the_json_report_has_exactly_its_keys() {
         "goodput_gbps",
         "packets",
         "timeouts",
+        "rtt_us",
         "queues",
         "hot_spots",
         "unfinished",
@@ -73,9 +74,10 @@ fn the_json_report_has_exactly_its_keys() {
         "seed",
     ];
     assert_eq!(keys_at(stdout(&output), 1), top);
-    let parts: [(&str, &[&str]); 5] = [
+    let parts: [(&str, &[&str]); 6] = [
         ("flows", &["completed", "total"]),
         ("fct_us", &["max", "mean", "min", "p50", "p99"]),
+        ("rtt_us", &["count", "max", "mean", "min", "p50", "p99", "p999"]),
         ("packets", &["acks", "data", "dropped", "ecn_marked", "nacks", "retransmitted", "trimmed"]),
         ("state", &["bytes_per_flow", "bytes_per_host", "bytes_per_planned_flow"]),
         ("engine", &["cpu_s", "data_packets_per_cpu_s", "events", "max_rss_mb"]),
@@ -534,7 +536,7 @@ fn hosts_that_take_time_and_routing_are_reported() {
 fn lists_name_everything_that_can_be_chosen() {
     let cases: [(&str, &[&str]); 4] = [
         ("cc", &["nscc", "smartt", "dctcp", "rccc", "constant", "median(SENDER)", "SENDER+RECEIVER"]),
-        ("lb", &["ecmp", "oblivious", "round-robin", "reps", "bitmap", "mixed"]),
+        ("lb", &["ecmp", "oblivious", "random", "round-robin", "plb", "reps", "bitmap", "mixed"]),
         ("topologies", &["leaf-spine", "fat-tree", "FILE.topo"]),
         (
             "workloads",

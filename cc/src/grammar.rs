@@ -115,7 +115,7 @@ impl<'a> Parser<'a> {
         }
         self.expect(')', "')'")?;
         let needs = Needs { ack_each: true, delay: false, ..inner.needs };
-        Ok(Sender { builder: Arc::new(MedianOf(inner.builder)), needs })
+        Ok(Sender { builder: Arc::new(MedianOf::new(inner.builder)), needs })
     }
 
     /// The characters up to the next parenthesis or plus.

@@ -1,56 +1,71 @@
 //! `median(SENDER)`: a sender that reacts to delay is driven by the median of recent RTTs, not by the latest one.
 //!
-//! Source: MSwift, which puts the median before Swift. Where packets are sprayed, an RTT is that of one path of many;
+//! Source: MSwift (§III), which puts the median before Swift. Where packets are sprayed, an RTT is that of one path of many;
 //! a few congested paths then hold back a window that all paths share. The history has
-//! max(min(window / 2, 10), 3) samples, with the window in packets. Choices where the paper is open:
+//! max(min(α · window, K), least) samples, with the window in packets. With the defaults α = 0.5, K = 10 and least = 3 that
+//! is the paper's bounded window; `history_most=1000` leaves its history by window, and the same number for K and least is
+//! its constant history, of which 1 is no median at all. Choices where the paper is open:
 //! - Until the history is full, the median is that of the samples there are. Of an even number it is the lower middle.
 //! - NACKs keep their own RTT, which may lower the base RTT.
 //! - Marks are not filtered: they pass with their ACKs.
 
 use crate::registry::{MakeSender, SenderInput};
-use crate::settings::SettingInfo;
+use crate::settings::{FACTOR, SettingInfo, Settings, settings};
 use crate::table::{Builder, Refused};
 use crate::{
     AckSample, CcSnapshot, LossSample, NackSample, SenderAlgorithm, SenderCc, SentPacket, Span, Time, Window,
 };
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The fewest and the most samples of the history.
-const SHORTEST: u64 = 3;
-const LONGEST: u64 = 10;
+settings! {
+    /// The settings of `median`, beside those of the sender that it drives.
+    pub struct MedianConfig {
+        history_share: f64 = 0.5, in FACTOR, "samples of the history for each packet of the window (α)";
+        history_most: u32 = 10, in 1..=1000, "most samples of the history (K)";
+        history_least: u32 = 3, in 1..=1000, "fewest samples of the history, even if that is more than history_most";
+    }
+}
 
 /// A flow of another algorithm, which sees median RTTs.
 #[derive(Debug)]
 pub struct Median {
     inner: SenderAlgorithm,
+    config: Arc<MedianConfig>,
     /// Bytes of a full packet.
     packet: u64,
-    /// A ring of the last RTTs.
-    rtts: [Span; LONGEST as usize],
-    /// The place of the next RTT.
-    next: usize,
-    /// Number of RTTs in the ring.
-    known: usize,
+    /// The last RTTs, the latest one at the end.
+    rtts: VecDeque<Span>,
+    /// Where the history is put in order.
+    sorted: Vec<Span>,
 }
 
 impl Median {
     /// A new flow of `inner`, whose full packets have `packet` bytes.
-    pub fn new(inner: SenderAlgorithm, packet: u64) -> Median {
-        Median { inner, packet: packet.max(1), rtts: [Span::ZERO; LONGEST as usize], next: 0, known: 0 }
+    pub fn new(inner: SenderAlgorithm, config: Arc<MedianConfig>, packet: u64) -> Median {
+        Median { inner, config, packet: packet.max(1), rtts: VecDeque::new(), sorted: Vec::new() }
+    }
+
+    /// Samples that the history should have.
+    fn length(&self) -> usize {
+        let MedianConfig { history_share, history_most, history_least } = *self.config;
+        let packets = self.inner.window().0 as f64 / self.packet as f64;
+        let by_window = (history_share * packets).min(history_most.into()) as u32;
+        by_window.max(history_least) as usize
     }
 
     /// Adds `rtt` to the history; the median of it.
     fn filter(&mut self, rtt: Span) -> Span {
-        self.rtts[self.next] = rtt;
-        self.next = (self.next + 1) % self.rtts.len();
-        self.known = (self.known + 1).min(self.rtts.len());
-        let half_a_window = self.inner.window().0 / self.packet / 2;
-        let count = self.known.min(half_a_window.clamp(SHORTEST, LONGEST) as usize);
-        let mut latest = self.rtts;
-        latest.rotate_left(self.next);
-        let history = &mut latest[self.rtts.len() - count..];
-        history.sort_unstable();
-        history[(count - 1) / 2]
+        let longest = self.config.history_most.max(self.config.history_least) as usize;
+        if self.rtts.len() == longest {
+            self.rtts.pop_front();
+        }
+        self.rtts.push_back(rtt);
+        let count = self.rtts.len().min(self.length());
+        self.sorted.clear();
+        self.sorted.extend(self.rtts.range(self.rtts.len() - count..));
+        let (_, median, _) = self.sorted.select_nth_unstable((count - 1) / 2);
+        *median
     }
 }
 
@@ -93,22 +108,44 @@ impl SenderCc for Median {
     }
 }
 
-/// Builds `median(SENDER)`. The settings are those of the sender.
+/// Builds `median(SENDER)`. The settings are its own and those of the sender.
 #[derive(Debug)]
-pub(crate) struct MedianOf(pub(crate) Arc<dyn Builder<SenderInput, MakeSender>>);
+pub(crate) struct MedianOf {
+    config: MedianConfig,
+    inner: Arc<dyn Builder<SenderInput, MakeSender>>,
+}
+
+impl MedianOf {
+    /// The median with its default history in front of `inner`.
+    pub(crate) fn new(inner: Arc<dyn Builder<SenderInput, MakeSender>>) -> MedianOf {
+        MedianOf { config: MedianConfig::default(), inner }
+    }
+}
 
 impl Builder<SenderInput, MakeSender> for MedianOf {
     fn settings(&self) -> Vec<SettingInfo> {
-        self.0.settings()
+        let own = MedianConfig::TABLE.iter().map(|setting| setting.info());
+        own.chain(self.inner.settings()).collect()
     }
 
     fn with(&self, key: &str, value: &str) -> Result<Arc<dyn Builder<SenderInput, MakeSender>>, Refused> {
-        Ok(Arc::new(MedianOf(self.0.with(key, value)?)))
+        let Some(setting) = MedianConfig::TABLE.iter().find(|setting| setting.key == key) else {
+            return Ok(Arc::new(MedianOf {
+                config: self.config.clone(),
+                inner: self.inner.with(key, value)?,
+            }));
+        };
+        let mut config = self.config.clone();
+        match (setting.store)(&mut config, value) {
+            true => Ok(Arc::new(MedianOf { config, inner: self.inner.clone() })),
+            false => Err(Refused::BadValue { expected: (setting.expected)() }),
+        }
     }
 
     fn build(&self, input: SenderInput) -> MakeSender {
-        let (inner, packet) = (self.0.build(input), input.params.wire_mtu());
-        Arc::new(move || SenderAlgorithm::Median(Box::new(Median::new(inner(), packet))))
+        let (inner, packet) = (self.inner.build(input), input.params.wire_mtu());
+        let config = Arc::new(self.config.clone());
+        Arc::new(move || SenderAlgorithm::Median(Box::new(Median::new(inner(), config.clone(), packet))))
     }
 }
 
@@ -118,7 +155,7 @@ mod tests {
     use crate::constant::{Constant, ConstantConfig};
     use crate::{CcParams, Rate};
 
-    fn median(window: u64) -> Median {
+    fn median_with(window: u64, median: MedianConfig) -> Median {
         let params = CcParams {
             mtu: 1_000,
             overhead: 0,
@@ -127,11 +164,16 @@ mod tests {
             trimming: true,
         };
         let config = ConstantConfig { window: Some(window), ..ConstantConfig::default() };
-        Median::new(SenderAlgorithm::Constant(Constant::new(&config, &params)), params.wire_mtu())
+        let inner = SenderAlgorithm::Constant(Constant::new(&config, &params));
+        Median::new(inner, Arc::new(median), params.wire_mtu())
     }
 
     fn medians(window: u64, rtts_us: &[u64]) -> Vec<u64> {
-        let mut median = median(window);
+        medians_with(window, MedianConfig::default(), rtts_us)
+    }
+
+    fn medians_with(window: u64, config: MedianConfig, rtts_us: &[u64]) -> Vec<u64> {
+        let mut median = median_with(window, config);
         rtts_us.iter().map(|rtt| median.filter(Span::from_us(*rtt)).as_ps() / 1_000_000).collect()
     }
 
@@ -154,5 +196,38 @@ mod tests {
     fn a_few_slow_paths_do_not_show() {
         let rtts: Vec<u64> = (0..100).map(|n| if n % 5 == 0 { 80 } else { 13 }).collect();
         assert!(medians(64_000, &rtts)[1..].iter().all(|rtt| *rtt == 13));
+    }
+
+    #[test]
+    fn histories_are_constant_or_follow_the_window_alone() {
+        let rtts: Vec<u64> = (0..200).map(|n| n * 37 % 101 + 1).collect();
+        let model = |count: usize| -> Vec<u64> {
+            let median = |end: usize| {
+                let mut history = rtts[(end + 1).saturating_sub(count)..=end].to_vec();
+                history.sort_unstable();
+                history[(history.len() - 1) / 2]
+            };
+            (0..rtts.len()).map(median).collect()
+        };
+        let constant = |n| MedianConfig { history_most: n, history_least: n, ..MedianConfig::default() };
+        for n in [1, 2, 5, 10, 40] {
+            for window in [1_000, 30_000, 1_000_000] {
+                assert_eq!(medians_with(window, constant(n), &rtts), model(n as usize), "{n} {window}");
+            }
+        }
+        let by_window = MedianConfig { history_share: 0.25, history_most: 1000, history_least: 3 };
+        for (window, count) in [(1_000, 3), (16_000, 4), (60_000, 15), (100_000_000, 1000)] {
+            assert_eq!(medians_with(window, by_window.clone(), &rtts), model(count), "{window}");
+        }
+    }
+
+    #[test]
+    fn settings_are_those_of_the_median_and_of_its_sender() {
+        let mut choice = crate::CcChoice::parse("median(nscc)").unwrap();
+        choice.set("history_most", "40").unwrap();
+        assert!(choice.settings().iter().any(|setting| setting.key == "history_share"));
+        let refused = choice.set("history_least", "0").unwrap_err().to_string();
+        assert!(refused.contains("a whole number from 1 to 1000"), "{refused}");
+        assert!(choice.set("no_such_key", "0").is_err());
     }
 }

@@ -127,7 +127,7 @@ const LSWIFT: Part<SenderInput, MakeSender> = || {
 };
 
 /// The median in front of LSwift.
-const MSWIFT: Part<SenderInput, MakeSender> = || Arc::new(MedianOf(LSWIFT()));
+const MSWIFT: Part<SenderInput, MakeSender> = || Arc::new(MedianOf::new(LSWIFT()));
 
 const CONSTANT: Part<SenderInput, MakeSender> = || {
     configured(|config: &ConstantConfig, on: SenderInput| -> MakeSender {

@@ -307,7 +307,7 @@ fn the_table_is_well_formed() {
     let error = LbChoice::parse("REPS2").unwrap_err();
     assert_eq!(
         error.to_string(),
-        "unknown load balancer 'REPS2'; there are: ecmp, oblivious, round-robin, reps, bitmap, mixed"
+        "unknown load balancer 'REPS2'; there are: ecmp, oblivious, random, round-robin, plb, reps, bitmap, mixed"
     );
     assert_eq!(LbChoice::default().name(), "mixed");
 }

@@ -9,6 +9,8 @@ pub mod bitmap;
 pub mod ecmp;
 pub mod mixed;
 pub mod oblivious;
+pub mod plb;
+pub mod random;
 pub mod registry;
 pub mod reps;
 mod round;
@@ -18,6 +20,8 @@ pub use bitmap::Bitmap;
 pub use ecmp::Ecmp;
 pub use mixed::Mixed;
 pub use oblivious::Oblivious;
+pub use plb::Plb;
+pub use random::Random;
 pub use registry::{LbChoice, SelectorInput};
 pub use reps::Reps;
 pub use round_robin::RoundRobin;
@@ -75,6 +79,10 @@ pub enum Selector {
     Ecmp(Ecmp),
     /// Even spraying.
     Oblivious(Oblivious),
+    /// Random spraying.
+    Random(Random),
+    /// One entropy until its path is congested.
+    Plb(Box<Plb>),
     /// The entropies in order.
     RoundRobin(RoundRobin),
     /// Recycled entropies, with freezing.
@@ -104,6 +112,8 @@ macro_rules! each_selector {
         match $self {
             Selector::Ecmp($lb) => $call,
             Selector::Oblivious($lb) => $call,
+            Selector::Random($lb) => $call,
+            Selector::Plb($lb) => $call,
             Selector::RoundRobin($lb) => $call,
             Selector::Reps($lb) => $call,
             Selector::Bitmap($lb) => $call,

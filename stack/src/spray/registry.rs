@@ -4,8 +4,9 @@
 
 use super::bitmap::BitmapConfig;
 use super::ecmp::EcmpConfig;
+use super::plb::PlbConfig;
 use super::reps::RepsConfig;
-use super::{Bitmap, Ecmp, Mixed, Oblivious, PathSelector, Reps, RoundRobin, Selector};
+use super::{Bitmap, Ecmp, Mixed, Oblivious, PathSelector, Plb, Random, Reps, RoundRobin, Selector};
 use crate::rng::Rng;
 use core::fmt;
 use std::sync::Arc;
@@ -44,11 +45,27 @@ pub static BALANCERS: &[Row<Part<SelectorInput, Selector>>] = &[
         part: || without_settings(|on: SelectorInput| Selector::Oblivious(Oblivious::new(on.paths, on.rng))),
     },
     Row {
+        name: "random",
+        about: "an entropy for each packet, drawn with replacement",
+        source: "RPS, INFOCOM 2013",
+        part: || without_settings(|on: SelectorInput| Selector::Random(Random::new(on.paths, on.rng))),
+    },
+    Row {
         name: "round-robin",
         about: "the entropies in ascending order",
         source: "classic",
         part: || {
             without_settings(|on: SelectorInput| Selector::RoundRobin(RoundRobin::new(on.paths, on.rng)))
+        },
+    },
+    Row {
+        name: "plb",
+        about: "one entropy, drawn anew when its path stays congested or a timer expires",
+        source: "PLB, SIGCOMM 2022; Linux",
+        part: || {
+            configured(|config: &PlbConfig, on: SelectorInput| {
+                Selector::Plb(Box::new(Plb::new(config, on.paths, on.base_rtt, on.rng)))
+            })
         },
     },
     Row {
