@@ -340,7 +340,7 @@ fn options_that_make_no_sense_are_refused_in_one_line() {
         ),
         (&["--workload", "permutation", "--windows", "host"], "--windows"),
         (&["--workload", "permutation", "--busy-timeout", "never"], "or endless"),
-        (&["--workload", "permutation", "--lb", "plb"], "--lb: unknown load balancer 'plb'"),
+        (&["--workload", "permutation", "--lb", "conga"], "--lb: unknown load balancer 'conga'"),
         (
             &["--workload", "permutation", "--cc", "median(constant)"],
             "--cc: constant does not react to single RTTs, which median filters, at character 8 of",
@@ -569,9 +569,9 @@ fn lists_name_everything_that_can_be_chosen() {
     let both = stdout(&weft(&["list", "cc", "median(nscc)+rccc"])).to_owned();
     assert!(["median(SENDER) ", "nscc ", "rccc "].iter().all(|part| both.contains(part)), "{both}");
     assert!(stdout(&weft(&["list", "lb", "reps"])).contains("\n    freeze: "));
-    let unknown = weft(&["list", "lb", "plb"]);
+    let unknown = weft(&["list", "lb", "conga"]);
     assert_eq!((unknown.status.code(), stdout(&unknown)), (Some(2), ""));
-    let expected = "weft: no 'plb' in this list; expected one of: ";
+    let expected = "weft: no 'conga' in this list; expected one of: ";
     assert!(stderr(&unknown).starts_with(expected) && stderr(&unknown).contains("bitmap, "));
     assert_eq!(weft(&["list", "colours"]).status.code(), Some(2));
 }

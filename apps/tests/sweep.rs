@@ -413,8 +413,8 @@ fn unfinished_flows_are_results() {
 fn invalid_options_are_refused_before_any_run_starts() {
     let cases = [
         (
-            "[run]\nworkload = 'permutation'\n[vary]\nlb = ['mixed',\n'plb']\n",
-            "s.toml:5: --lb: unknown load balancer 'plb'",
+            "[run]\nworkload = 'permutation'\n[vary]\nlb = ['mixed',\n'conga']\n",
+            "s.toml:5: --lb: unknown load balancer 'conga'",
         ),
         (
             "[run]\nworkload = 'permutation'\nhosts = 8\nhostz = 9\n",

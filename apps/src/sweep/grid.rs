@@ -335,11 +335,11 @@ mod tests {
     #[test]
     fn an_error_in_a_run_names_the_line_of_the_option() {
         let refused = |text: &str, index| check(&grid(text), index).unwrap_err().to_string();
-        let lb = "[run]\nworkload = 'permutation'\n[vary]\nlb = [\n'mixed',\n'plb']\nseed = [1, 2]\n";
+        let lb = "[run]\nworkload = 'permutation'\n[vary]\nlb = [\n'mixed',\n'conga']\nseed = [1, 2]\n";
         assert!(check(&grid(lb), 1).is_ok());
         let message = refused(lb, 3);
-        assert!(message.starts_with("s.toml:6: --lb: unknown load balancer 'plb'"), "{message}");
-        assert!(message.ends_with(" (run 4 of 4: lb=plb seed=2)"), "{message}");
+        assert!(message.starts_with("s.toml:6: --lb: unknown load balancer 'conga'"), "{message}");
+        assert!(message.ends_with(" (run 4 of 4: lb=conga seed=2)"), "{message}");
 
         let set = "[run]\nworkload = 'permutation'\ncc = 'nscc'\n[vary]\ncc-set = ['gamma=0.5', 'speed=1']\n";
         assert!(
