@@ -25,7 +25,7 @@ pub use endpoint::{
 };
 pub use version::{Version, version};
 
-pub use weft_stack::buffer::{MAX_MESSAGE, OwnedBytes};
+pub use weft_stack::buffer::{MAX_MESSAGE, OwnedBytes, Split};
 /// Congestion control: the traits, and the registry of algorithms by name.
 pub use weft_stack::cc;
 pub use weft_stack::fep::{
@@ -33,8 +33,10 @@ pub use weft_stack::fep::{
     Resource, SendError, TrafficClass, Unreachable, Windows,
 };
 pub use weft_stack::packet::Addr;
-pub use weft_stack::ses::{Matching, Source};
+pub use weft_stack::ses::{Claim, Matching, Source, Waiting};
 pub use weft_stack::wire::ethernet::{MacAddr, VlanTag};
 pub use weft_stack::wire::pds::DeliveryMode;
+/// What becomes of a message that is found.
+pub use weft_stack::worker::session::Found;
 pub use weft_stack::worker::{Checksum, Idle, IpPrefix};
 pub use weft_stack::{Rate, Span, Time};

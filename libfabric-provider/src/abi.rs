@@ -13,7 +13,7 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::{AsFd, AsRawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use weft::MAX_MESSAGE;
+use weft::{MAX_MESSAGE, Split};
 
 use crate::error::FiError;
 use crate::sys;
@@ -161,13 +161,23 @@ impl AppRoom {
     /// # Safety
     /// There are `len` bytes at `begin`, which nobody reads or changes until this is dropped.
     pub(crate) unsafe fn new(begin: *mut c_void, len: usize) -> AppRoom {
-        let begin = if len == 0 { std::ptr::dangling_mut() } else { begin.cast() };
+        let begin = if begin.is_null() { std::ptr::dangling_mut() } else { begin.cast() };
         AppRoom { begin, len }
     }
 
     /// Where it is, as completions say it.
     pub(crate) fn address(&self) -> usize {
         self.begin.addr()
+    }
+}
+
+impl Split for AppRoom {
+    fn split_to(&mut self, at: usize) -> AppRoom {
+        let at = at.min(self.len);
+        let first = AppRoom { begin: self.begin, len: at };
+        // Within the bytes, or just behind them.
+        (self.begin, self.len) = (self.begin.wrapping_add(at), self.len - at);
+        first
     }
 }
 

@@ -7,7 +7,7 @@ use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
-use weft::{Endpoint, Matching};
+use weft::{Endpoint, Found, Matching};
 
 use crate::abi::{self, AppBytes, AppRoom, Head, Object};
 use crate::av::AvObject;
@@ -19,7 +19,9 @@ use crate::error::{FiError, lock};
 use crate::info::{self, RECEIVE_FLAGS, SEND_FLAGS};
 use crate::keeper::Keeper;
 use crate::params::Params;
-use crate::rdm::{Binding, Caps, DEPTH, INJECT_SIZE, Incoming, Outgoing, OutgoingBytes, Rdm, Room, Wanted};
+use crate::rdm::{
+    Binding, Caps, DEPTH, INJECT_SIZE, Incoming, Outgoing, OutgoingBytes, Peek, Rdm, Room, Wanted, Which,
+};
 use crate::refused::Refused;
 use crate::sys::{self, fi_addr_t};
 
@@ -363,9 +365,10 @@ extern "C" fn getopt(
 ) -> c_int {
     abi::answer(|| {
         // SAFETY: it is an endpoint of this provider's.
-        let _: &EndpointObject = unsafe { abi::object(fid)? };
+        let object: &EndpointObject = unsafe { abi::object(fid)? };
         let size = match (level as u32, name as u32) {
             (sys::FI_OPT_ENDPOINT, sys::FI_OPT_TX_SIZE | sys::FI_OPT_RX_SIZE) => DEPTH,
+            (sys::FI_OPT_ENDPOINT, sys::FI_OPT_MIN_MULTI_RECV) => object.rdm.least()? as usize,
             // There is no data of connection requests.
             (sys::FI_OPT_ENDPOINT, sys::FI_OPT_CM_DATA_SIZE) => 0,
             _ => return Err(FiError::NO_OPTION),
@@ -381,9 +384,21 @@ extern "C" fn getopt(
     })
 }
 
-/// There are no options to set yet.
-extern "C" fn setopt(_: sys::fid_t, _: c_int, _: c_int, _: *const c_void, _: usize) -> c_int {
-    -sys::FI_ENOPROTOOPT
+extern "C" fn setopt(fid: sys::fid_t, level: c_int, name: c_int, value: *const c_void, len: usize) -> c_int {
+    abi::answer(|| {
+        // SAFETY: it is an endpoint of this provider's.
+        let object: &EndpointObject = unsafe { abi::object(fid)? };
+        if (level as u32, name as u32) != (sys::FI_OPT_ENDPOINT, sys::FI_OPT_MIN_MULTI_RECV) {
+            return Err(FiError::NO_OPTION);
+        }
+        if value.is_null() || len != size_of::<usize>() {
+            return Err(FiError::INVALID);
+        }
+        // SAFETY: there are so many bytes. Applications may give any address.
+        let least = unsafe { value.cast::<usize>().read_unaligned() };
+        let least = u32::try_from(least).map_err(|_| FiError::INVALID)?;
+        object.rdm.set_least(least).map(|()| 0)
+    })
 }
 
 extern "C" fn rx_size_left(ep: *mut sys::fid_ep) -> isize {
@@ -482,6 +497,12 @@ unsafe fn outgoing(iov: &[sys::iovec], inject: bool) -> Result<OutgoingBytes, Fi
     })
 }
 
+/// Flags of receives that have to do with messages that wait: at most two of them.
+const CHOICE: u64 = sys::FI_PEEK | sys::FI_CLAIM | sys::FI_DISCARD;
+const PEEK_AND_CLAIM: u64 = sys::FI_PEEK | sys::FI_CLAIM;
+const PEEK_AND_DISCARD: u64 = sys::FI_PEEK | sys::FI_DISCARD;
+const CLAIM_AND_DISCARD: u64 = sys::FI_CLAIM | sys::FI_DISCARD;
+
 /// A receive as a call describes it.
 struct Receive {
     from: fi_addr_t,
@@ -497,14 +518,28 @@ impl Receive {
     unsafe fn post(self, ep: *mut sys::fid_ep, iov: &[sys::iovec]) -> Result<usize, FiError> {
         // SAFETY: as the caller promises.
         let object: &EndpointObject = unsafe { abi::object(ep)? };
-        let flags = self.flags.unwrap_or(object.receive_flags);
-        // Looking for messages, and taking or dropping what was found, is not there yet.
-        if flags & (sys::FI_PEEK | sys::FI_CLAIM | sys::FI_DISCARD | sys::FI_MULTI_RECV) != 0 {
-            return Err(FiError::NOT_THERE);
-        }
-        if flags & !(RECEIVE_FLAGS | sys::FI_MORE) != 0 {
+        // A default of receives for many messages is one of those without tags.
+        let default = match self.matching {
+            Matching::Untagged => object.receive_flags,
+            Matching::Tagged { .. } => object.receive_flags & !sys::FI_MULTI_RECV,
+        };
+        let flags = self.flags.unwrap_or(default);
+        if flags & !(RECEIVE_FLAGS | CHOICE | sys::FI_MORE) != 0 {
             return Err(FiError::BAD_FLAGS);
         }
+        let (from, matching, context, wanted) =
+            (self.from, self.matching, self.context.addr(), wanted(flags));
+        let peek = |found| object.rdm.peek(Peek { from, matching, found, context, wanted });
+        let which = match flags & (CHOICE | sys::FI_MULTI_RECV) {
+            0 => Which::First,
+            sys::FI_MULTI_RECV if matching == Matching::Untagged && iov.len() == 1 => Which::Many,
+            sys::FI_CLAIM => Which::Claimed,
+            sys::FI_PEEK => return peek(Found::Stays).map(|()| 0),
+            PEEK_AND_CLAIM => return peek(Found::IsClaimed).map(|()| 0),
+            PEEK_AND_DISCARD => return peek(Found::IsDiscarded).map(|()| 0),
+            CLAIM_AND_DISCARD => return object.rdm.discard(matching, context, wanted).map(|()| 0),
+            _ => return Err(FiError::BAD_FLAGS),
+        };
         if iov.iter().any(|at| at.iov_len > 0 && at.iov_base.is_null()) || abi::total(iov).is_none() {
             return Err(FiError::INVALID);
         }
@@ -514,8 +549,7 @@ impl Receive {
             [one] => Room::One(piece(one)),
             several => Room::Several(several.iter().map(piece).collect()),
         };
-        let (from, matching, context) = (self.from, self.matching, self.context.addr());
-        object.rdm.receive(Incoming { room, from, matching, context, wanted: wanted(flags) }).map(|()| 0)
+        object.rdm.receive(Incoming { room, from, matching, context, wanted, which }).map(|()| 0)
     }
 }
 

@@ -25,6 +25,7 @@ impl FiError {
     pub(crate) const NO_ADDRESS: FiError = FiError(sys::FI_EADDRNOTAVAIL);
     pub(crate) const NO_DATA: FiError = FiError(sys::FI_ENODATA);
     pub(crate) const NO_ENTRY: FiError = FiError(sys::FI_ENOENT);
+    pub(crate) const NO_MESSAGE: FiError = FiError(sys::FI_ENOMSG);
     pub(crate) const NO_OPTION: FiError = FiError(sys::FI_ENOPROTOOPT);
     pub(crate) const NO_MEMORY: FiError = FiError(sys::FI_ENOMEM);
     pub(crate) const NOT_THERE: FiError = FiError(sys::FI_ENOSYS);
@@ -51,6 +52,8 @@ impl From<&Error> for FiError {
             error if error.is_back_pressure() => sys::FI_EAGAIN,
             Error::Refused(CallError::TooLong) => sys::FI_EMSGSIZE,
             Error::Refused(CallError::NotOpen) => sys::FI_ENOTCONN,
+            // Its sender was lost in the middle of it.
+            Error::Refused(CallError::NotClaimed) => sys::FI_ECONNABORTED,
             Error::Refused(CallError::Unreachable { .. }) => sys::FI_EHOSTUNREACH,
             Error::Send(SendError::Cancelled) | Error::Receive(ReceiveError::Cancelled) => {
                 return FiError::CANCELED;

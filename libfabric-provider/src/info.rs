@@ -20,7 +20,9 @@ const DIRECTIONS: u64 = sys::FI_SEND | sys::FI_RECV;
 const ON_DEMAND: u64 = sys::FI_DIRECTED_RECV | sys::FI_SOURCE;
 /// What every endpoint does.
 const ALWAYS: u64 = sys::FI_LOCAL_COMM | sys::FI_REMOTE_COMM;
-const CAPS: u64 = PRIMARY | DIRECTIONS | ON_DEMAND | ALWAYS;
+/// What every endpoint that receives messages does.
+const RECEIVING: u64 = sys::FI_MULTI_RECV;
+const CAPS: u64 = PRIMARY | DIRECTIONS | ON_DEMAND | RECEIVING | ALWAYS;
 
 /// Flags of messages that are sent. A message is complete when it was delivered, so that all levels below are as well.
 pub(crate) const SEND_FLAGS: u64 = sys::FI_COMPLETION
@@ -29,7 +31,7 @@ pub(crate) const SEND_FLAGS: u64 = sys::FI_COMPLETION
     | sys::FI_TRANSMIT_COMPLETE
     | sys::FI_DELIVERY_COMPLETE;
 /// Flags of receives.
-pub(crate) const RECEIVE_FLAGS: u64 = sys::FI_COMPLETION;
+pub(crate) const RECEIVE_FLAGS: u64 = sys::FI_COMPLETION | sys::FI_MULTI_RECV;
 
 /// A protocol of weft's own among those of providers: "weft".
 const PROTOCOL: u32 = sys::FI_PROV_SPECIFIC as u32 | 0x7765_6674;
@@ -182,7 +184,7 @@ impl Answer {
             answer.narrow(hints, params)?;
         }
         let directed = |direction| answer.caps & !(DIRECTIONS | ALWAYS) | direction;
-        answer.transmit.caps = directed(sys::FI_SEND) & !ON_DEMAND;
+        answer.transmit.caps = directed(sys::FI_SEND) & !(ON_DEMAND | RECEIVING);
         answer.receive.caps = directed(sys::FI_RECV);
         Ok(answer)
     }
@@ -373,7 +375,9 @@ fn caps(wanted: u64) -> Result<u64, FiError> {
     let kinds = if wanted & PRIMARY == 0 { PRIMARY } else { wanted & PRIMARY };
     let directions = if wanted & DIRECTIONS == 0 { DIRECTIONS } else { wanted & DIRECTIONS };
     let on_demand = if wanted == 0 { ON_DEMAND } else { wanted & ON_DEMAND };
-    Ok(kinds | directions | on_demand | ALWAYS)
+    let receiving = if directions & sys::FI_RECV != 0 && kinds & sys::FI_MSG != 0 { RECEIVING } else { 0 };
+    demand(wanted & RECEIVING & !receiving == 0, "receives for many messages without any messages")?;
+    Ok(kinds | directions | on_demand | receiving | ALWAYS)
 }
 
 /// The addresses of this host that suit, on the interface `domain` if there is a choice, and as the environment says.
@@ -494,7 +498,9 @@ mod tests {
         assert_eq!(caps(sys::FI_TAGGED), Ok(tagged));
         assert_eq!(caps(sys::FI_TAGGED | sys::FI_SOURCE), Ok(tagged | sys::FI_SOURCE));
         assert_eq!(caps(sys::FI_MSG | sys::FI_SEND), Ok(sys::FI_MSG | sys::FI_SEND | ALWAYS));
-        for missing in [sys::FI_RMA, sys::FI_ATOMIC, sys::FI_HMEM, sys::FI_MULTI_RECV, sys::FI_COLLECTIVE] {
+        assert_eq!(caps(sys::FI_MSG), Ok(sys::FI_MSG | DIRECTIONS | RECEIVING | ALWAYS));
+        assert_eq!(caps(sys::FI_TAGGED | sys::FI_MULTI_RECV), Err(FiError::NO_DATA), "messages without tags");
+        for missing in [sys::FI_RMA, sys::FI_ATOMIC, sys::FI_HMEM, sys::FI_COLLECTIVE] {
             assert_eq!(caps(sys::FI_MSG | missing), Err(FiError::NO_DATA));
         }
     }

@@ -3,8 +3,12 @@
 //! There is one connection for each peer, so that its messages meet receives in the order in which they were sent
 //! (FI_ORDER_SAS). It is opened by the first message, and again after it was closed.
 
+mod waiting;
+
+pub(crate) use self::waiting::Peek;
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,6 +22,7 @@ use weft::{
     ReceiveBuffer, ReceiveError, ReceiveOptions, SendError, SendOptions, Source,
 };
 
+use self::waiting::Claimed;
 use crate::abi::{AppBytes, AppRoom};
 use crate::addresses::Addresses;
 use crate::counter::Counter;
@@ -32,6 +37,9 @@ pub(crate) const INJECT_SIZE: usize = MAX_COPY;
 pub(crate) const DEPTH: usize = 4096;
 /// Completions that one call takes from the endpoint, so that it ends while messages keep arriving.
 const BATCH: usize = 256;
+/// Bytes that a receive for many messages has left at least while it goes on, unless the application sets it
+/// (FI_OPT_MIN_MULTI_RECV).
+const LEAST: NonZeroU32 = NonZeroU32::new(64).expect("not 0");
 /// How long an endpoint that is closed may take to deliver what was sent, and to answer its peers.
 const LINGER: Duration = Duration::from_secs(1);
 /// The bit of the header data that says that the low 32 bits are the sender's.
@@ -74,6 +82,7 @@ pub(crate) struct Incoming {
     pub(crate) matching: Matching,
     pub(crate) context: usize,
     pub(crate) wanted: Wanted,
+    pub(crate) which: Which,
 }
 
 /// Where a message is received.
@@ -81,6 +90,17 @@ pub(crate) enum Room {
     One(AppRoom),
     /// One piece after the other.
     Several(Vec<AppRoom>),
+}
+
+/// Which messages a receive gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Which {
+    /// The first that matches.
+    First,
+    /// One after the other, until too little room is left.
+    Many,
+    /// The one that was claimed with the same context.
+    Claimed,
 }
 
 /// Which operations have an entry in their queue when they have succeeded. Those that fail always have one.
@@ -112,6 +132,8 @@ struct Operation {
     /// The pieces of a receive that has more than one.
     pieces: Vec<Piece>,
     reported: bool,
+    /// Whether it receives many messages.
+    many: bool,
 }
 
 /// A piece of an application's memory that a message is copied to when it is complete.
@@ -181,6 +203,10 @@ struct State {
     sends: usize,
     receives: usize,
     peers: Peers,
+    /// Messages that were claimed, by the contexts of the calls that did.
+    claims: HashMap<usize, Claimed>,
+    /// Bytes that a receive for many messages has left at least while it goes on.
+    least: NonZeroU32,
 }
 
 /// What is known of the peers.
@@ -217,15 +243,7 @@ impl Rdm {
             Some(AnyPort::Udp(port)) => port.local(),
             _ => return Err(FiError::OTHER),
         };
-        let state = State {
-            endpoint: Some(endpoint),
-            bindings: Bindings::default(),
-            enabled: false,
-            operations: Slab::default(),
-            sends: 0,
-            receives: 0,
-            peers: Peers::default(),
-        };
+        let state = State::new(Some(endpoint));
         let (state, visits, attending) = (Mutex::new(state), AtomicU64::new(0), AtomicUsize::new(0));
         Ok(Rdm { caps, local, state, visits, attending })
     }
@@ -382,20 +400,26 @@ impl Rdm {
             // Peers that do not answer are no reason to stay.
             let _ = endpoint.shutdown(LINGER);
         }
-        *lock(&self.state)? = State {
-            endpoint: None,
+        *lock(&self.state)? = State::new(None);
+        Ok(())
+    }
+}
+
+impl State {
+    fn new(endpoint: Option<Endpoint>) -> State {
+        State {
+            endpoint,
             bindings: Bindings::default(),
             enabled: false,
             operations: Slab::default(),
             sends: 0,
             receives: 0,
             peers: Peers::default(),
-        };
-        Ok(())
+            claims: HashMap::new(),
+            least: LEAST,
+        }
     }
-}
 
-impl State {
     fn send(&mut self, message: Outgoing) -> Result<(), FiError> {
         let Outgoing { bytes, to, tag, data, context, wanted, .. } = message;
         let binding = self.ready(|bindings| &bindings.transmit)?;
@@ -409,6 +433,7 @@ impl State {
             flags: kind | sys::FI_SEND,
             buf: 0,
             pieces: Vec::new(),
+            many: false,
             reported: wanted.is_reported(binding.selective),
         };
         let peer = self.peer(to)?;
@@ -457,14 +482,14 @@ impl State {
     }
 
     fn receive(&mut self, receive: Incoming, directed: bool) -> Result<(), FiError> {
-        let Incoming { room, from, matching, context, wanted } = receive;
+        let Incoming { room, from, matching, context, wanted, which } = receive;
         let binding = self.ready(|bindings| &bindings.receive)?;
         if self.receives >= DEPTH || !binding.queue.has_room()? {
             return Err(FiError::AGAIN);
         }
         let kind = if matching == Matching::Untagged { sys::FI_MSG } else { sys::FI_TAGGED };
         let (buf, pieces, buffer) = match room {
-            Room::One(room) => (room.address(), Vec::new(), OwnedBytes::new(room)),
+            Room::One(room) => (room.address(), Vec::new(), OwnedBytes::divisible(room)),
             Room::Several(rooms) => {
                 let len = rooms.iter().map(|room| room.as_ref().len()).sum();
                 let buf = rooms.first().map_or(0, AppRoom::address);
@@ -478,9 +503,21 @@ impl State {
         }
         let reported = wanted.is_reported(binding.selective);
         let flags = kind | sys::FI_RECV;
-        let number = self.operations.insert(Operation { id: None, context, flags, buf, pieces, reported });
+        let claim = match which {
+            Which::Claimed => Some(self.claims.get(&context).ok_or(FiError::NO_ENTRY)?.claim),
+            Which::First | Which::Many => None,
+        };
+        let many = which == Which::Many;
+        let operation = Operation { id: None, context, flags, buf, pieces, reported, many };
+        let number = self.operations.insert(operation);
         let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
-        match endpoint.receive_with(buffer, options.context(number as u64)) {
+        let options = options.context(number as u64);
+        let posted = match claim {
+            Some(claim) => endpoint.receive_claimed(claim, buffer, number as u64),
+            None if many => endpoint.receive_many(buffer, self.least, options),
+            None => endpoint.receive_with(buffer, options),
+        };
+        match posted {
             Ok(id) => {
                 if let Some(operation) = self.operations.get_mut(number) {
                     operation.id = Some(id);
@@ -488,9 +525,20 @@ impl State {
                 self.receives += 1;
             }
             Err(refused) => {
-                self.operations.remove(number);
-                return Err(FiError::from(&refused.error));
+                let operation = self.operations.remove(number);
+                let error = FiError::from(&refused.error);
+                if claim.is_none() || error == FiError::AGAIN {
+                    return Err(error);
+                }
+                // Its sender was lost in the middle of the message: the receive ends at once.
+                let problem = Some(Problem { error, beyond: 0 });
+                let entry = operation.map(|operation| operation.entry(problem)).ok_or(FiError::OTHER)?;
+                let Bindings { receive, received, .. } = &self.bindings;
+                report(receive, received, reported, entry)?;
             }
+        }
+        if claim.is_some() {
+            self.claims.remove(&context);
         }
         Ok(())
     }
@@ -572,9 +620,11 @@ impl State {
                 let Bindings { transmit, sent, .. } = &self.bindings;
                 report(transmit, sent, operation.reported, entry)
             }
-            Completion::Received { context, source, tag, header_data, len, mut buffer, result, .. } => {
-                self.receives = self.receives.saturating_sub(1);
-                let Some(mut operation) = self.operations.remove(context as usize) else { return Ok(()) };
+            Completion::Received {
+                context, source, tag, header_data, len, mut buffer, more, result, ..
+            } => {
+                let number = context as usize;
+                let Some(operation) = self.operations.get_mut(number) else { return Ok(()) };
                 let room = buffer.len();
                 operation.scatter(&mut buffer, len as usize);
                 let problem = result.err().map(|error| Problem {
@@ -586,16 +636,31 @@ impl State {
                 });
                 let mut entry = operation.entry(problem);
                 entry.len = (len as usize).min(room);
-                entry.tag = tag.unwrap_or(0);
-                if header_data & HAS_DATA != 0 {
-                    entry.data = header_data & u64::from(u32::MAX);
-                    entry.flags |= sys::FI_REMOTE_CQ_DATA;
+                let mut reported = operation.reported;
+                if operation.many {
+                    if let Some(bytes) = buffer.as_slice() {
+                        entry.buf = bytes.as_ptr().addr();
+                    }
+                    if !more {
+                        entry.flags |= sys::FI_MULTI_RECV;
+                        // The application has to know that the buffer is its own again.
+                        reported = true;
+                    }
                 }
+                if !more {
+                    self.operations.remove(number);
+                    self.receives = self.receives.saturating_sub(1);
+                }
+                entry.take_envelope(tag, header_data);
                 if let (true, Some(source)) = (names_source, source) {
                     entry.source = self.number_of(source)?;
                 }
                 let Bindings { receive, received, .. } = &self.bindings;
-                report(receive, received, operation.reported, entry)
+                report(receive, received, reported, entry)
+            }
+            Completion::Peeked { context, message, claim, result, .. } => {
+                let found = result.map(|()| message).map_err(|error| FiError::from(&error));
+                self.end_peek(context as usize, found, claim, names_source)
             }
             Completion::Closed { connection, peer, result } => {
                 if self.peers.connections.get(&peer) == Some(&connection) {
@@ -607,6 +672,17 @@ impl State {
                 Ok(())
             }
             _ => Ok(()),
+        }
+    }
+}
+
+impl Entry {
+    /// Notes the tag of a message and the sender's data, if it has any.
+    fn take_envelope(&mut self, tag: Option<u64>, header_data: u64) {
+        self.tag = tag.unwrap_or(0);
+        if header_data & HAS_DATA != 0 {
+            self.data = header_data & u64::from(u32::MAX);
+            self.flags |= sys::FI_REMOTE_CQ_DATA;
         }
     }
 }

@@ -194,7 +194,13 @@ fn calls_that_make_no_sense_or_are_not_there_are_refused() {
         context: null_mut(),
         data: 0,
     };
-    assert_eq!(table!(a.ep, tagged.recvmsg(&message, sys::FI_PEEK)), no(sys::FI_ENOSYS));
+    assert_eq!(
+        table!(a.ep, tagged.recvmsg(&message, sys::FI_CLAIM)),
+        no(sys::FI_ENOENT),
+        "nothing was claimed"
+    );
+    let many = table!(a.ep, tagged.recvmsg(&message, sys::FI_MULTI_RECV));
+    assert_eq!(many, no(sys::FI_EBADFLAGS as i32), "many messages have no tags");
     assert_eq!(table!(a.ep, tagged.sendmsg(&message, sys::FI_FENCE)), no(sys::FI_EBADFLAGS as i32));
     let many = sys::fi_msg_tagged { iov_count: 9, ..message };
     assert_eq!(table!(a.ep, tagged.sendmsg(&many, 0)), no(sys::FI_EINVAL));

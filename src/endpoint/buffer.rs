@@ -139,17 +139,38 @@ impl ReceiveBuffer {
         }
     }
 
+    /// Whether it can be divided among messages. Parts of registered memory could not be freed by themselves.
+    pub(super) fn can_split(&self) -> bool {
+        match self {
+            ReceiveBuffer::BytesMut(_) => true,
+            ReceiveBuffer::Owned(bytes) => bytes.can_split(),
+            ReceiveBuffer::Vec(_) | ReceiveBuffer::Memory(_) => false,
+        }
+    }
+
+    /// Splits the first `at` bytes off, or all if there are fewer; nothing if it cannot be split.
+    pub(super) fn split_to(&mut self, at: usize) -> ReceiveBuffer {
+        let at = at.min(self.len());
+        match self {
+            ReceiveBuffer::BytesMut(bytes) => bytes.split_to(at).into(),
+            ReceiveBuffer::Owned(bytes) => {
+                bytes.split_to(at).map_or_else(|| Vec::new().into(), ReceiveBuffer::Owned)
+            }
+            ReceiveBuffer::Vec(_) | ReceiveBuffer::Memory(_) => Vec::new().into(),
+        }
+    }
+
     pub(super) fn memory(&self) -> Option<&MemorySlice> {
         if let ReceiveBuffer::Memory(slice) = self { Some(slice) } else { None }
     }
 
-    /// Puts the beginning of `from` into the first `len` bytes.
-    pub(super) fn copy_from(&mut self, from: &MemorySlice, len: u32) {
+    /// Puts what is in `from` from `offset` on into the first `len` bytes.
+    pub(super) fn copy_from(&mut self, from: &MemorySlice, offset: u32, len: u32) {
         let len = (len as usize).min(self.len());
         match self {
-            ReceiveBuffer::BytesMut(bytes) => from.read(0, &mut bytes[..len]),
-            ReceiveBuffer::Vec(bytes) => from.read(0, &mut bytes[..len]),
-            ReceiveBuffer::Owned(bytes) => from.read(0, &mut bytes.as_mut_slice()[..len]),
+            ReceiveBuffer::BytesMut(bytes) => from.read(offset, &mut bytes[..len]),
+            ReceiveBuffer::Vec(bytes) => from.read(offset, &mut bytes[..len]),
+            ReceiveBuffer::Owned(bytes) => from.read(offset, &mut bytes.as_mut_slice()[..len]),
             ReceiveBuffer::Memory(_) => 0,
         };
     }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use weft_stack::fep::{self, SendId};
 use weft_stack::packet::Addr;
-use weft_stack::ses::{Matching, ReceiveId, Source};
+use weft_stack::ses::{Claim, Matching, ReceiveId, Source, Waiting};
 use weft_stack::table::Key;
 
 use super::Error;
@@ -28,6 +28,8 @@ pub struct OperationId(pub(super) OperationName);
 pub(super) enum OperationName {
     Send(SendId),
     Receive(ReceiveId),
+    /// A look at waiting messages, which has ended already.
+    Peek,
     Session(Key),
 }
 
@@ -148,9 +150,25 @@ pub enum Completion {
         header_data: u64,
         /// The length of the message, bytes; the buffer holds its beginning if that is shorter.
         len: u32,
-        /// The buffer that it was posted with, as long as it was; the message is its first `len` bytes.
+        /// The buffer that it was posted with, as long as it was; the message is its first `len` bytes. Of a receive for many
+        /// messages, the part that this one got.
         buffer: ReceiveBuffer,
+        /// Whether the receive goes on: it is one for many messages, and has not ended.
+        more: bool,
         /// Whether the buffer holds a whole message.
+        result: Result<(), Error>,
+    },
+    /// Messages that wait were looked at.
+    Peeked {
+        /// The operation.
+        operation: OperationId,
+        /// The context that it was posted with.
+        context: u64,
+        /// The first message that waits for a receive like this, if there is one.
+        message: Option<Waiting>,
+        /// The message's claim, if it was claimed.
+        claim: Option<Claim>,
+        /// Whether the messages could be looked at.
         result: Result<(), Error>,
     },
     /// A connection is closed, or could not be opened. Its name is dead, and all its messages have completed.

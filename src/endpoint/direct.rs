@@ -1,6 +1,7 @@
 //! The worker in the caller's thread: it turns when the caller polls or waits.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
@@ -10,7 +11,8 @@ use weft_stack::event::Counters;
 use weft_stack::fep::{self, CallError, ConnectOptions, Receive, Send, Unreachable};
 use weft_stack::packet::Addr;
 use weft_stack::port::Port;
-use weft_stack::worker::session::{HeldConnections, Settled};
+use weft_stack::ses::Claim;
+use weft_stack::worker::session::{Found, HeldConnections, Settled};
 use weft_stack::worker::{HostAddr, TurnResult, Worker};
 
 use super::buffer::{Boxes, ReceiveBuffer, SendBuffer};
@@ -195,6 +197,60 @@ impl Direct {
         }
     }
 
+    pub(super) fn receive_many(
+        &mut self,
+        buffer: ReceiveBuffer,
+        least: NonZeroU32,
+        options: ReceiveOptions,
+    ) -> Result<OperationId, PostError<ReceiveBuffer>> {
+        let ReceiveOptions { matching, from, context } = options;
+        if !buffer.can_split() {
+            return Err(PostError { error: CallError::NotDivisible.into(), buffer });
+        }
+        let buffer = self.boxes.lend_to_receive(buffer);
+        let receive = Receive { buffer, from, matching, context };
+        match self.worker.fep_mut().post_receive_many_of(self.process, receive, least) {
+            Ok(id) => Ok(OperationId(OperationName::Receive(id))),
+            Err(refused) => Err(self.refused_receive(refused)),
+        }
+    }
+
+    pub(super) fn peek(&mut self, options: ReceiveOptions, found: Found) -> Result<OperationId, Error> {
+        let ReceiveOptions { matching, from, context } = options;
+        let (fep, process) = (self.worker.fep_mut(), self.process);
+        let (message, claim) = match found {
+            Found::Stays => (fep.peek(process, from, matching)?, None),
+            Found::IsClaimed | Found::IsDiscarded => match fep.claim(process, from, matching)? {
+                Some((claim, message)) => (Some(message), Some(claim)),
+                None => (None, None),
+            },
+        };
+        let claim = match (found, claim) {
+            (Found::IsDiscarded, Some(claim)) => fep.discard(process, claim).map(|()| None)?,
+            (_, claim) => claim,
+        };
+        let operation = OperationId(OperationName::Peek);
+        self.ready.push_back(Completion::Peeked { operation, context, message, claim, result: Ok(()) });
+        Ok(operation)
+    }
+
+    pub(super) fn receive_claimed(
+        &mut self,
+        claim: Claim,
+        buffer: ReceiveBuffer,
+        context: u64,
+    ) -> Result<OperationId, PostError<ReceiveBuffer>> {
+        let buffer = self.boxes.lend_to_receive(buffer);
+        match self.worker.fep_mut().receive_claimed(self.process, claim, buffer, context) {
+            Ok(id) => Ok(OperationId(OperationName::Receive(id))),
+            Err(refused) => Err(self.refused_receive(refused)),
+        }
+    }
+
+    pub(super) fn discard(&mut self, claim: Claim) -> Result<(), Error> {
+        Ok(self.worker.fep_mut().discard(self.process, claim)?)
+    }
+
     #[cold]
     #[inline(never)]
     fn refused_receive(&mut self, refused: fep::PostError) -> PostError<ReceiveBuffer> {
@@ -206,7 +262,7 @@ impl Direct {
         let cancelled = match operation.0 {
             OperationName::Send(id) => self.worker.fep_mut().cancel_send(id),
             OperationName::Receive(id) => self.worker.fep_mut().cancel_receive(id),
-            OperationName::Session(_) => return Err(Error::Completed),
+            OperationName::Peek | OperationName::Session(_) => return Err(Error::Completed),
         };
         match cancelled {
             // Its completion tells how it went.
@@ -364,6 +420,7 @@ impl Direct {
                 header_data,
                 len,
                 buffer: Buffer::Region(slice),
+                more: false,
                 result: Ok(()),
             } => Some(Completion::Received {
                 operation: OperationId(OperationName::Receive(id)),
@@ -373,6 +430,7 @@ impl Direct {
                 header_data,
                 len,
                 buffer: ReceiveBuffer::Memory(MemorySlice::from_region_slice(slice)),
+                more: false,
                 result: Ok(()),
             }),
             other => self.other(other),
@@ -401,18 +459,27 @@ impl Direct {
                 retransmissions,
                 result: result.map_err(Error::from),
             },
-            fep::Completion::Received { id, context, source, tag, header_data, len, buffer, result } => {
-                Completion::Received {
-                    operation: OperationId(OperationName::Receive(id)),
-                    context,
-                    source,
-                    tag,
-                    header_data,
-                    len,
-                    buffer: self.boxes.take_received(buffer),
-                    result: result.map_err(Error::from),
-                }
-            }
+            fep::Completion::Received {
+                id,
+                context,
+                source,
+                tag,
+                header_data,
+                len,
+                buffer,
+                more,
+                result,
+            } => Completion::Received {
+                operation: OperationId(OperationName::Receive(id)),
+                context,
+                source,
+                tag,
+                header_data,
+                len,
+                buffer: self.boxes.take_received(buffer),
+                more,
+                result: result.map_err(Error::from),
+            },
             fep::Completion::Closed { id, peer, result } => {
                 self.connections.remove(&id);
                 self.held.remove(peer, id);

@@ -12,12 +12,15 @@ mod setup;
 mod thread;
 mod zone;
 
+use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use weft_stack::cc::{CcSnapshot, Time};
 use weft_stack::fep::ConnectOptions;
 use weft_stack::packet::Addr;
+use weft_stack::ses::Claim;
+use weft_stack::worker::session::Found;
 use weft_stack::worker::{TurnResult, Worker};
 
 use self::completion::ConnectionName;
@@ -234,6 +237,55 @@ impl Endpoint {
         options: ReceiveOptions,
     ) -> Result<OperationId, PostError<ReceiveBuffer>> {
         each!(self, inner => inner.receive(buffer.into(), options))
+    }
+
+    /// Makes room for many messages: each gets the beginning of what is left of the buffer, as many bytes as it has, until
+    /// fewer than `least` bytes are left. A message that is longer than what is left gets all of it, and is truncated.
+    /// [`Completion::Received`] brings each, with its part of the buffer; that which says that there are no more comes when
+    /// all messages that have met the receive have ended.
+    ///
+    /// # Errors
+    /// As [`Endpoint::receive_with`]; [`CallError::NotDivisible`](weft_stack::fep::CallError::NotDivisible) unless the buffer is a
+    /// `BytesMut`, or an [`OwnedBytes::divisible`](weft_stack::buffer::OwnedBytes::divisible).
+    pub fn receive_many(
+        &mut self,
+        buffer: impl Into<ReceiveBuffer>,
+        least: NonZeroU32,
+        options: ReceiveOptions,
+    ) -> Result<OperationId, PostError<ReceiveBuffer>> {
+        each!(self, inner => inner.receive_many(buffer.into(), least, options))
+    }
+
+    /// Looks for a message that waits for a receive like this, and says in [`Completion::Peeked`] whether there is one. A
+    /// message waits once its first packet is here and those of all messages before it on their connection.
+    ///
+    /// # Errors
+    /// Back-pressure, or the worker is gone.
+    pub fn peek(&mut self, options: ReceiveOptions, found: Found) -> Result<OperationId, Error> {
+        each!(self, inner => inner.peek(options, found))
+    }
+
+    /// Receives a message that was claimed by [`Endpoint::peek`]. [`Completion::Received`] brings it, with `context`.
+    ///
+    /// # Errors
+    /// As [`Endpoint::receive_with`]; [`CallError::NotClaimed`](weft_stack::fep::CallError::NotClaimed) if the message is not there
+    /// any more.
+    pub fn receive_claimed(
+        &mut self,
+        claim: Claim,
+        buffer: impl Into<ReceiveBuffer>,
+        context: u64,
+    ) -> Result<OperationId, PostError<ReceiveBuffer>> {
+        each!(self, inner => inner.receive_claimed(claim, buffer.into(), context))
+    }
+
+    /// Drops a message that was claimed by [`Endpoint::peek`]. Its sender hears that it was delivered.
+    ///
+    /// # Errors
+    /// [`CallError::NotClaimed`](weft_stack::fep::CallError::NotClaimed) if it is not there any more, back-pressure, or the worker is
+    /// gone.
+    pub fn discard(&mut self, claim: Claim) -> Result<(), Error> {
+        each!(self, inner => inner.discard(claim))
     }
 
     /// Asks for an operation to be cancelled. Its completion tells whether it was: with

@@ -1,17 +1,19 @@
 //! The worker in another thread or process, reached through a session.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use weft_stack::buffer::MAX_MESSAGE;
 use weft_stack::fep::{CallError, ConnectOptions};
 use weft_stack::packet::Addr;
-use weft_stack::ses::Source;
+use weft_stack::ses::{Claim, Source, Waiting};
 use weft_stack::table::{Key, Table};
 use weft_stack::worker::Idle;
 use weft_stack::worker::session::{
-    Client, ClientError, ConnectionHandle, DescriptorError, Event, Extent, OperationHandle, Report, Request,
+    Client, ClientError, ConnectionHandle, DescriptorError, Event, Extent, Found, OperationHandle, Report,
+    Request,
 };
 
 use super::buffer::{ReceiveBuffer, SendBuffer};
@@ -57,7 +59,11 @@ impl Posted {
     }
 
     fn is_receive(&self) -> bool {
-        matches!(self.buffer, Lent::Receive(..))
+        matches!(self.buffer, Lent::Receive(..) | Lent::Many(..))
+    }
+
+    fn is_peek(&self) -> bool {
+        matches!(self.buffer, Lent::Peek)
     }
 
     fn is_request(&self) -> bool {
@@ -69,8 +75,44 @@ impl Posted {
 enum Lent {
     Send(SendBuffer, Option<MemorySlice>),
     Receive(ReceiveBuffer, Option<MemorySlice>),
+    /// A receive for many messages.
+    Many(Pieces, Option<MemorySlice>),
+    /// A look at messages that wait has none.
+    Peek,
     /// A request for a peer has none.
     Nothing,
+}
+
+/// What no message of a receive for many has got, as far as it was reported.
+struct Pieces {
+    /// Where each begins in the buffer, in order. Messages end in another order than the one they begin in.
+    all: Vec<(u32, ReceiveBuffer)>,
+}
+
+impl Pieces {
+    fn new(buffer: ReceiveBuffer) -> Pieces {
+        Pieces { all: vec![(0, buffer)] }
+    }
+
+    /// Takes out the part of a message of `len` bytes at `offset`: as much of it as there is.
+    fn take(&mut self, offset: u32, len: u32) -> ReceiveBuffer {
+        let Some(at) = self.all.iter().rposition(|(begin, _)| *begin <= offset) else {
+            return Vec::new().into();
+        };
+        let (begin, piece) = &mut self.all[at];
+        let before = (*begin, piece.split_to((offset - *begin) as usize));
+        let part = piece.split_to(len as usize);
+        *begin = offset.saturating_add(part.len() as u32);
+        if !before.1.is_empty() {
+            self.all.insert(at, before);
+        }
+        part
+    }
+
+    /// All that is left behind the last message; or the buffer as it was.
+    fn rest(mut self) -> ReceiveBuffer {
+        self.all.pop().map_or_else(|| Vec::new().into(), |(_, rest)| rest)
+    }
 }
 
 /// A connection that has not closed.
@@ -80,12 +122,15 @@ struct Open {
     peer: Addr,
 }
 
-/// The message that a receive has brought.
+/// The message that a receive has brought; none unless there is a source.
+#[derive(Default)]
 struct Arrival {
     source: Option<Source>,
     tag: Option<u64>,
     header_data: u64,
     len: u32,
+    offset: u32,
+    more: bool,
 }
 
 impl Remote {
@@ -222,14 +267,80 @@ impl Remote {
         let key =
             self.operations.insert(Posted { handle: None, context, buffer: Lent::Receive(buffer, part) });
         let submitted = self.client.receive(extent, from, matching, word(key));
-        match self.submitted(key, submitted) {
+        self.submitted_receive(key, submitted)
+    }
+
+    #[inline]
+    fn submitted_receive(
+        &mut self,
+        key: Key,
+        outcome: Result<OperationHandle, ClientError>,
+    ) -> Result<OperationId, PostError<ReceiveBuffer>> {
+        match self.submitted(key, outcome) {
             Ok(operation) => Ok(operation),
             Err((error, Lent::Receive(buffer, part))) => {
                 self.give_back(part);
                 Err(PostError { error, buffer })
             }
+            Err((error, Lent::Many(pieces, part))) => {
+                self.give_back(part);
+                Err(PostError { error, buffer: pieces.rest() })
+            }
             Err((error, _)) => Err(PostError { error, buffer: Vec::new().into() }),
         }
+    }
+
+    pub(super) fn receive_many(
+        &mut self,
+        buffer: ReceiveBuffer,
+        least: NonZeroU32,
+        options: ReceiveOptions,
+    ) -> Result<OperationId, PostError<ReceiveBuffer>> {
+        // Messages are copied to their parts, which are split off one after the other. Vectors cannot be split, and parts of
+        // registered memory could not be freed by themselves.
+        if !buffer.can_split() {
+            return Err(PostError { error: CallError::NotDivisible.into(), buffer });
+        }
+        let part = match self.check().and_then(|()| self.room_for(&buffer)) {
+            Ok(part) => part,
+            Err(error) => return Err(PostError { error, buffer }),
+        };
+        let ReceiveOptions { matching, from, context } = options;
+        let extent = extent(part.as_ref());
+        let lent = Lent::Many(Pieces::new(buffer), part);
+        let key = self.operations.insert(Posted { handle: None, context, buffer: lent });
+        let submitted = self.client.receive_many(extent, from, matching, least, word(key));
+        self.submitted_receive(key, submitted)
+    }
+
+    pub(super) fn peek(&mut self, options: ReceiveOptions, found: Found) -> Result<OperationId, Error> {
+        self.check()?;
+        let ReceiveOptions { matching, from, context } = options;
+        let key = self.operations.insert(Posted { handle: None, context, buffer: Lent::Peek });
+        let submitted = self.client.peek(from, matching, found, word(key));
+        self.submitted(key, submitted).map_err(|(error, _)| error)
+    }
+
+    pub(super) fn receive_claimed(
+        &mut self,
+        claim: Claim,
+        buffer: ReceiveBuffer,
+        context: u64,
+    ) -> Result<OperationId, PostError<ReceiveBuffer>> {
+        let part = match self.check().and_then(|()| self.room_for(&buffer)) {
+            Ok(part) => part,
+            Err(error) => return Err(PostError { error, buffer }),
+        };
+        let extent = extent(part.as_ref().or(buffer.memory()));
+        let key =
+            self.operations.insert(Posted { handle: None, context, buffer: Lent::Receive(buffer, part) });
+        let submitted = self.client.receive_claimed(extent, claim, word(key));
+        self.submitted_receive(key, submitted)
+    }
+
+    pub(super) fn discard(&mut self, claim: Claim) -> Result<(), Error> {
+        self.check()?;
+        Ok(self.client.discard(claim)?)
     }
 
     pub(super) fn cancel(&mut self, operation: OperationId) -> Result<(), Error> {
@@ -414,10 +525,14 @@ impl Remote {
             Report::Sent { retransmissions, result, .. } if self.is(key, Posted::is_send) => {
                 self.sent(key, retransmissions, result.map_err(Error::from))
             }
-            Report::Received { source, tag, header_data, len, result, .. }
+            Report::Received { source, tag, header_data, len, offset, more, result, .. }
                 if self.is(key, Posted::is_receive) =>
             {
-                self.received(key, Arrival { source, tag, header_data, len }, result.map_err(Error::from))
+                let arrival = Arrival { source, tag, header_data, len, offset, more };
+                self.received(key, arrival, result.map_err(Error::from))
+            }
+            Report::Peeked { message, claim, .. } if self.is(key, Posted::is_peek) => {
+                self.peeked(key, message, claim, Ok(()))
             }
             Report::Closed { result, .. } => self.closed(key, result.map_err(Error::from)),
             Report::Peer { addr, .. } if self.is(key, Posted::is_request) => {
@@ -429,6 +544,7 @@ impl Remote {
             // Of another kind than the operation, whose buffer must not be lost with it.
             Report::Sent { operation, .. }
             | Report::Received { operation, .. }
+            | Report::Peeked { operation, .. }
             | Report::Peer { operation, .. } => {
                 let why = DescriptorError::Value("the number of an operation of this kind", operation.into());
                 self.end(Error::Broken(ClientError::Nonsense(why)));
@@ -446,9 +562,11 @@ impl Remote {
     fn refused(&mut self, key: Key, request: Request, error: Error) -> Option<Completion> {
         match request {
             Request::Connect => self.closed(key, Err(error)),
-            Request::Send | Request::Receive | Request::Peer => self.fail(key, error),
-            // Of operations and connections that have ended, which their completions tell.
-            Request::Cancel | Request::Close | Request::Abort | Request::Unknown => None,
+            Request::Send | Request::Receive | Request::Peer | Request::Peek | Request::ReceiveClaimed => {
+                self.fail(key, error)
+            }
+            // Of operations and connections that have ended, which their completions tell; and of messages that are gone.
+            Request::Cancel | Request::Close | Request::Abort | Request::Discard | Request::Unknown => None,
         }
     }
 
@@ -457,9 +575,8 @@ impl Remote {
     fn fail(&mut self, key: Key, error: Error) -> Option<Completion> {
         match self.operations.get(key)?.buffer {
             Lent::Send(..) => self.sent(key, 0, Err(error)),
-            Lent::Receive(..) => {
-                self.received(key, Arrival { source: None, tag: None, header_data: 0, len: 0 }, Err(error))
-            }
+            Lent::Receive(..) | Lent::Many(..) => self.received(key, Arrival::default(), Err(error)),
+            Lent::Peek => self.peeked(key, None, None, Err(error)),
             Lent::Nothing => {
                 self.operations.remove(key);
                 self.entered = Some((key, Err(error)));
@@ -477,17 +594,57 @@ impl Remote {
     }
 
     fn received(&mut self, key: Key, arrival: Arrival, result: Result<(), Error>) -> Option<Completion> {
+        if let Lent::Many(..) = self.operations.get(key)?.buffer {
+            return self.received_one_of_many(key, arrival, result);
+        }
         let Posted { context, buffer: Lent::Receive(mut buffer, part), .. } = self.operations.remove(key)?
         else {
             return None;
         };
-        let Arrival { source, tag, header_data, len } = arrival;
+        let Arrival { source, tag, header_data, len, .. } = arrival;
         if let Some(part) = &part {
-            buffer.copy_from(part, len);
+            buffer.copy_from(part, 0, len);
         }
         self.give_back(part);
-        let operation = operation_id(key);
-        Some(Completion::Received { operation, context, source, tag, header_data, len, buffer, result })
+        let (operation, more) = (operation_id(key), false);
+        Some(Completion::Received { operation, context, source, tag, header_data, len, buffer, more, result })
+    }
+
+    #[cold]
+    fn received_one_of_many(
+        &mut self,
+        key: Key,
+        arrival: Arrival,
+        result: Result<(), Error>,
+    ) -> Option<Completion> {
+        let Arrival { source, tag, header_data, len, offset, more } = arrival;
+        let posted = self.operations.get_mut(key)?;
+        let context = posted.context;
+        let Lent::Many(pieces, Some(part)) = &mut posted.buffer else { return None };
+        let mut buffer = None;
+        if source.is_some() {
+            let mut message = pieces.take(offset, len);
+            message.copy_from(part, offset, len);
+            buffer = Some(message);
+        }
+        if !more && let Lent::Many(pieces, part) = self.operations.remove(key)?.buffer {
+            self.give_back(part);
+            buffer.get_or_insert_with(|| pieces.rest());
+        }
+        let (operation, buffer) = (operation_id(key), buffer.unwrap_or_else(|| Vec::new().into()));
+        Some(Completion::Received { operation, context, source, tag, header_data, len, buffer, more, result })
+    }
+
+    #[cold]
+    fn peeked(
+        &mut self,
+        key: Key,
+        message: Option<Waiting>,
+        claim: Option<Claim>,
+        result: Result<(), Error>,
+    ) -> Option<Completion> {
+        let context = self.operations.remove(key)?.context;
+        Some(Completion::Peeked { operation: operation_id(key), context, message, claim, result })
     }
 
     fn closed(&mut self, key: Key, result: Result<(), Error>) -> Option<Completion> {

@@ -31,25 +31,102 @@ pub enum Buffer {
 /// Bytes to receive into, or to send, that belong to any type: [`Bytes::from_owner`] for memory that is written to.
 pub struct OwnedBytes(Box<dyn Owner>);
 
-/// The type that bytes belong to. Both conversions always give the same bytes.
-trait Owner: AsRef<[u8]> + AsMut<[u8]> + Send {}
+/// Bytes of which the beginning can be split off, for receives of many messages.
+pub trait Split: AsRef<[u8]> + AsMut<[u8]> + Send + Sized + 'static {
+    /// Splits the first `at` bytes off and returns them. There are so many.
+    fn split_to(&mut self, at: usize) -> Self;
+}
 
-impl<T: AsRef<[u8]> + AsMut<[u8]> + Send> Owner for T {}
+impl Split for BytesMut {
+    fn split_to(&mut self, at: usize) -> BytesMut {
+        BytesMut::split_to(self, at)
+    }
+}
+
+/// The type that bytes belong to. Both conversions always give the same bytes.
+trait Owner: Send {
+    fn bytes(&self) -> &[u8];
+
+    fn bytes_mut(&mut self) -> &mut [u8];
+
+    /// Splits the first `at` bytes off, of which there are so many; `None` if that cannot be done.
+    fn split_to(&mut self, at: usize) -> Option<OwnedBytes>;
+
+    fn can_split(&self) -> bool;
+}
+
+/// Cannot be split.
+struct Whole<T>(T);
+
+impl<T: AsRef<[u8]> + AsMut<[u8]> + Send> Owner for Whole<T> {
+    fn bytes(&self) -> &[u8] {
+        self.0.as_ref()
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self.0.as_mut()
+    }
+
+    fn split_to(&mut self, _at: usize) -> Option<OwnedBytes> {
+        None
+    }
+
+    fn can_split(&self) -> bool {
+        false
+    }
+}
+
+/// Can be split.
+struct Divisible<T>(T);
+
+impl<T: Split> Owner for Divisible<T> {
+    fn bytes(&self) -> &[u8] {
+        self.0.as_ref()
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self.0.as_mut()
+    }
+
+    fn split_to(&mut self, at: usize) -> Option<OwnedBytes> {
+        Some(OwnedBytes::divisible(self.0.split_to(at)))
+    }
+
+    fn can_split(&self) -> bool {
+        true
+    }
+}
 
 impl OwnedBytes {
     /// The bytes of `owner`, of which `as_ref` and `as_mut` give the same ones at each call. It is dropped with this value.
     pub fn new(owner: impl AsRef<[u8]> + AsMut<[u8]> + Send + 'static) -> OwnedBytes {
-        OwnedBytes(Box::new(owner))
+        OwnedBytes(Box::new(Whole(owner)))
+    }
+
+    /// As [`OwnedBytes::new`], for receives of many messages, too.
+    pub fn divisible(owner: impl Split) -> OwnedBytes {
+        OwnedBytes(Box::new(Divisible(owner)))
+    }
+
+    /// Whether [`OwnedBytes::split_to`] works.
+    pub fn can_split(&self) -> bool {
+        self.0.can_split()
+    }
+
+    /// Splits the first `at` bytes off and returns them; `None`, and nothing changes, if there are not so many, or these bytes
+    /// cannot be split.
+    pub fn split_to(&mut self, at: usize) -> Option<OwnedBytes> {
+        if at <= self.as_slice().len() { self.0.split_to(at) } else { None }
     }
 
     /// The bytes.
     pub fn as_slice(&self) -> &[u8] {
-        (*self.0).as_ref()
+        self.0.bytes()
     }
 
     /// The bytes, to be written to.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        (*self.0).as_mut()
+        self.0.bytes_mut()
     }
 }
 
@@ -101,6 +178,35 @@ impl Buffer {
             Buffer::Virtual(_) | Buffer::Region(_) => return false,
         };
         len as u64 > MAX_MESSAGE
+    }
+
+    /// Whether [`Buffer::split_to`] works.
+    pub fn can_split(&self) -> bool {
+        match self {
+            Buffer::Virtual(_) | Buffer::Region(_) | Buffer::BytesMut(_) => true,
+            Buffer::Owned(bytes) => bytes.can_split(),
+            Buffer::Heap(_) | Buffer::Bytes(_) => false,
+        }
+    }
+
+    /// Splits the first `at` bytes off and returns them; `None`, and nothing changes, if there are not so many, or the buffer
+    /// cannot be split.
+    pub fn split_to(&mut self, at: u32) -> Option<Buffer> {
+        let left = self.len().checked_sub(at)?;
+        match self {
+            Buffer::Virtual(len) => {
+                *len = left;
+                Some(Buffer::Virtual(at))
+            }
+            Buffer::Region(slice) => {
+                let (first, rest) = (slice.part(0, at), slice.part(at, left));
+                *slice = rest;
+                Some(Buffer::Region(first))
+            }
+            Buffer::BytesMut(bytes) => Some(Buffer::BytesMut(Box::new(bytes.split_to(at as usize)))),
+            Buffer::Owned(bytes) => bytes.split_to(at as usize).map(Buffer::Owned),
+            Buffer::Heap(_) | Buffer::Bytes(_) => None,
+        }
     }
 
     /// `len` bytes from `offset`. The part that lies beyond the end is left out.

@@ -336,6 +336,14 @@ impl Cq {
         self.result(count, &entry, source)
     }
 
+    /// The next entry that has not failed, if there is one, and where its message is.
+    pub(crate) fn read_with_place(&self) -> Option<(Entry, usize)> {
+        let mut entry = sys::fi_cq_tagged_entry::default();
+        let count = table!(self.0, ops.read((&raw mut entry).cast(), 1));
+        let read = self.result(count, &entry, 0)?;
+        Some((read.unwrap_or_else(|failed| panic!("{failed:?}")), entry.buf.addr()))
+    }
+
     /// As [`Cq::read`], but sleeps for as many milliseconds.
     pub(crate) fn read_within(&self, ms: c_int) -> Option<Result<Entry, Failed>> {
         let mut entry = sys::fi_cq_tagged_entry::default();

@@ -111,8 +111,10 @@ pub enum Completion {
         header_data: u64,
         /// The message's length, bytes. A shorter buffer holds its beginning.
         len: u32,
-        /// The buffer that the receive was posted with.
+        /// The buffer that the receive was posted with; of a receive for many messages the part that this one got.
         buffer: Buffer,
+        /// Whether the receive goes on: it is one for many messages, and has not ended.
+        more: bool,
         /// Whether the buffer holds the whole message.
         result: Result<(), ReceiveError>,
     },
@@ -324,6 +326,13 @@ pub enum CallError {
     /// Data cannot be put into [`Buffer::Bytes`], which can only be sent.
     #[error("the buffer can only be sent: other owners may hold its memory")]
     ReadOnly,
+    /// Many messages were to be received into a buffer that cannot be split.
+    #[error("the buffer cannot be split among messages")]
+    NotDivisible,
+    /// The message was not claimed, or is not there any more: it was received or discarded, or its sender was lost in the
+    /// middle of it.
+    #[error("no message is claimed by this name")]
+    NotClaimed,
     /// The operation cannot be cancelled any more: it is under way or done.
     #[error("too late to cancel")]
     TooLate,

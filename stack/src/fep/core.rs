@@ -139,6 +139,7 @@ impl Core {
             header_data: delivery.header_data,
             len: delivery.len,
             buffer: delivery.buffer,
+            more: delivery.more,
             result,
         });
     }

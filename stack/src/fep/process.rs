@@ -3,6 +3,7 @@
 //! A message names the process it is for (PIDonFEP in UET). A message for a process that does not exist, or no
 //! longer does, is answered with BAD_PID, which its sender hears as an error. Process 0 is open from the beginning.
 
+use core::num::NonZeroU32;
 use std::collections::BTreeMap;
 
 use super::config::Limits;
@@ -11,7 +12,10 @@ use super::memory::ExposedMemory;
 use super::read::{ExposeError, ExposeRefusal, Exposure};
 use super::{CallError, MAX_PROCESS, PostError, Receive, Resource};
 use crate::buffer::Buffer;
-use crate::ses::{Delivery, EarlyMessage, MOST_KINDS, Posted, ReceiveId, Receives, Room};
+use crate::ses::{
+    Cancelled, Claim, Delivery, EarlyMessage, MOST_KINDS, Matching, Posted, ReceiveId, Receives, Room,
+    Source, Waiting,
+};
 use crate::wire::pds::PdcId;
 
 /// The processes that are open, with their receives.
@@ -108,13 +112,15 @@ impl Processes {
         self.memory.get_or_insert_default().expose(process, exposure)
     }
 
-    /// Posts a receive. A message that was waiting for it completes if all of it is there.
+    /// Posts a receive, of one message or, until fewer bytes are left than `many` says, of many. A message that was waiting
+    /// for it completes if all of it is there.
     #[inline]
     pub(super) fn post(
         &mut self,
         core: &mut Core,
         process: u16,
         receive: Receive,
+        many: Option<NonZeroU32>,
     ) -> Result<ReceiveId, PostError> {
         let Receive { buffer, from, matching, context } = receive;
         if let Some(process) = from.map(|source| source.process).filter(|process| *process > MAX_PROCESS) {
@@ -122,6 +128,9 @@ impl Processes {
         }
         if matches!(buffer, Buffer::Bytes(_)) {
             return Err(PostError { error: CallError::ReadOnly, buffer });
+        }
+        if many.is_some() && !buffer.can_split() {
+            return Err(PostError { error: CallError::NotDivisible, buffer });
         }
         let id = receive_id(process, self.next_receive);
         let Some((receives, room)) = self.get_mut(process) else {
@@ -131,22 +140,83 @@ impl Processes {
         if receives.posted() >= limit {
             return Err(PostError { error: CallError::Limit { what: Resource::Receives, limit }, buffer });
         }
-        let posted = Posted { id, from, matching, buffer, context };
+        let posted = Posted { id, from, matching, buffer, context, many };
         if !receives.takes_kind_of(&posted) {
             let error = CallError::Limit { what: Resource::ReceiveKinds, limit: MOST_KINDS };
             return Err(PostError { error, buffer: posted.buffer });
         }
-        let delivery = receives.post(room, posted);
-        self.next_receive += 1;
-        if let Some(delivery) = delivery {
+        if many.is_some() {
+            for delivery in receives.post_many(room, posted) {
+                core.complete_receive(delivery);
+            }
+        } else if let Some(delivery) = receives.post(room, posted) {
             core.complete_receive(delivery);
         }
+        self.next_receive += 1;
         Ok(id)
     }
 
-    /// Takes a receive back that no message has met.
-    pub(super) fn cancel(&mut self, id: ReceiveId) -> Option<Posted> {
-        self.get_mut(process_of(id))?.0.cancel(id)
+    /// Takes a receive back that no message has met. See [`Receives::cancel`].
+    pub(super) fn cancel(&mut self, id: ReceiveId) -> Cancelled {
+        self.get_mut(process_of(id)).map_or(Cancelled::TooLate, |(receives, _)| receives.cancel(id))
+    }
+
+    /// See [`Fep::peek`](super::Fep::peek).
+    pub(super) fn peek(
+        &self,
+        process: u16,
+        from: Option<Source>,
+        matching: Matching,
+    ) -> Result<Option<Waiting>, CallError> {
+        let receives = match process {
+            0 => self.zero.as_ref(),
+            _ => self.others.get(&process),
+        };
+        receives.map(|receives| receives.peek(from, matching)).ok_or(CallError::ProcessNotOpen(process))
+    }
+
+    /// See [`Fep::claim`](super::Fep::claim).
+    pub(super) fn claim(
+        &mut self,
+        process: u16,
+        from: Option<Source>,
+        matching: Matching,
+    ) -> Result<Option<(Claim, Waiting)>, CallError> {
+        let (receives, _) = self.get_mut(process).ok_or(CallError::ProcessNotOpen(process))?;
+        Ok(receives.claim(from, matching))
+    }
+
+    /// See [`Fep::receive_claimed`](super::Fep::receive_claimed).
+    pub(super) fn receive_claimed(
+        &mut self,
+        core: &mut Core,
+        process: u16,
+        claim: Claim,
+        (buffer, context): (Buffer, u64),
+    ) -> Result<ReceiveId, PostError> {
+        if matches!(buffer, Buffer::Bytes(_)) {
+            return Err(PostError { error: CallError::ReadOnly, buffer });
+        }
+        let id = receive_id(process, self.next_receive);
+        let Some((receives, room)) = self.get_mut(process) else {
+            return Err(PostError { error: CallError::ProcessNotOpen(process), buffer });
+        };
+        // The message has matched it already.
+        let matching = Matching::Untagged;
+        let posted = Posted { id, from: None, matching, buffer, context, many: None };
+        match receives.receive_claimed(room, claim, posted) {
+            Ok(None) => {}
+            Ok(Some(delivery)) => core.complete_receive(delivery),
+            Err(posted) => return Err(PostError { error: CallError::NotClaimed, buffer: posted.buffer }),
+        }
+        self.next_receive += 1;
+        Ok(id)
+    }
+
+    /// See [`Fep::discard`](super::Fep::discard).
+    pub(super) fn discard(&mut self, process: u16, claim: Claim) -> Result<(), CallError> {
+        let (receives, room) = self.get_mut(process).ok_or(CallError::ProcessNotOpen(process))?;
+        if receives.discard(room, claim) { Ok(()) } else { Err(CallError::NotClaimed) }
     }
 
     /// The turn of an early message of `pdc` has come. Returns it if that completes a receive.

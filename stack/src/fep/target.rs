@@ -1,6 +1,8 @@
 //! The receiving half of an endpoint: the PDCs that peers have opened, the receives of its processes, and the
 //! scheduler that grants credit.
 
+use core::num::NonZeroU32;
+
 use weft_cc::{DataSample, ReceiverAlgorithm, Time, Trim};
 
 use super::core::Core;
@@ -52,8 +54,9 @@ impl Target {
         core: &mut Core,
         process: u16,
         receive: Receive,
+        many: Option<NonZeroU32>,
     ) -> Result<ReceiveId, PostError> {
-        self.processes.post(core, process, receive)
+        self.processes.post(core, process, receive, many)
     }
 
     /// See [`Fep::close_process`](super::Fep::close_process).

@@ -1,5 +1,7 @@
 //! Matching: the messages that a receive accepts.
 
+use core::num::NonZeroU32;
+
 use crate::buffer::Buffer;
 use crate::packet::Addr;
 use crate::wire::ses::MAX_PROCESS;
@@ -50,7 +52,7 @@ pub enum Matching {
     },
 }
 
-/// A receive: memory for one message.
+/// A receive: memory for one message, or for many.
 #[derive(Debug)]
 pub struct Posted {
     /// Identifier of the receive; later receives have larger ones.
@@ -63,16 +65,39 @@ pub struct Posted {
     pub buffer: Buffer,
     /// The caller's value, returned at completion.
     pub context: u64,
+    /// It takes messages one after the other, each at the beginning of what is left of the memory, until less than so
+    /// many bytes are left; `None` if it takes one message.
+    pub many: Option<NonZeroU32>,
 }
 
-impl Posted {
-    /// Whether the receive accepts a message of `source` with `tag`.
-    pub(super) fn takes(&self, source: Source, tag: Option<u64>) -> bool {
-        let matches = match (self.matching, tag) {
+impl Matching {
+    /// Whether a receive like this from `from`, or any sender, accepts a message of `source` with `tag`.
+    #[inline]
+    pub(super) fn takes(self, from: Option<Source>, source: Source, tag: Option<u64>) -> bool {
+        let matches = match (self, tag) {
             (Matching::Untagged, None) => true,
             (Matching::Tagged { tag, ignore }, Some(theirs)) => (tag ^ theirs) & !ignore == 0,
             _ => false,
         };
-        matches && self.from.is_none_or(|from| from == source)
+        matches && from.is_none_or(|from| from == source)
+    }
+}
+
+impl Posted {
+    /// Whether the receive accepts a message of `source` with `tag`.
+    #[inline]
+    pub(super) fn takes(&self, source: Source, tag: Option<u64>) -> bool {
+        self.matching.takes(self.from, source, tag)
+    }
+
+    /// The part of a receive for many messages that one of `len` bytes gets; the rest stays for others. `None` if too
+    /// little would be left: the message gets all.
+    #[cold]
+    pub(super) fn split(&mut self, len: u32) -> Option<Posted> {
+        let left = self.buffer.len().checked_sub(len)?;
+        self.many.filter(|least| left >= least.get())?;
+        let buffer = self.buffer.split_to(len)?;
+        let Posted { id, from, matching, context, .. } = *self;
+        Some(Posted { id, from, matching, buffer, context, many: self.many })
     }
 }

@@ -22,7 +22,7 @@ pub use matching::{Matching, Posted, ReceiveId, Source};
 pub(crate) use order::{EarlyMessage, Order};
 pub(crate) use posted::MOST_KINDS;
 pub(crate) use receive::respond;
-pub use receive::{Delivery, MessageName, Part, Receives, Refusal};
+pub use receive::{Cancelled, Claim, Deliveries, Delivery, MessageName, Part, Receives, Refusal, Waiting};
 pub use room::Room;
 pub use send::{Operation, Segment, SendMessage};
 

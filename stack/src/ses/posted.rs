@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::receive::Many;
 use super::{Map, Matching, Posted, ReceiveId, Source};
 use crate::heap;
 use crate::packet::Addr;
@@ -53,19 +54,37 @@ impl PostedQueue {
         }
     }
 
-    /// Removes and returns the first receive that accepts a message of `source` with `tag`.
+    /// Removes and returns the first receive that accepts a message of `source` with `tag` and `len` bytes; of one for many
+    /// messages, which `many` keeps account of, only the part for this one, if enough is left for others.
     // Always inlined, as are its callees: each move of a receive just written is a store-forwarding stall (see
     // `crate::prefetch`).
     #[inline(always)]
-    pub(super) fn take(&mut self, source: Source, tag: Option<u64>) -> Option<Posted> {
+    pub(super) fn take(
+        &mut self,
+        source: Source,
+        tag: Option<u64>,
+        len: u32,
+        many: &mut Many,
+    ) -> Option<Posted> {
         match self.oldest.iter().position(|posted| posted.takes(source, tag)) {
             Some(at) => {
                 self.passed_by = 0;
+                if self.oldest[at].many.is_some()
+                    && let Some(part) = many.take(&mut self.oldest[at], len)
+                {
+                    return Some(part);
+                }
                 self.oldest.remove(at)
             }
             None => {
                 let index = self.indexed.as_mut()?;
                 let first = index.find(source, tag)?;
+                if let Some(posted) = index.slots[first as usize].posted.as_mut()
+                    && posted.many.is_some()
+                    && let Some(part) = many.take(posted, len)
+                {
+                    return Some(part);
+                }
                 self.passed_by += u32::from(!self.oldest.is_empty());
                 if self.passed_by > PASSED_BY {
                     index.push_front_all(&mut self.oldest);

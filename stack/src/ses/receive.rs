@@ -1,9 +1,16 @@
 //! Matching and placement of messages that arrive.
 
+mod many;
+mod waiting;
+
+pub use self::many::Deliveries;
+pub use self::waiting::{Claim, Waiting};
+
+pub(super) use self::many::Many;
 use super::arrived::Arrived;
 use super::posted::PostedQueue;
 use super::unexpected::Unexpected;
-use super::{Map, Posted, ReceiveId, Room, Source};
+use super::{Map, Matching, Posted, ReceiveId, Room, Source};
 use crate::buffer::Buffer;
 use crate::heap;
 use crate::packet::{Addr, Payload};
@@ -30,6 +37,8 @@ pub struct Delivery {
     pub buffer: Buffer,
     /// Whether the whole message arrived.
     pub complete: bool,
+    /// Whether the receive goes on: other messages have met it, or can.
+    pub more: bool,
 }
 
 impl Delivery {
@@ -50,6 +59,17 @@ pub enum Refusal {
     Unsupported(ReturnCode),
 }
 
+/// What has become of a receive that was to be cancelled.
+#[derive(Debug)]
+pub enum Cancelled {
+    /// It is gone, and no message had met it.
+    Unused(Posted),
+    /// It takes no further messages, and ends with the last of those that have met it.
+    Ends,
+    /// A message has met it, or it has ended.
+    TooLate,
+}
+
 /// Identifies a message in progress: its PDC and its number there.
 pub type MessageName = (PdcId, u16);
 
@@ -64,6 +84,8 @@ struct Incoming {
     destination: Destination,
     /// The neighbours in the list of its PDC's incomplete messages, while it is in that list.
     neighbours: Option<Neighbours>,
+    /// Whether its header data is known.
+    has_header_data: bool,
 }
 
 /// Where the payload of a message goes.
@@ -74,6 +96,8 @@ enum Destination {
     /// Memory that is the message's own until it meets a receive; `None` as long as its sender's quota has no room for
     /// it, so that its payload is refused.
     Own { wait: Wait, buffer: Option<Buffer> },
+    /// Nobody wants it.
+    Nowhere,
 }
 
 /// What a message without a receive waits for.
@@ -83,6 +107,8 @@ enum Wait {
     Turn,
     /// A receive; with its number among unexpected messages.
     Receive(u64),
+    /// The receive of the one who has claimed it.
+    Claimed,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -94,6 +120,11 @@ struct Neighbours {
 impl Incoming {
     fn is_complete(&self) -> bool {
         self.arrived.is_all(self.total)
+    }
+
+    #[inline]
+    fn note_header_data(&mut self, header_data: u64) {
+        (self.header_data, self.has_header_data) = (header_data, true);
     }
 
     /// The delivery for its receive; `None` if it has matched none.
@@ -109,6 +140,7 @@ impl Incoming {
             len: self.total,
             buffer,
             complete,
+            more: false,
         })
     }
 }
@@ -181,6 +213,8 @@ pub struct Receives {
     /// The message of the last packet: the next packet most often belongs to it, too.
     last: Option<Key>,
     posted: PostedQueue,
+    /// The receives for many messages that have not ended.
+    many: Many,
     /// Messages that further packets may name, or that wait for their turn.
     by_name: Map<MessageName, Key>,
     /// The newest message of each PDC's list of incomplete ones. Messages of one packet are in no list unless their
@@ -206,16 +240,23 @@ impl Receives {
         self.posted.takes_kind_of(posted)
     }
 
-    /// Adds a receive, whose identifier must be larger than all before. Returns a message that was waiting for it, if
-    /// that is complete.
+    /// Adds a receive of one message, whose identifier must be larger than all before. Returns a message that was waiting
+    /// for it, if that is complete.
     pub fn post(&mut self, room: &mut Room, posted: Posted) -> Option<Delivery> {
-        let messages = &self.messages;
-        let takes = |key| messages.get(key).is_some_and(|message| posted.takes(message.source, message.tag));
-        let Some(key) = self.unexpected.find(posted.from, posted.matching, takes) else {
+        let Some(key) = self.first_waiting(posted.from, posted.matching) else {
             self.posted.push(posted);
             return None;
         };
         self.hand_over(room, key, posted)
+    }
+
+    /// The first message that waits for a receive like this.
+    fn first_waiting(&self, from: Option<Source>, matching: Matching) -> Option<Key> {
+        let takes = |key| {
+            let message: Option<&Incoming> = self.messages.get(key);
+            message.is_some_and(|message| matching.takes(from, message.source, message.tag))
+        };
+        self.unexpected.find(from, matching, takes)
     }
 
     /// Gives a message to the receive that takes it. Returns it if it is complete.
@@ -237,6 +278,7 @@ impl Receives {
                 self.unexpected.remove(arrival, source, tag);
                 Kept { unexpected: 1, ..former }
             }
+            Destination::Own { wait: Wait::Claimed, .. } => Kept { unexpected: 1, ..former },
             _ => former,
         };
         let complete = message.is_complete();
@@ -244,9 +286,14 @@ impl Receives {
         complete.then(|| self.finish(key)).flatten()
     }
 
-    /// Removes and returns a receive that no message has matched.
-    pub fn cancel(&mut self, id: ReceiveId) -> Option<Posted> {
-        self.posted.cancel(id)
+    /// Removes and returns a receive that no message has matched. One for many messages, of which some have matched it,
+    /// takes no further ones from now on, and ends with the last of them.
+    pub fn cancel(&mut self, id: ReceiveId) -> Cancelled {
+        match self.posted.cancel(id) {
+            Some(posted) if posted.many.is_some() && self.many.end(id) => Cancelled::Ends,
+            Some(posted) => Cancelled::Unused(posted),
+            None => Cancelled::TooLate,
+        }
     }
 
     /// Number of receives that no message has matched.
@@ -290,9 +337,10 @@ impl Receives {
             return None;
         }
         let source = Source::of_message(peer, request.initiator);
-        let Posted { id, mut buffer, context, .. } = self.posted.take(source, tag)?;
+        let Posted { id, mut buffer, context, .. } = self.posted.take(source, tag, total, &mut self.many)?;
         buffer.place(0, payload);
-        Some(Delivery { id, context, source, tag, header_data, len: total, buffer, complete: true })
+        let more = self.many.conclude(id);
+        Some(Delivery { id, context, source, tag, header_data, len: total, buffer, complete: true, more })
     }
 
     /// The message `name`, if it has begun and packets of it may be missing.
@@ -331,7 +379,7 @@ impl Receives {
         room: &mut Room,
         has_place: bool,
     ) -> Result<Key, Refusal> {
-        let destination = match self.posted.take(source, part.tag) {
+        let destination = match self.posted.take(source, part.tag, part.total, &mut self.many) {
             Some(Posted { id, context, buffer, .. }) => Destination::Receive { id, context, buffer },
             None if has_place || self.has_room(room, source.peer, 1) => {
                 let wait = Wait::Receive(self.unexpected.next_arrival());
@@ -370,12 +418,23 @@ impl Receives {
     ) -> Key {
         let wait = match &destination {
             Destination::Own { wait, .. } => Some(*wait),
-            Destination::Receive { .. } => None,
+            Destination::Receive { .. } | Destination::Nowhere => None,
         };
         let is_refused = matches!(destination, Destination::Own { buffer: None, .. });
         let (tag, total) = (part.tag, part.total);
-        let (header_data, arrived, neighbours) = (0, Arrived::default(), None);
-        let message = Incoming { name, source, tag, header_data, total, arrived, destination, neighbours };
+        let (header_data, has_header_data) = (part.header_data.unwrap_or(0), part.header_data.is_some());
+        let (arrived, neighbours) = (Arrived::default(), None);
+        let message = Incoming {
+            name,
+            source,
+            tag,
+            header_data,
+            total,
+            arrived,
+            destination,
+            neighbours,
+            has_header_data,
+        };
         let key = self.messages.insert(message);
         let needs_more = !part.is_whole() || is_refused;
         if needs_more {
@@ -415,15 +474,20 @@ impl Receives {
         }
         self.last = Some(key);
         let buffer = match &mut message.destination {
-            Destination::Receive { buffer, .. } | Destination::Own { buffer: Some(buffer), .. } => buffer,
+            Destination::Receive { buffer, .. } | Destination::Own { buffer: Some(buffer), .. } => {
+                Some(buffer)
+            }
+            Destination::Nowhere => None,
             Destination::Own { buffer: None, .. } => return self.place_refused(room, key, part),
         };
         if !message.arrived.add(message.total, part.offset, part.end) {
             return Err(Refusal::Malformed("bytes that have arrived, or no segment of its message"));
         }
-        buffer.place(part.offset, part.payload);
+        if let Some(buffer) = buffer {
+            buffer.place(part.offset, part.payload);
+        }
         if let Some(header_data) = part.header_data {
-            message.header_data = header_data;
+            message.note_header_data(header_data);
         }
         if message.is_complete() { Ok(self.complete(key)) } else { Ok(None) }
     }
@@ -437,7 +501,12 @@ impl Receives {
         part: &Part<'_>,
     ) -> Result<Option<Delivery>, Refusal> {
         let busy = Refusal::Busy(NackCode::NO_PKT_BUFFER);
-        let peer = self.messages.get(key).ok_or(busy)?.source.peer;
+        let message = self.messages.get_mut(key).ok_or(busy)?;
+        // Those who look for the message want to know it before there is room.
+        if let Some(header_data) = part.header_data {
+            message.note_header_data(header_data);
+        }
+        let peer = message.source.peer;
         let kept = self.keep(room, peer, part).ok_or(busy)?;
         if let Some(Incoming { destination: Destination::Own { buffer, .. }, .. }) =
             self.messages.get_mut(key)
@@ -456,15 +525,16 @@ impl Receives {
         match &message.destination {
             Destination::Receive { .. } if !listed => {
                 // The message had only this packet, so it has no entry by name.
-                return self.messages.remove(key)?.into_delivery();
+                let message = self.messages.remove(key)?;
+                return self.deliver(message);
             }
-            Destination::Receive { .. } => {
+            Destination::Receive { .. } | Destination::Nowhere => {
                 self.unlist(key);
                 return self.finish(key);
             }
             // It waits for a receive, perhaps for long. Meanwhile its PDC may close, or reuse its number for another
             // message.
-            Destination::Own { wait: Wait::Receive(_), .. } if listed => {
+            Destination::Own { wait: Wait::Receive(_) | Wait::Claimed, .. } if listed => {
                 self.by_name.remove(&name);
             }
             Destination::Own { .. } => {}
@@ -479,7 +549,7 @@ impl Receives {
         let &key = self.by_name.get(&name)?;
         let message = self.messages.get_mut(key)?;
         let (source, tag, complete) = (message.source, message.tag, message.is_complete());
-        if let Some(posted) = self.posted.take(source, tag) {
+        if let Some(posted) = self.posted.take(source, tag, message.total, &mut self.many) {
             return self.hand_over(room, key, posted);
         }
         let arrival = self.unexpected.next_arrival();
@@ -507,6 +577,7 @@ impl Receives {
                         self.unexpected.remove(arrival, message.source, message.tag);
                         1
                     }
+                    Wait::Claimed => 1,
                     Wait::Turn => 0,
                 };
                 self.release(room, message.source.peer, Kept { unexpected, bytes });
@@ -514,6 +585,9 @@ impl Receives {
             deliveries.extend(message.into_delivery());
         }
         deliveries.reverse();
+        for delivery in &mut deliveries {
+            delivery.more = self.many.conclude(delivery.id);
+        }
         deliveries
     }
 
@@ -555,7 +629,15 @@ impl Receives {
         if self.by_name.get(&message.name) == Some(&key) {
             self.by_name.remove(&message.name);
         }
-        message.into_delivery()
+        self.deliver(message)
+    }
+
+    /// The delivery of a message for its receive, if it has met one.
+    #[inline]
+    fn deliver(&mut self, message: Incoming) -> Option<Delivery> {
+        let mut delivery = message.into_delivery()?;
+        delivery.more = self.many.conclude(delivery.id);
+        Some(delivery)
     }
 
     /// Gives back what a message of `peer` had.
@@ -585,6 +667,7 @@ impl Receives {
             + heap::of_map(&self.by_name)
             + heap::of_map(&self.newest_incomplete)
             + heap::of_map(&self.kept)
+            + self.many.heap_bytes()
     }
 
     /// Bytes of the memory of posted receives and messages in progress.
@@ -592,6 +675,7 @@ impl Receives {
         let buffer = |message: &Incoming| match &message.destination {
             Destination::Receive { buffer, .. } => heap::of_buffer(buffer),
             Destination::Own { buffer, .. } => buffer.as_ref().map_or(0, heap::of_buffer),
+            Destination::Nowhere => 0,
         };
         self.posted.payload_bytes() + self.messages.iter().map(|(_, message)| buffer(message)).sum::<u64>()
     }

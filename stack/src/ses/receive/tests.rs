@@ -1,11 +1,14 @@
 //! Tests of matching and placement.
 
+use core::num::NonZeroU32;
+
 use super::*;
 use crate::ses::{Matching, Operation, SendMessage};
 use proptest::prelude::*;
 
 fn receive(id: u64, matching: Matching, len: usize) -> Posted {
-    Posted { id: ReceiveId(id), from: None, matching, buffer: Buffer::Heap(vec![0; len]), context: id * 10 }
+    let (id, context, buffer) = (ReceiveId(id), id * 10, Buffer::Heap(vec![0; len]));
+    Posted { id, from: None, matching, buffer, context, many: None }
 }
 
 fn room(bytes_per_peer: u64) -> Room {
@@ -56,6 +59,11 @@ impl std::ops::DerefMut for Alone {
     fn deref_mut(&mut self) -> &mut Receives {
         &mut self.receives
     }
+}
+
+fn content(message: &SendMessage) -> &[u8] {
+    let Buffer::Heap(bytes) = &message.buffer else { panic!("{message:?}") };
+    bytes
 }
 
 fn send(len: usize, tag: Option<u64>, msg_id: u16) -> SendMessage {
@@ -281,6 +289,70 @@ fn contradictory_headers_are_refused() {
     assert_eq!(refusal, Refusal::Unsupported(ReturnCode::UNSUPPORTED_OP));
 }
 
+/// A message of which the first packet has not arrived is not shown: its header data is not known. Nor are those behind it,
+/// which a receive would not get.
+#[test]
+fn messages_are_seen_once_their_first_packet_is_there_whether_their_payload_is_kept_or_not() {
+    for quota in [0, 1 << 20] {
+        let mut receives = Alone::new(room(quota));
+        let (long, short) = (send(60, None, 1), send(0, None, 2));
+        let kept = part(&mut receives, 1, &long, 30, 30);
+        assert_eq!(kept.is_err(), quota == 0);
+        part(&mut receives, 1, &short, 0, 0).unwrap();
+        assert_eq!(receives.peek(None, Matching::Untagged), None);
+        let kept = part(&mut receives, 1, &long, 0, 30);
+        assert_eq!(kept.is_err(), quota == 0);
+        let found = receives.peek(None, Matching::Untagged).unwrap();
+        assert_eq!((found.len, found.header_data, found.source), (60, 77, Addr(1).into()));
+    }
+}
+
+/// Its sender is told that it has arrived, whatever is left of it.
+#[test]
+fn the_rest_of_a_discarded_message_is_accepted_and_takes_no_room() {
+    let mut receives = Alone::new(room(60));
+    let (first, second) = (send(60, None, 1), send(60, None, 2));
+    part(&mut receives, 1, &first, 0, 30).unwrap();
+    let (claim, _) = receives.claim(None, Matching::Untagged).unwrap();
+    let Alone { receives: all, room } = &mut receives;
+    assert!(all.discard(room, claim));
+    assert!(deliver(&mut receives, &second, 30).unwrap().is_empty(), "there is room for another");
+    assert_eq!(receives.under_way(), 2);
+    assert!(part(&mut receives, 1, &first, 30, 30).unwrap().is_none());
+    assert_eq!((receives.under_way(), receives.unexpected()), (1, 1));
+    assert!(receives.by_name.is_empty() && receives.newest_incomplete.is_empty());
+}
+
+/// Two messages land in one buffer; the last one gets less than it has.
+#[test]
+fn a_receive_for_many_messages_gets_them_one_behind_the_other() {
+    let mut receives = Alone::new(room(1 << 20));
+    let mut bytes = bytes::BytesMut::zeroed(100);
+    bytes.fill(0xff);
+    let posted = Posted {
+        buffer: Buffer::BytesMut(Box::new(bytes)),
+        many: NonZeroU32::new(20),
+        ..receive(1, Matching::Untagged, 0)
+    };
+    let Alone { receives: all, room } = &mut receives;
+    assert!(all.post_many(room, posted).is_empty());
+    let mut parts = Vec::new();
+    for (id, len, more) in [(1, 30, true), (2, 0, true), (3, 50, true), (4, 40, false)] {
+        let message = send(len, None, id);
+        let done = deliver(&mut receives, &message, 30).unwrap().pop().unwrap();
+        assert_eq!((done.more, done.is_truncated()), (more, id == 4), "{id}");
+        let Buffer::BytesMut(part) = done.buffer else { panic!() };
+        assert_eq!(part[..], *content(&message).split_at(part.len()).0);
+        parts.push(part);
+    }
+    let whole = parts.into_iter().reduce(|mut all, part| {
+        all.unsplit(*part);
+        all
+    });
+    assert_eq!(whole.unwrap().len(), 100, "they are neighbours");
+    assert_eq!(receives.posted(), 0);
+}
+
 /// A step of the comparison with the model.
 #[derive(Clone, Debug)]
 enum Step {
@@ -303,6 +375,28 @@ enum Step {
     /// The PDC of a peer closes.
     Abandon {
         peer: u32,
+    },
+    /// A receive for as many messages of two bytes as there is room for while so many bytes are left.
+    PostMany {
+        from: Option<(u32, u16)>,
+        matching: Matching,
+        room: u32,
+        least: u32,
+    },
+    Peek {
+        from: Option<(u32, u16)>,
+        matching: Matching,
+    },
+    Claim {
+        from: Option<(u32, u16)>,
+        matching: Matching,
+    },
+    /// A message that was claimed some claims ago is received.
+    ReceiveClaimed {
+        ago: usize,
+    },
+    Discard {
+        ago: usize,
     },
 }
 
@@ -329,9 +423,17 @@ fn source((peer, process): (u32, u16)) -> Source {
 
 fn any_step() -> impl Strategy<Value = Step> {
     let matching = any_matching();
-    let from = prop_oneof![1 => Just(None), 3 => any_source().prop_map(Some)];
+    let from = || prop_oneof![1 => Just(None), 3 => any_source().prop_map(Some)];
+    let wanted = || (from(), any_matching());
     prop_oneof![
-        8 => (from, matching).prop_map(|(from, matching)| Step::Post { from, matching }),
+        2 => (wanted(), 0u32..12, 1u32..6).prop_map(|((from, matching), room, least)| {
+            Step::PostMany { from, matching, room, least }
+        }),
+        2 => wanted().prop_map(|(from, matching)| Step::Peek { from, matching }),
+        2 => wanted().prop_map(|(from, matching)| Step::Claim { from, matching }),
+        1 => (0usize..3).prop_map(|ago| Step::ReceiveClaimed { ago }),
+        1 => (0usize..3).prop_map(|ago| Step::Discard { ago }),
+        8 => (from(), matching).prop_map(|(from, matching)| Step::Post { from, matching }),
         8 => (any_source(), tags()).prop_map(|(source, tag)| Step::Begin { source, tag }),
         5 => (0usize..20).prop_map(|ago| Step::End { ago }),
         2 => (0usize..40).prop_map(|ago| Step::Cancel { ago }),
@@ -352,28 +454,79 @@ struct ModelMessage {
     tag: Option<u64>,
     receive: Option<ReceiveId>,
     complete: bool,
+    claim: Option<Claim>,
+    /// It was discarded: what is left of it goes nowhere.
+    is_unwanted: bool,
+}
+
+impl ModelMessage {
+    fn waits(&self) -> bool {
+        self.receive.is_none() && self.claim.is_none() && !self.is_unwanted
+    }
+}
+
+/// Bytes of each message.
+const LEN: u32 = 2;
+
+/// Whether a receive is used up by another message of two bytes, which it gets.
+fn is_used_up(posted: &mut Posted) -> bool {
+    let (Some(least), Buffer::Virtual(room)) = (posted.many, &mut posted.buffer) else { return true };
+    match room.checked_sub(LEN) {
+        Some(left) if left >= least.get() => {
+            *room = left;
+            false
+        }
+        _ => true,
+    }
 }
 
 impl Model {
-    fn post(&mut self, posted: Posted) {
-        let waits = |m: &ModelMessage| m.receive.is_none() && posted.takes(source(m.source), m.tag);
-        match self.messages.iter_mut().find(|m| waits(m)) {
-            Some(message) => message.receive = Some(posted.id),
-            None => self.posted.push(posted),
+    fn post(&mut self, mut posted: Posted) {
+        while let Some(message) =
+            self.messages.iter_mut().find(|m| m.waits() && posted.takes(source(m.source), m.tag))
+        {
+            message.receive = Some(posted.id);
+            if is_used_up(&mut posted) {
+                return;
+            }
         }
+        self.posted.push(posted);
     }
 
     fn begin(&mut self, number: u16, from: (u32, u16), tag: Option<u64>) {
         let at = self.posted.iter().position(|posted| posted.takes(source(from), tag));
-        let receive = at.map(|at| self.posted.remove(at).id);
-        self.messages.push(ModelMessage { number, source: from, tag, receive, complete: false });
+        let receive = at.map(|at| {
+            let id = self.posted[at].id;
+            if is_used_up(&mut self.posted[at]) {
+                self.posted.remove(at);
+            }
+            id
+        });
+        let (complete, claim, is_unwanted) = (false, None, false);
+        self.messages.push(ModelMessage { number, source: from, tag, receive, complete, claim, is_unwanted });
     }
 
-    /// The matches made since the last call: message, receive and sender.
-    fn take_done(&mut self) -> Option<(u16, ReceiveId, Source)> {
-        let at = self.messages.iter().position(|m| m.complete && m.receive.is_some())?;
-        let done = self.messages.remove(at);
-        done.receive.map(|id| (done.number, id, source(done.source)))
+    /// The first message that waits for a receive like this.
+    fn first(&mut self, from: Option<(u32, u16)>, matching: Matching) -> Option<&mut ModelMessage> {
+        let from = from.map(source);
+        self.messages.iter_mut().find(|m| m.waits() && matching.takes(from, source(m.source), m.tag))
+    }
+
+    fn goes_on(&self, id: ReceiveId) -> bool {
+        self.posted.iter().any(|posted| posted.id == id)
+            || self.messages.iter().any(|message| message.receive == Some(id))
+    }
+
+    /// The matches made since the last call: message, receive and sender, and whether the receive goes on.
+    fn take_done(&mut self) -> Vec<(u16, ReceiveId, Source, bool)> {
+        self.messages.retain(|message| !(message.is_unwanted && message.complete));
+        let mut all = Vec::new();
+        while let Some(at) = self.messages.iter().position(|m| m.complete && m.receive.is_some()) {
+            let done = self.messages.remove(at);
+            let id = done.receive.unwrap();
+            all.push((done.number, id, source(done.source), self.goes_on(id)));
+        }
+        all
     }
 }
 
@@ -395,6 +548,60 @@ fn check_steps(steps: Vec<Step>) {
     let (mut receives, mut model) = (Alone::new(room(1 << 20)), Model::default());
     for (n, step) in steps.into_iter().enumerate() {
         let delivery = match step {
+            Step::PostMany { from, matching, room, least } => {
+                let posted = || Posted {
+                    from: from.map(source),
+                    buffer: Buffer::Virtual(room),
+                    many: NonZeroU32::new(least),
+                    ..receive(n as u64, matching, 0)
+                };
+                model.post(posted());
+                let Alone { receives, room } = &mut receives;
+                receives.post_many(room, posted())
+            }
+            Step::Peek { from, matching } => {
+                let expected = model.first(from, matching).map(|m| (m.number, source(m.source), m.tag));
+                let found = receives.peek(from.map(source), matching);
+                assert!(found.is_none_or(|found| found.len == LEN));
+                assert_eq!(found.map(|found| (found.header_data as u16, found.source, found.tag)), expected);
+                continue;
+            }
+            Step::Claim { from, matching } => {
+                let claimed = receives.claim(from.map(source), matching);
+                let expected = model.first(from, matching);
+                assert_eq!(
+                    claimed.map(|(_, found)| found.header_data as u16),
+                    expected.as_ref().map(|m| m.number)
+                );
+                if let (Some((claim, _)), Some(message)) = (claimed, expected) {
+                    message.claim = Some(claim);
+                }
+                continue;
+            }
+            Step::ReceiveClaimed { ago } => {
+                let posted = receive(n as u64, Matching::Untagged, LEN as usize);
+                let message = model.messages.iter_mut().rev().filter(|m| m.claim.is_some()).nth(ago);
+                let Alone { receives, room } = &mut receives;
+                let Some(message) = message else {
+                    let never = Claim::from_bits(1 << 40 | n as u64);
+                    assert!(receives.receive_claimed(room, never, posted).is_err());
+                    continue;
+                };
+                message.receive = Some(posted.id);
+                let claim = message.claim.take().unwrap();
+                let delivery = receives.receive_claimed(room, claim, posted).unwrap();
+                assert!(!receives.discard(room, claim), "it is not claimed any more");
+                Vec::from_iter(delivery)
+            }
+            Step::Discard { ago } => {
+                let message = model.messages.iter_mut().rev().filter(|m| m.claim.is_some()).nth(ago);
+                let Some(message) = message else { continue };
+                message.is_unwanted = true;
+                let claim = message.claim.take().unwrap();
+                let Alone { receives, room } = &mut receives;
+                assert!(receives.discard(room, claim) && !receives.discard(room, claim));
+                Vec::new()
+            }
             Step::Post { from, matching } => {
                 let posted = || Posted {
                     from: from.map(source),
@@ -402,18 +609,18 @@ fn check_steps(steps: Vec<Step>) {
                     ..receive(n as u64, matching, 0)
                 };
                 model.post(posted());
-                receives.post(posted())
+                Vec::from_iter(receives.post(posted()))
             }
             Step::Begin { source, tag } => {
                 model.begin(n as u16, source, tag);
-                half(&mut receives, n as u16, source, tag, false)
+                Vec::from_iter(half(&mut receives, n as u16, source, tag, false))
             }
             Step::End { ago } => {
                 let Some(message) = model.messages.iter_mut().rev().filter(|m| !m.complete).nth(ago) else {
                     continue;
                 };
                 message.complete = true;
-                half(&mut receives, message.number, message.source, message.tag, true)
+                Vec::from_iter(half(&mut receives, message.number, message.source, message.tag, true))
             }
             Step::Cancel { ago } => {
                 let posted = ago < model.posted.len();
@@ -422,23 +629,33 @@ fn check_steps(steps: Vec<Step>) {
                 } else {
                     ReceiveId(n as u64)
                 };
-                assert_eq!(receives.cancel(id).map(|posted| posted.id), posted.then_some(id));
-                None
+                match receives.cancel(id) {
+                    Cancelled::Unused(unused) => assert!(posted && unused.id == id && !model.goes_on(id)),
+                    Cancelled::Ends => assert!(posted && model.goes_on(id)),
+                    Cancelled::TooLate => assert!(!posted),
+                }
+                Vec::new()
             }
             Step::Abandon { peer } => {
-                let lost: Vec<ReceiveId> =
-                    receives.abandon(PdcId(peer as u16)).iter().map(|d| d.id).collect();
+                let lost: Vec<(ReceiveId, bool)> =
+                    receives.abandon(PdcId(peer as u16)).iter().map(|d| (d.id, d.more)).collect();
                 let gone = |m: &ModelMessage| m.source.0 == peer && !m.complete;
-                let expected: Vec<ReceiveId> =
-                    model.messages.iter().filter(|m| gone(m)).filter_map(|m| m.receive).collect();
+                let mut expected = Vec::new();
+                while let Some(at) = model.messages.iter().position(gone) {
+                    let receive = model.messages.remove(at).receive;
+                    expected.extend(receive.map(|id| (id, model.goes_on(id))));
+                }
                 assert_eq!(lost, expected);
-                model.messages.retain(|m| !gone(m));
-                None
+                Vec::new()
             }
         };
-        assert_eq!(delivery.map(|d| (d.header_data as u16, d.id, d.source)), model.take_done());
+        let done: Vec<_> = delivery.iter().map(|d| (d.header_data as u16, d.id, d.source, d.more)).collect();
+        assert_eq!(done, model.take_done());
         assert_eq!((receives.posted(), receives.under_way()), (model.posted.len(), model.messages.len()));
-        assert_eq!(receives.unexpected(), model.messages.iter().filter(|m| m.receive.is_none()).count());
+        assert_eq!(receives.unexpected(), model.messages.iter().filter(|m| m.waits()).count());
+        let known = receives.receives.kept.values().map(|kept| u64::from(kept.unexpected)).sum::<u64>();
+        let keeping = model.messages.iter().filter(|m| m.waits() || m.claim.is_some()).count();
+        assert_eq!(known, keeping as u64);
     }
 }
 

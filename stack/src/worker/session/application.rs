@@ -7,7 +7,7 @@ use std::hash::BuildHasherDefault;
 use rustc_hash::FxHasher;
 use weft_cc::Time;
 
-use super::command::{Command, Extent};
+use super::command::{Command, Extent, Found};
 use super::held::HeldConnections;
 use super::link::Link;
 use super::report::{Report, Request};
@@ -16,12 +16,12 @@ use super::server::{Ended, SessionId};
 use super::{Slot, bits};
 use crate::buffer::Buffer;
 use crate::fep::{
-    CallError, ConnectOptions, ConnectionId, PeerRefusal, Receive, Resource, Send, SendId, Unreachable,
+    CallError, ConnectOptions, ConnectionId, Fep, PeerRefusal, Receive, Resource, Send, SendId, Unreachable,
 };
 use crate::ledger::Shares;
 use crate::packet::Addr;
 use crate::region::Region;
-use crate::ses::ReceiveId;
+use crate::ses::{Matching, ReceiveId, Source};
 use crate::wire::ethernet::MacAddr;
 use crate::worker::ring::{Broken, Consumer, Producer};
 
@@ -88,7 +88,11 @@ impl Connections {
 pub(super) enum Posted {
     Nothing,
     Send(SendId),
-    Receive(ReceiveId),
+    /// A receive, and where its memory begins in its region.
+    Receive {
+        id: ReceiveId,
+        offset: u32,
+    },
 }
 
 pub(super) struct Application {
@@ -181,18 +185,33 @@ impl Application {
                 self.begin(operation, Posted::Send(id));
                 Ok(())
             }
-            Command::Receive { operation, extent, from, matching } => {
+            Command::Receive { operation, extent, from, matching, many } => {
                 let context = self.reserve(operation)?;
                 let buffer = self.memory(extent)?;
-                let receive = Receive { buffer, from, matching, context };
-                let id = served.fep_mut().post_receive_of(self.process, receive)?;
-                self.begin(operation, Posted::Receive(id));
+                let (receive, fep) = (Receive { buffer, from, matching, context }, served.fep_mut());
+                let id = match many {
+                    None => fep.post_receive_of(self.process, receive)?,
+                    Some(least) => fep.post_receive_many_of(self.process, receive, least)?,
+                };
+                self.begin(operation, Posted::Receive { id, offset: extent.offset as u32 });
                 Ok(())
             }
+            Command::Peek { operation, from, matching, found } => {
+                self.reserve(operation)?;
+                self.peek(served.fep_mut(), operation, (from, matching), found)
+            }
+            Command::ReceiveClaimed { operation, extent, claim } => {
+                let context = self.reserve(operation)?;
+                let buffer = self.memory(extent)?;
+                let id = served.fep_mut().receive_claimed(self.process, claim, buffer, context)?;
+                self.begin(operation, Posted::Receive { id, offset: extent.offset as u32 });
+                Ok(())
+            }
+            Command::Discard { claim } => served.fep_mut().discard(self.process, claim),
             Command::Cancel { operation } => match self.posted(operation)? {
                 Posted::Nothing => Err(CallError::NumberNotInUse(operation)),
                 Posted::Send(id) => served.fep_mut().cancel_send(id),
-                Posted::Receive(id) => served.fep_mut().cancel_receive(id),
+                Posted::Receive { id, .. } => served.fep_mut().cancel_receive(id),
             },
             Command::Close { connection } => served.fep_mut().close(now, self.connection(connection)?),
             Command::Abort { connection } => served.fep_mut().abort(now, self.connection(connection)?),
@@ -206,6 +225,28 @@ impl Application {
                 Ok(())
             }
         }
+    }
+
+    /// Looks for a message that waits, and reports it.
+    fn peek(
+        &mut self,
+        fep: &mut Fep,
+        operation: u32,
+        (from, matching): (Option<Source>, Matching),
+        found: Found,
+    ) -> Result<(), CallError> {
+        let (message, claim) = match found {
+            Found::Stays => (fep.peek(self.process, from, matching)?, None),
+            Found::IsClaimed | Found::IsDiscarded => {
+                fep.claim(self.process, from, matching)?.map(|(claim, message)| (message, claim)).unzip()
+            }
+        };
+        let claim = match (found, claim) {
+            (Found::IsDiscarded, Some(claim)) => fep.discard(self.process, claim).map(|()| None)?,
+            (_, claim) => claim,
+        };
+        self.tell(&Report::Peeked { operation, message, claim });
+        Ok(())
     }
 
     fn add_peer(
@@ -304,6 +345,25 @@ impl Application {
             self.in_use -= 1;
             self.tell(&report);
         }
+    }
+
+    /// Where the memory of a message begins in that of its receive.
+    pub(super) fn offset(&self, operation: u32, buffer: &Buffer) -> u32 {
+        match (self.operations.get(operation as usize), buffer) {
+            (Some(Posted::Receive { offset, .. }), Buffer::Region(slice)) => {
+                slice.offset().wrapping_sub(*offset)
+            }
+            _ => 0,
+        }
+    }
+
+    /// Reports a message of a receive that goes on. Returns whether it may: it may not if the application reads no reports.
+    pub(super) fn go_on(&mut self, operation: u32, report: Report) -> bool {
+        let is_known = self.operations.get(operation as usize).is_some_and(|p| !matches!(p, Posted::Nothing));
+        if is_known {
+            self.tell(&report);
+        }
+        self.backlog.is_empty()
     }
 
     /// Reports to the application, now or when its ring has room.

@@ -1,17 +1,18 @@
 //! The application's side of a session.
 
 use core::net::IpAddr;
+use core::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use super::command::{Command, DescriptorError, Extent};
+use super::command::{Command, DescriptorError, Extent, Found};
 use super::config::{OpenError, SessionConfig};
 use super::link::Link;
 use super::report::{Report, Request};
 use crate::fep::{ConnectOptions, Resource};
 use crate::packet::Addr;
 use crate::region::{Region, RegionError};
-use crate::ses::{Matching, Source};
+use crate::ses::{Claim, Matching, Source};
 use crate::wire::ethernet::MacAddr;
 use crate::worker::ring::{Broken, Consumer, Producer};
 
@@ -207,9 +208,71 @@ impl Client {
         matching: Matching,
         context: u64,
     ) -> Result<OperationHandle, ClientError> {
+        let many = None;
+        self.begin(context, |operation| Command::Receive { operation, extent, from, matching, many })
+    }
+
+    /// Posts a receive for many messages: each gets the beginning of what is left of the memory, until fewer than `least`
+    /// bytes are left. There is a [`Report::Received`] for each, with its offset; that of the last message to end says that
+    /// there are no more. An application that does not read its reports has the receive cancelled.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub fn receive_many(
+        &mut self,
+        extent: Extent,
+        from: Option<Source>,
+        matching: Matching,
+        least: NonZeroU32,
+        context: u64,
+    ) -> Result<OperationHandle, ClientError> {
+        let many = Some(least);
+        self.begin(context, |operation| Command::Receive { operation, extent, from, matching, many })
+    }
+
+    /// Looks for a message that waits for a receive like this. [`Report::Peeked`] says whether there is one.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub fn peek(
+        &mut self,
+        from: Option<Source>,
+        matching: Matching,
+        found: Found,
+        context: u64,
+    ) -> Result<OperationHandle, ClientError> {
+        self.begin(context, |operation| Command::Peek { operation, from, matching, found })
+    }
+
+    /// Receives a message that was claimed, as [`Client::receive`]. [`Report::Refused`] says that it is not there any more.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub fn receive_claimed(
+        &mut self,
+        extent: Extent,
+        claim: Claim,
+        context: u64,
+    ) -> Result<OperationHandle, ClientError> {
+        self.begin(context, |operation| Command::ReceiveClaimed { operation, extent, claim })
+    }
+
+    /// Drops a message that was claimed.
+    ///
+    /// # Errors
+    /// [`ClientError::Full`] or [`ClientError::Gone`].
+    pub fn discard(&mut self, claim: Claim) -> Result<(), ClientError> {
+        self.submit(&Command::Discard { claim })
+    }
+
+    /// Passes a command that needs the number of an operation.
+    fn begin(
+        &mut self,
+        context: u64,
+        command: impl FnOnce(u32) -> Command,
+    ) -> Result<OperationHandle, ClientError> {
         let handle = self.operations.take(context)?;
-        let command = Command::Receive { operation: handle.number, extent, from, matching };
-        self.submit_or(&command, |client| client.operations.give_back(handle.number))?;
+        self.submit_or(&command(handle.number), |client| client.operations.give_back(handle.number))?;
         Ok(OperationHandle(handle))
     }
 
@@ -367,17 +430,23 @@ impl Client {
     fn settle(&mut self, report: Report) -> Result<Event, ClientError> {
         let context = match report {
             Report::Connected { connection } => self.connections.context(connection)?,
+            Report::Received { operation, more: true, .. } => self.operations.context(operation)?,
             Report::Sent { operation, .. }
             | Report::Received { operation, .. }
+            | Report::Peeked { operation, .. }
             | Report::Peer { operation, .. } => self.operations.end(operation)?,
             Report::Closed { connection, .. } => self.connections.end(connection)?,
             Report::Refused { request, number, .. } => match request {
                 Request::Connect => self.connections.end(number)?,
-                Request::Send | Request::Receive | Request::Peer => self.operations.end(number)?,
+                Request::Send
+                | Request::Receive
+                | Request::Peer
+                | Request::Peek
+                | Request::ReceiveClaimed => self.operations.end(number)?,
                 // The operation or connection may have ended before the command was executed.
                 Request::Cancel => self.operations.context(number).unwrap_or(0),
                 Request::Close | Request::Abort => self.connections.context(number).unwrap_or(0),
-                Request::Unknown => 0,
+                Request::Discard | Request::Unknown => 0,
             },
         };
         Ok(Event { context, report })

@@ -2,29 +2,32 @@
 //!
 //! | word | bits | meaning |
 //! |---|---|---|
-//! | 0 | 0–7 | 1 connect, 2 send, 3 receive, 4 cancel, 5 close, 6 abort, 7 peer |
+//! | 0 | 0–7 | 1 connect, 2 send, 3 receive, 4 cancel, 5 close, 6 abort, 7 peer, 8 peek, 9 receive claimed, 10 discard |
 //! | | 8–15 | flags: bit 0 tagged; bit 1 from one sender only; bit 2 ordered (ROD); bit 3 with an Ethernet address |
 //! | | 16–23 | connect: traffic class; peer: IP version |
-//! | | 16–31 | receive: the sender's process |
-//! | | 32–63 | the operation (send, receive, cancel, peer) or the connection (connect, close, abort) |
-//! | 1 | 0–31 | connect: peer; receive: sender; send: connection |
-//! | | 32–63 | connect: process; send and receive: region |
+//! | | 8–15 | peek: bits 4–5 what becomes of the message: 0 stays, 1 claimed, 2 discarded |
+//! | | 16–31 | receive and peek: the sender's process |
+//! | | 32–63 | the operation (send, receive, cancel, peer, peek, receive claimed) or the connection (connect, close, abort) |
+//! | 1 | 0–31 | connect: peer; receive and peek: sender; send: connection |
+//! | | 32–63 | connect: process; send, receive, receive claimed: region |
 //! | | 0–47 | peer: Ethernet address, its first byte lowest |
-//! | 2 | | send and receive: offset in the region; peer: lower half of the IP address |
-//! | 3 | 0–31 | send and receive: length |
+//! | 2 | | send, receive, receive claimed: offset in the region; peer: lower half of the IP address |
+//! | 3 | 0–31 | send, receive, receive claimed: length |
 //! | | 0–63 | peer: upper half of the IP address |
 //! | 4 | | tag |
-//! | 5 | | send: header data; receive: bits of the tag that do not matter |
+//! | 5 | | send: header data; receive and peek: bits of the tag that do not matter; receive claimed and discard: the claim |
+//! | 6 | 0–31 | receive: bytes that must be left for another message; 0 for a receive of one message |
 //!
 //! Everything else is 0, and refused if it is not.
 
 use core::net::IpAddr;
+use core::num::NonZeroU32;
 
 use super::refusal::{ip, ip_words};
 use super::{Slot, bits};
 use crate::fep::{ConnectOptions, MAX_PROCESS, TrafficClass};
 use crate::packet::Addr;
-use crate::ses::{Matching, Source};
+use crate::ses::{Claim, Matching, Source};
 use crate::wire::ethernet::MacAddr;
 use crate::wire::pds::DeliveryMode;
 
@@ -64,6 +67,33 @@ pub enum Command {
         from: Option<Source>,
         /// The messages that it takes.
         matching: Matching,
+        /// It takes messages until fewer than so many bytes are left; `None` if it takes one.
+        many: Option<NonZeroU32>,
+    },
+    /// Looks for a message that waits for a receive.
+    Peek {
+        /// The number of this operation, until it is answered.
+        operation: u32,
+        /// The only sender of the message; none for any sender.
+        from: Option<Source>,
+        /// The messages that it looks for.
+        matching: Matching,
+        /// What becomes of the message.
+        found: Found,
+    },
+    /// Receives a message that was claimed.
+    ReceiveClaimed {
+        /// The number of this operation.
+        operation: u32,
+        /// The memory that the message is placed in.
+        extent: Extent,
+        /// The message.
+        claim: Claim,
+    },
+    /// Drops a message that was claimed.
+    Discard {
+        /// The message.
+        claim: Claim,
     },
     /// Cancels a message of which nothing has been sent, or a receive that no message has met.
     Cancel {
@@ -89,6 +119,17 @@ pub enum Command {
         /// The peer's Ethernet address, if it is known.
         mac: Option<MacAddr>,
     },
+}
+
+/// What becomes of a message that a [`Command::Peek`] finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// It stays where it is: the next receive like this gets it.
+    Stays,
+    /// It waits to be received by its claim, or discarded, and no other receive gets it.
+    IsClaimed,
+    /// It is dropped. Its sender hears that it was delivered.
+    IsDiscarded,
 }
 
 /// The memory of a message.
@@ -121,6 +162,9 @@ const FROM_ONE: u8 = 2;
 const ORDERED: u8 = 4;
 const HAS_MAC: u8 = 8;
 
+const CLAIM: u8 = 16;
+const DISCARD_IT: u8 = 32;
+
 const CONNECT: u8 = 1;
 const SEND: u8 = 2;
 const RECEIVE: u8 = 3;
@@ -128,6 +172,9 @@ const CANCEL: u8 = 4;
 const CLOSE: u8 = 5;
 const ABORT: u8 = 6;
 const PEER: u8 = 7;
+const PEEK: u8 = 8;
+const RECEIVE_CLAIMED: u8 = 9;
+const DISCARD: u8 = 10;
 
 /// The bits of each word that a kind of command gives a meaning to.
 pub(super) fn meaningful(kind: u8) -> Option<Slot> {
@@ -138,7 +185,13 @@ pub(super) fn meaningful(kind: u8) -> Option<Slot> {
     Some(match kind {
         CONNECT => [NAME | flags(ORDERED) | 0xff_0000, ALL, 0, 0, 0, 0, 0, 0],
         SEND => [NAME | flags(TAGGED), ALL, ALL, LOW, ALL, ALL, 0, 0],
-        RECEIVE => [NAME | flags(TAGGED | FROM_ONE) | 0xffff_0000, ALL, ALL, LOW, ALL, ALL, 0, 0],
+        RECEIVE => [NAME | flags(TAGGED | FROM_ONE) | 0xffff_0000, ALL, ALL, LOW, ALL, ALL, LOW, 0],
+        PEEK => {
+            let flags = flags(TAGGED | FROM_ONE | CLAIM | DISCARD_IT);
+            [NAME | flags | 0xffff_0000, LOW, 0, 0, ALL, ALL, 0, 0]
+        }
+        RECEIVE_CLAIMED => [NAME, !LOW, ALL, LOW, 0, ALL, 0, 0],
+        DISCARD => [0xff, 0, 0, 0, 0, ALL, 0, 0],
         PEER => [NAME | flags(HAS_MAC) | 0xff_0000, (1 << 48) - 1, ALL, ALL, 0, 0, 0, 0],
         CANCEL | CLOSE | ABORT => [NAME, 0, 0, 0, 0, 0, 0, 0],
         _ => return None,
@@ -152,6 +205,27 @@ pub(super) fn meaningful(kind: u8) -> Option<Slot> {
 pub(super) fn process(number: u64) -> Result<u16, DescriptorError> {
     let process = u16::try_from(number).ok().filter(|process| *process <= MAX_PROCESS);
     process.ok_or(DescriptorError::Value("the process", number))
+}
+
+/// The words of a receive, or of a look at those that wait, that say which messages it takes.
+struct Wanted {
+    flags: u8,
+    process: u16,
+    peer: u32,
+    tag: u64,
+    ignore: u64,
+}
+
+impl Wanted {
+    fn of(from: Option<Source>, matching: Matching) -> Wanted {
+        let (tagged, tag, ignore) = match matching {
+            Matching::Untagged => (0, 0, 0),
+            Matching::Tagged { tag, ignore } => (TAGGED, tag, ignore),
+        };
+        let flags = tagged | if from.is_some() { FROM_ONE } else { 0 };
+        let (peer, process) = from.map_or((0, 0), |source| (source.peer.0, source.process));
+        Wanted { flags, process, peer, tag, ignore }
+    }
 }
 
 impl Command {
@@ -171,17 +245,29 @@ impl Command {
                 let word0 = word0(SEND, if tag.is_some() { TAGGED } else { 0 }, operation);
                 [word0, pair(connection, region), offset, len.into(), tag.unwrap_or(0), header_data, 0, 0]
             }
-            Command::Receive { operation, extent, from, matching } => {
+            Command::Receive { operation, extent, from, matching, many } => {
                 let Extent { region, offset, len } = extent;
-                let (tagged, tag, ignore) = match matching {
-                    Matching::Untagged => (0, 0, 0),
-                    Matching::Tagged { tag, ignore } => (TAGGED, tag, ignore),
-                };
-                let flags = tagged | if from.is_some() { FROM_ONE } else { 0 };
-                let (peer, process) = from.map_or((0, 0), |source| (source.peer.0, source.process));
+                let Wanted { flags, process, peer, tag, ignore } = Wanted::of(from, matching);
                 let word0 = word0(RECEIVE, flags, operation) | u64::from(process) << 16;
-                [word0, pair(peer, region), offset, len.into(), tag, ignore, 0, 0]
+                let least = many.map_or(0, NonZeroU32::get);
+                [word0, pair(peer, region), offset, len.into(), tag, ignore, least.into(), 0]
             }
+            Command::Peek { operation, from, matching, found } => {
+                let Wanted { flags, process, peer, tag, ignore } = Wanted::of(from, matching);
+                let found = match found {
+                    Found::Stays => 0,
+                    Found::IsClaimed => CLAIM,
+                    Found::IsDiscarded => DISCARD_IT,
+                };
+                let word0 = word0(PEEK, flags | found, operation) | u64::from(process) << 16;
+                [word0, peer.into(), 0, 0, tag, ignore, 0, 0]
+            }
+            Command::ReceiveClaimed { operation, extent, claim } => {
+                let Extent { region, offset, len } = extent;
+                let word0 = word0(RECEIVE_CLAIMED, 0, operation);
+                [word0, pair(0, region), offset, len.into(), 0, claim.to_bits(), 0, 0]
+            }
+            Command::Discard { claim } => [DISCARD.into(), 0, 0, 0, 0, claim.to_bits(), 0, 0],
             Command::Cancel { operation } => [word0(CANCEL, 0, operation), 0, 0, 0, 0, 0, 0, 0],
             Command::Close { connection } => [word0(CLOSE, 0, connection), 0, 0, 0, 0, 0, 0, 0],
             Command::Abort { connection } => [word0(ABORT, 0, connection), 0, 0, 0, 0, 0, 0, 0],
@@ -225,7 +311,7 @@ impl Command {
                 let tag = (flags & TAGGED != 0).then_some(slot[4]);
                 Command::Send { operation: name, connection: low, extent, tag, header_data: slot[5] }
             }
-            RECEIVE => {
+            RECEIVE | PEEK => {
                 unless(TAGGED, 4, slot[4])?;
                 unless(TAGGED, 5, slot[5])?;
                 unless(FROM_ONE, 1, low.into())?;
@@ -236,8 +322,23 @@ impl Command {
                     _ => Matching::Tagged { tag: slot[4], ignore: slot[5] },
                 };
                 let from = (flags & FROM_ONE != 0).then_some(Source { peer: Addr(low), process });
-                Command::Receive { operation: name, extent, from, matching }
+                if kind == RECEIVE {
+                    let many = NonZeroU32::new(slot[6] as u32);
+                    return Ok(Command::Receive { operation: name, extent, from, matching, many });
+                }
+                let found = match flags & (CLAIM | DISCARD_IT) {
+                    0 => Found::Stays,
+                    CLAIM => Found::IsClaimed,
+                    DISCARD_IT => Found::IsDiscarded,
+                    both => return Err(DescriptorError::Value("what becomes of a message", both.into())),
+                };
+                Command::Peek { operation: name, from, matching, found }
             }
+            RECEIVE_CLAIMED => {
+                let claim = Claim::from_bits(slot[5]);
+                Command::ReceiveClaimed { operation: name, extent, claim }
+            }
+            DISCARD => Command::Discard { claim: Claim::from_bits(slot[5]) },
             CANCEL => Command::Cancel { operation: name },
             CLOSE => Command::Close { connection: name },
             PEER => {
@@ -264,8 +365,8 @@ mod tests {
         /// Everything else is refused. Bits are set sparsely, so that both happen.
         #[test]
         fn each_command_has_one_form(
-            kind in 0u64..9,
-            flags in 0u64..16,
+            kind in 0u64..12,
+            flags in 0u64..64,
             version in prop_oneof![Just(0u64), Just(4), Just(6), any::<u8>().prop_map(u64::from)],
             words in prop::array::uniform8(prop_oneof![Just(0), Just(1), any::<u64>(), (0u64..4096).prop_map(|n| n << 32)]),
             masked in any::<bool>(),
@@ -287,6 +388,7 @@ mod tests {
             (ip, mac) in any::<(IpAddr, Option<[u8; 6]>)>(),
             (rod, class, process) in (any::<bool>(), any::<u8>(), 0..=MAX_PROCESS),
             from in prop::option::of((any::<u32>(), 0..=MAX_PROCESS)),
+            found in prop::sample::select(vec![Found::Stays, Found::IsClaimed, Found::IsDiscarded]),
         ) {
             let extent = Extent { region: other, offset, len };
             let mode = if rod { DeliveryMode::Rod } else { DeliveryMode::Rud };
@@ -296,7 +398,10 @@ mod tests {
             let commands = [
                 Command::Connect { connection: name, peer: Addr(other), options },
                 Command::Send { operation: name, connection: !name, extent, tag, header_data: data },
-                Command::Receive { operation: name, extent, from, matching },
+                Command::Receive { operation: name, extent, from, matching, many: NonZeroU32::new(other) },
+                Command::Peek { operation: name, from, matching, found },
+                Command::ReceiveClaimed { operation: name, extent, claim: Claim::from_bits(data) },
+                Command::Discard { claim: Claim::from_bits(ignore) },
                 Command::Cancel { operation: name },
                 Command::Close { connection: name },
                 Command::Abort { connection: name },
@@ -311,7 +416,7 @@ mod tests {
     #[test]
     fn words_that_are_no_command_are_refused_with_their_place() {
         assert_eq!(Command::decode(&[0; 8]), Err(DescriptorError::Kind(0)));
-        assert_eq!(Command::decode(&[9, 0, 0, 0, 0, 0, 0, 0]), Err(DescriptorError::Kind(9)));
+        assert_eq!(Command::decode(&[11, 0, 0, 0, 0, 0, 0, 0]), Err(DescriptorError::Kind(11)));
         assert_eq!(Command::decode(&[5, 0, 0, 0, 0, 0, 0, 1]), Err(DescriptorError::Reserved(7)));
         let process = DescriptorError::Value("the process", 4096);
         assert_eq!(Command::decode(&[1, 4096 << 32, 0, 0, 0, 0, 0, 0]), Err(process));

@@ -54,7 +54,7 @@ use crate::region::Region;
 use crate::worker::Waker;
 
 const MAGIC: [u8; 8] = *b"weft-ses";
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 const REQUEST: usize = 64;
 /// Flags of a request: the process is named, or any will do.
 const NAMED: u32 = 0;

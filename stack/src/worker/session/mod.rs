@@ -85,7 +85,7 @@ mod tests;
 mod world;
 
 pub use client::{Client, ClientError, ConnectionHandle, Event, OperationHandle};
-pub use command::{Command, DescriptorError, Extent};
+pub use command::{Command, DescriptorError, Extent, Found};
 pub use config::{OpenError, SessionConfig};
 pub use held::{HeldConnections, Settled};
 pub use listener::{JoinError, ListenError, SessionListener};

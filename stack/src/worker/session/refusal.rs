@@ -17,6 +17,8 @@
 //! | 12 | `Peer` | place in `PeerRefusal::ALL` | | |
 //! | 13 | `Unreachable` | bits 0–31 peer; 32–39 1 resolving, 2 no answer, 3 unknown; 40–47 IP version of the hop | how often it was asked, if resolving | IP address of the hop, low word first |
 //! | 14 | `ReadOnly` | | | |
+//! | 15 | `NotDivisible` | | | |
+//! | 16 | `NotClaimed` | | | |
 //!
 //! Everything else is 0. [`decode`] ignores bits that mean nothing: its caller compares what it gets with
 //! [`encode`].
@@ -49,6 +51,8 @@ pub(super) fn encode(error: CallError) -> (u8, Slot) {
         CallError::NumberNotInUse(number) => (11, number.into(), 0),
         CallError::Peer(why) => (12, place(&PeerRefusal::ALL, why), 0),
         CallError::ReadOnly => (14, 0, 0),
+        CallError::NotDivisible => (15, 0, 0),
+        CallError::NotClaimed => (16, 0, 0),
         CallError::Unreachable { peer, why } => return (13, unreachable_words(peer, why)),
     };
     (code, [0, word1, word2, 0, 0, 0, 0, 0])
@@ -77,6 +81,8 @@ pub(super) fn decode(code: u8, slot: &Slot) -> Result<CallError, DescriptorError
         12 => CallError::Peer(at(&PeerRefusal::ALL, "a refusal of a peer", slot[1])?),
         13 => unreachable(slot)?,
         14 => CallError::ReadOnly,
+        15 => CallError::NotDivisible,
+        16 => CallError::NotClaimed,
         code => return Err(DescriptorError::Value("the code of a refusal", code.into())),
     })
 }

@@ -2,17 +2,19 @@
 //!
 //! | word | bits | meaning |
 //! |---|---|---|
-//! | 0 | 0–7 | 1 connected, 2 sent, 3 received, 4 closed, 5 refused, 6 peer |
-//! | | 8–15 | received: bit 0 tagged, bit 1 there is a sender |
+//! | 0 | 0–7 | 1 connected, 2 sent, 3 received, 4 closed, 5 refused, 6 peer, 7 peeked |
+//! | | 8–15 | received and peeked: bit 0 tagged, bit 1 there is a sender; received: bit 2 the receive goes on; peeked: bit 3 claimed |
 //! | | 16–23 | sent, received and closed: code of the outcome; refused: code of the error |
 //! | | 24–31 | sent, received and closed: detail of the outcome; refused: kind of the command |
 //! | | 32–63 | number of the operation or the connection |
-//! | 1 | 0–31 | sent: retransmissions; received: sender; closed and peer: address of the peer |
-//! | | 32–63 | received: length of the message |
-//! | 2 | | received: tag |
-//! | 3 | | received: header data |
+//! | 1 | 0–31 | sent: retransmissions; received and peeked: sender; closed and peer: address of the peer |
+//! | | 32–63 | received and peeked: length of the message |
+//! | 2 | | received and peeked: tag |
+//! | 3 | | received and peeked: header data |
+//! | 4 | | peeked: claim |
 //! | 4–6 | | sent, received and closed: outcome |
-//! | 7 | 0–15 | received: the sender's process |
+//! | 7 | 0–15 | received and peeked: the sender's process |
+//! | | 32–63 | received: where the message begins in the memory of its receive, bytes |
 //!
 //! The outcomes stand in `outcome.rs`, the errors of refusals in `refusal.rs`. Everything else is 0, and no report if
 //! it is not.
@@ -21,7 +23,7 @@ use super::command::{DescriptorError, process};
 use super::{Slot, bits, outcome, refusal};
 use crate::fep::{CallError, Failure, ReceiveError, SendError};
 use crate::packet::Addr;
-use crate::ses::Source;
+use crate::ses::{Claim, Source, Waiting};
 
 /// The end of something that an application asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +42,7 @@ pub enum Report {
         /// Whether all of it has arrived.
         result: Result<(), SendError>,
     },
-    /// A message was received, or will not be. The number of the operation is free.
+    /// A message was received, or will not be. The number of the operation is free, unless the receive goes on.
     Received {
         /// The operation's number.
         operation: u32,
@@ -52,8 +54,21 @@ pub enum Report {
         header_data: u64,
         /// The message's length in bytes; the memory holds its beginning if it is shorter.
         len: u32,
+        /// Where the message begins in the memory of its receive, bytes: not 0 only if that is one for many messages.
+        offset: u32,
+        /// Whether the receive goes on: the number of the operation is not free yet.
+        more: bool,
         /// Whether the memory holds the whole message.
         result: Result<(), ReceiveError>,
+    },
+    /// Messages that wait were looked at. The number of the operation is free.
+    Peeked {
+        /// The operation's number.
+        operation: u32,
+        /// The message that was found.
+        message: Option<Waiting>,
+        /// Its claim, if it was claimed.
+        claim: Option<Claim>,
     },
     /// A connection is closed. Its number is free.
     Closed {
@@ -101,9 +116,15 @@ pub enum Request {
     Abort,
     /// To enter a peer.
     Peer,
+    /// To look for a message that waits.
+    Peek,
+    /// To receive a message that was claimed.
+    ReceiveClaimed,
+    /// To drop a message that was claimed.
+    Discard,
 }
 
-pub(super) const REQUESTS: [Request; 8] = [
+pub(super) const REQUESTS: [Request; 11] = [
     Request::Unknown,
     Request::Connect,
     Request::Send,
@@ -112,6 +133,9 @@ pub(super) const REQUESTS: [Request; 8] = [
     Request::Close,
     Request::Abort,
     Request::Peer,
+    Request::Peek,
+    Request::ReceiveClaimed,
+    Request::Discard,
 ];
 
 impl Request {
@@ -127,9 +151,12 @@ const RECEIVED: u8 = 3;
 const CLOSED: u8 = 4;
 const REFUSED: u8 = 5;
 const PEER: u8 = 6;
+const PEEKED: u8 = 7;
 
 const TAGGED: u8 = 1;
 const HAS_SENDER: u8 = 2;
+const MORE: u8 = 4;
+const CLAIMED: u8 = 8;
 
 fn word0(kind: u8, flags: u8, code: u8, detail: u8, number: u32) -> u64 {
     u64::from(u32::from_le_bytes([kind, flags, code, detail])) | u64::from(number) << 32
@@ -146,15 +173,28 @@ impl Report {
                 let word0 = word0(SENT, 0, code, detail, operation);
                 [word0, retransmissions.into(), 0, 0, word4, word5, word6, 0]
             }
-            Report::Received { operation, source, tag, header_data, len, result } => {
+            Report::Received { operation, source, tag, header_data, len, offset, more, result } => {
                 let outcome::Outcome { code, detail, words: [word4, word5, word6] } =
                     outcome::of_receive(result);
                 let tagged = if tag.is_some() { TAGGED } else { 0 };
-                let flags = tagged | if source.is_some() { HAS_SENDER } else { 0 };
+                let more = if more { MORE } else { 0 };
+                let flags = tagged | more | if source.is_some() { HAS_SENDER } else { 0 };
                 let word0 = word0(RECEIVED, flags, code, detail, operation);
                 let (peer, process) = source.map_or((0, 0), |source| (source.peer.0, source.process));
                 let word1 = u64::from(peer) | u64::from(len) << 32;
-                [word0, word1, tag.unwrap_or(0), header_data, word4, word5, word6, process.into()]
+                let word7 = u64::from(process) | u64::from(offset) << 32;
+                [word0, word1, tag.unwrap_or(0), header_data, word4, word5, word6, word7]
+            }
+            Report::Peeked { operation, message, claim } => {
+                let claimed = if claim.is_some() { CLAIMED } else { 0 };
+                let claim = claim.map_or(0, Claim::to_bits);
+                let Some(Waiting { source, tag, header_data, len }) = message else {
+                    return [word0(PEEKED, claimed, 0, 0, operation), 0, 0, 0, claim, 0, 0, 0];
+                };
+                let flags = claimed | HAS_SENDER | if tag.is_some() { TAGGED } else { 0 };
+                let word1 = u64::from(source.peer.0) | u64::from(len) << 32;
+                let (word0, process) = (word0(PEEKED, flags, 0, 0, operation), source.process.into());
+                [word0, word1, tag.unwrap_or(0), header_data, claim, 0, 0, process]
             }
             Report::Closed { connection, peer, result } => {
                 let outcome::Outcome { code, detail, words: [word4, word5, word6] } =
@@ -190,19 +230,29 @@ impl Report {
         let [kind, flags, code, detail] = (slot[0] as u32).to_le_bytes();
         let number = (slot[0] >> 32) as u32;
         let low = slot[1] as u32;
+        let source = || match flags & HAS_SENDER {
+            0 => Ok(None),
+            _ => Ok(Some(Source { peer: Addr(low), process: process(bits(slot[7], 0, 32))? })),
+        };
+        let (tag, header_data) = ((flags & TAGGED != 0).then_some(slot[2]), slot[3]);
+        let len = bits(slot[1], 32, 32) as u32;
         Ok(match kind {
             CONNECTED => Report::Connected { connection: number },
             SENT => Report::Sent { operation: number, retransmissions: low, result: outcome::send(slot)? },
             RECEIVED => Report::Received {
                 operation: number,
-                source: match flags & HAS_SENDER {
-                    0 => None,
-                    _ => Some(Source { peer: Addr(low), process: process(slot[7])? }),
-                },
-                tag: (flags & TAGGED != 0).then_some(slot[2]),
-                header_data: slot[3],
-                len: bits(slot[1], 32, 32) as u32,
+                source: source()?,
+                tag,
+                header_data,
+                len,
+                offset: bits(slot[7], 32, 32) as u32,
+                more: flags & MORE != 0,
                 result: outcome::receive(slot)?,
+            },
+            PEEKED => Report::Peeked {
+                operation: number,
+                message: source()?.map(|source| Waiting { source, tag, header_data, len }),
+                claim: (flags & CLAIMED != 0).then_some(Claim::from_bits(slot[4])),
             },
             CLOSED => {
                 Report::Closed { connection: number, peer: Addr(low), result: outcome::connection(slot)? }
@@ -280,6 +330,8 @@ mod tests {
             CallError::Malformed,
             CallError::OutsideMemory,
             CallError::ReadOnly,
+            CallError::NotDivisible,
+            CallError::NotClaimed,
         ];
         let unreachable = (any::<(u32, u32, IpAddr)>(), 0..3).prop_map(|((peer, asked, hop), kind)| {
             let peer = Addr(peer);
@@ -318,7 +370,21 @@ mod tests {
             let reports = [
                 Report::Connected { connection: number },
                 Report::Sent { operation: number, retransmissions: other, result: sent },
-                Report::Received { operation: number, source, tag, header_data, len, result: received },
+                Report::Received {
+                    operation: number,
+                    source,
+                    tag,
+                    header_data,
+                    len,
+                    offset: other,
+                    more: len % 2 == 0,
+                    result: received,
+                },
+                Report::Peeked {
+                    operation: number,
+                    message: source.map(|source| Waiting { source, tag, header_data, len }),
+                    claim: source.map(|_| Claim::from_bits(header_data)),
+                },
                 Report::Closed { connection: number, peer: Addr(other), result: closed },
                 Report::Peer { operation: number, addr: Addr(other) },
                 Report::Refused { request: REQUESTS[request], number, error },
@@ -332,7 +398,7 @@ mod tests {
         /// Each report has one form, and everything else is an error. Bits are set sparsely, so that both happen.
         #[test]
         fn any_words_are_a_report_in_its_only_form_or_an_error(
-            (kind, flags) in (0u64..8, prop_oneof![3 => Just(0u64), 1 => 0u64..5]),
+            (kind, flags) in (0u64..9, prop_oneof![3 => Just(0u64), 1 => 0u64..17]),
             (code, detail) in (0u64..16, prop_oneof![2 => Just(0u64), 1 => 0u64..10, 1 => 0u64..256]),
             number in any::<u32>(),
             words in prop::array::uniform7(prop_oneof![

@@ -13,6 +13,7 @@ use super::report::{Report, Request};
 use super::served::Served;
 use crate::fep::{CallError, Completion, ConnectionId, Fep, Limits, MAX_PROCESS, Resource};
 use crate::region::Region;
+use crate::ses::ReceiveId;
 use crate::worker::Waker;
 use crate::worker::ring::{Broken, Consumer, Producer};
 
@@ -45,6 +46,8 @@ pub struct Sessions {
     last_process: u16,
     /// Wakes the owner, where applications of this process may find it asleep.
     waker: Option<Waker>,
+    /// A receive for many messages of an application that does not read its reports: it must not go on.
+    unread: Option<ReceiveId>,
     ended: VecDeque<(SessionId, u16, Ended)>,
 }
 
@@ -58,6 +61,7 @@ impl Sessions {
             serial: 0,
             last_process: 0,
             waker: None,
+            unread: None,
             ended: VecDeque::new(),
         }
     }
@@ -281,6 +285,10 @@ impl Sessions {
         while let Some(completion) = fep.poll_completion() {
             count += 1;
             self.report(completion, None);
+            if let Some(id) = self.unread.take() {
+                // It may have ended.
+                let _ = fep.cancel_receive(id);
+            }
         }
         count
     }
@@ -331,11 +339,17 @@ impl Sessions {
                     session.finish(operation, refused(Request::Send, operation).unwrap_or(sent));
                 }
             }
-            Completion::Received { context, source, tag, header_data, len, result, .. } => {
+            Completion::Received { id, context, source, tag, header_data, len, buffer, more, result } => {
                 let (slot, operation) = unpack(context);
                 if let Some(session) = self.at(slot) {
-                    let report = Report::Received { operation, source, tag, header_data, len, result };
-                    session.finish(operation, report);
+                    let offset = session.offset(operation, &buffer);
+                    let report =
+                        Report::Received { operation, source, tag, header_data, len, offset, more, result };
+                    if !more {
+                        session.finish(operation, report);
+                    } else if !session.go_on(operation, report) {
+                        self.unread = Some(id);
+                    }
                 }
             }
             Completion::Closed { id, peer, result } => {
@@ -372,7 +386,7 @@ impl Sessions {
         // Its receives are dropped without completions.
         let _ = fep.close_process(session.process);
         for operation in &mut session.operations {
-            if matches!(operation, Posted::Receive(_)) {
+            if matches!(operation, Posted::Receive { .. }) {
                 *operation = Posted::Nothing;
                 session.in_use -= 1;
             }

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::fep::{FepConfig, Limits, PeerRefusal};
+use crate::ses::Claim;
 use crate::worker::ring::Producer;
 
 /// Words that are nearly commands: kinds, numbers and lengths are often possible.
@@ -81,8 +82,14 @@ fn each_malformed_command_is_refused_with_its_error() {
         tag: None,
         header_data: 0,
     };
-    let receive =
-        |operation, extent| Command::Receive { operation, extent, from: None, matching: Matching::Untagged };
+    let receive = |operation, extent| Command::Receive {
+        operation,
+        extent,
+        from: None,
+        matching: Matching::Untagged,
+        many: None,
+    };
+    let claim = Claim::from_bits(7);
     let connect =
         |connection| Command::Connect { connection, peer: Addr(1), options: ConnectOptions::default() };
     let number = |number, count| CallError::NoSuchNumber { number, count };
@@ -98,6 +105,11 @@ fn each_malformed_command_is_refused_with_its_error() {
         (receive(0, beyond(256 << 10, 1)).encode(), CallError::OutsideMemory),
         (receive(0, beyond(u64::MAX, 2)).encode(), CallError::OutsideMemory),
         (receive(0, beyond((256 << 10) - 1, u32::MAX)).encode(), CallError::OutsideMemory),
+        (
+            Command::ReceiveClaimed { operation: 0, extent: extent(0, 1), claim }.encode(),
+            CallError::NotClaimed,
+        ),
+        (Command::Discard { claim }.encode(), CallError::NotClaimed),
         (Command::Cancel { operation: 3 }.encode(), CallError::NumberNotInUse(3)),
         (Command::Cancel { operation: 99 }.encode(), number(99, 16)),
         (Command::Close { connection: 0 }.encode(), CallError::NotOpen),

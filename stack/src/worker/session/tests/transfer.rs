@@ -23,6 +23,8 @@ fn a_message_is_copied_from_memory_to_memory_and_nowhere_else() {
         tag: Some(9),
         header_data: 77,
         len: 100_000,
+        offset: 0,
+        more: false,
         result: Ok(()),
     };
     assert_eq!(world.event(&mut bob), Event { context: 21, report: received });

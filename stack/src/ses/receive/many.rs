@@ -1,0 +1,86 @@
+//! Receives for many messages: each takes a part of the memory, and the receive ends when too little is left and all of
+//! its messages have.
+
+use super::{Delivery, Receives};
+use crate::heap;
+use crate::ses::{Map, Posted, ReceiveId, Room};
+
+/// The receives for many messages that have not ended.
+#[derive(Debug, Default)]
+pub(in crate::ses) struct Many(Map<ReceiveId, State>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct State {
+    /// Messages that have met the receive, and are on their way.
+    under_way: u64,
+    /// Whether it takes no further ones.
+    ended: bool,
+}
+
+impl Many {
+    /// The part of `posted`, a receive for many messages, that one of `len` bytes gets. `None` if it gets all that is left:
+    /// the receive takes no further ones.
+    #[cold]
+    pub(in crate::ses) fn take(&mut self, posted: &mut Posted, len: u32) -> Option<Posted> {
+        let state = self.0.entry(posted.id).or_default();
+        state.under_way += 1;
+        let part = posted.split(len);
+        state.ended = part.is_none();
+        part
+    }
+
+    /// The receive takes no further messages. Returns whether some of those that have met it are on their way; if not,
+    /// it has ended.
+    pub(super) fn end(&mut self, id: ReceiveId) -> bool {
+        let Some(state) = self.0.get_mut(&id).filter(|state| state.under_way > 0) else {
+            self.0.remove(&id);
+            return false;
+        };
+        state.ended = true;
+        true
+    }
+
+    /// A message that has met receive `id` has ended. Returns whether the receive goes on.
+    #[inline]
+    pub(super) fn conclude(&mut self, id: ReceiveId) -> bool {
+        !self.0.is_empty() && self.conclude_one(id)
+    }
+
+    #[cold]
+    fn conclude_one(&mut self, id: ReceiveId) -> bool {
+        let Some(state) = self.0.get_mut(&id) else { return false };
+        state.under_way -= 1;
+        if state.ended && state.under_way == 0 {
+            self.0.remove(&id);
+            return false;
+        }
+        true
+    }
+
+    pub(super) fn heap_bytes(&self) -> u64 {
+        heap::of_map(&self.0)
+    }
+}
+
+/// The messages that were waiting for a receive, and are complete.
+pub type Deliveries = Vec<Delivery>;
+
+impl Receives {
+    /// Adds a receive for many messages, whose identifier must be larger than all before, and whose memory can be split.
+    /// Returns messages that were waiting for it, if they are complete.
+    pub fn post_many(&mut self, room: &mut Room, mut posted: Posted) -> Deliveries {
+        let mut deliveries = Vec::new();
+        while let Some(key) = self.first_waiting(posted.from, posted.matching) {
+            let len = self.messages.get(key).map_or(0, |message| message.total);
+            match self.many.take(&mut posted, len) {
+                Some(part) => deliveries.extend(self.hand_over(room, key, part)),
+                None => {
+                    deliveries.extend(self.hand_over(room, key, posted));
+                    return deliveries;
+                }
+            }
+        }
+        self.posted.push(posted);
+        deliveries
+    }
+}
