@@ -132,7 +132,7 @@ fn a_cancelled_receive_and_a_look_never_get_the_same_message() {
         return;
     }
     let (a, b, to_b, _) = pair();
-    let (mut cancelled, mut received) = (0, 0);
+    let (mut cancelled, mut received, context) = (0, 0, 1usize);
     for n in 0..200usize {
         let mut room = vec![0; 8];
         b.receive(&mut room, FI_ADDR_UNSPEC, Some((9, 0)), 1);
@@ -143,7 +143,7 @@ fn a_cancelled_receive_and_a_look_never_get_the_same_message() {
             let _ = table!(b.cq.0, ops.read(null_mut(), 0));
         }
         // SAFETY: the endpoint is open.
-        let asked = unsafe { (*(*b.ep).ops).cancel.unwrap()(b.ep.cast(), 1 as *mut _) };
+        let asked = unsafe { (*(*b.ep).ops).cancel.unwrap()(b.ep.cast(), context as *mut _) };
         assert!(asked == 0 || asked == -(sys::FI_ENOENT as isize), "{asked}");
         match b.cq.next() {
             Ok(entry) => {
