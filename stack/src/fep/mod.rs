@@ -150,7 +150,7 @@ impl Fep {
     }
 
     /// As [`Fep::connect`], for messages that process `process` of this endpoint sends: receivers see them as its own
-    /// ([`Source`](crate::ses::Source)). Who offers this to applications must not let them choose the number.
+    /// ([`Source`]). Who offers this to applications must not let them choose the number.
     ///
     /// # Errors
     /// As [`Fep::connect`]; [`CallError::NoSuchProcess`] also if `process` is too large.
