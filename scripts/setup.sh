@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs weft's requirements on Debian 12: DPDK and its virtual devices, a C compiler, libclang for the bindings,
 # tshark and Python for the independent decoders of the tests, the tools with which other tests make namespaces and
-# links, libfabric, and programs that use it. Prints nothing if all are installed.
+# links, libfabric, and programs that use it; and MPICH from PyPI, in the directory mpich of cargo's target directory.
+# Prints nothing if all are installed.
 #
 # Usage: scripts/setup.sh [--bench] [--guests]
 #   --bench   also the requirements of benchmarks: valgrind, and the programs to compare with (iperf3, dpdk-testpmd)
@@ -10,11 +11,12 @@
 # Run it as root, or as a user who may use sudo.
 set -euo pipefail
 
+mpich=5.0.2
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 # libdpdk-dev depends on the drivers (net_ring, net_null, net_pcap, the vdev bus, …).
 packages=(build-essential pkg-config libdpdk-dev libpcap-dev clang libclang-dev tshark python3
-    iproute2 util-linux procps libfabric-dev libfabric-bin openmpi-bin libopenmpi-dev)
+    iproute2 util-linux procps libfabric-dev libfabric-bin openmpi-bin libopenmpi-dev python3-venv)
 
 die() {
     printf 'setup.sh: %s\n' "$@" >&2
@@ -105,6 +107,17 @@ recent_enough() {
     [[ -n $1 && $(printf '%s\n' "$2" "$1" | sort -V | head -n 1) == "$2" ]]
 }
 
+# Debian's MPICH does not use libfabric. PyPI's brings one of its own.
+install_mpich() {
+    local target=${CARGO_TARGET_DIR:-$root/target}
+    [[ -x $target/mpich/bin/mpiexec ]] && return 0
+    echo "setup.sh: installing MPICH $mpich from PyPI"
+    as_builder mkdir -p "$target"
+    as_builder python3 -m venv "$target/mpich"
+    as_builder "$target/mpich/bin/pip" install --quiet --disable-pip-version-check "mpich==$mpich"
+}
+
 install_packages
 check_dpdk
 check_rust
+install_mpich

@@ -1,4 +1,5 @@
-/* Ranks 0 and 1 exchange messages, and all ranks sum vectors; every value is checked. */
+/* Ranks 0 and 1 exchange messages and look for them first, all ranks sum vectors and send parts to each other; every value
+ * is checked. */
 
 #include <mpi.h>
 #include <stdio.h>
@@ -59,6 +60,50 @@ static void overtake(int rank)
             check(values[n][k] == n * LENGTH + k, "overtaken message");
 }
 
+/* A message is claimed while it waits, and those behind it are received first. */
+static void look(int rank)
+{
+    enum { LENGTH = 30000 };
+    static char bytes[LENGTH];
+    if (rank == 0) {
+        memset(bytes, 9, LENGTH);
+        MPI_Send(bytes, LENGTH, MPI_BYTE, 1, 40, MPI_COMM_WORLD);
+        MPI_Send(bytes, 10, MPI_BYTE, 1, 41, MPI_COMM_WORLD);
+        return;
+    }
+    MPI_Status status;
+    MPI_Message message;
+    int count;
+    MPI_Mprobe(0, MPI_ANY_TAG, MPI_COMM_WORLD, &message, &status);
+    MPI_Get_count(&status, MPI_BYTE, &count);
+    check(count == LENGTH && status.MPI_TAG == 40 && status.MPI_SOURCE == 0, "claimed message");
+    MPI_Probe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &status);
+    MPI_Get_count(&status, MPI_BYTE, &count);
+    check(count == 10 && status.MPI_TAG == 41 && status.MPI_SOURCE == 0, "message behind it");
+    MPI_Recv(bytes, 10, MPI_BYTE, 0, 41, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    MPI_Mrecv(bytes, LENGTH, MPI_BYTE, &message, &status);
+    for (int n = 0; n < LENGTH; n++)
+        check(bytes[n] == 9, "message that was looked for");
+}
+
+/* Each rank sends each its own part; parts are short and long. */
+static void all_to_all(int rank, int size, int length)
+{
+    int *out = malloc(sizeof(int) * length * size), *in = malloc(sizeof(int) * length * size);
+    for (int round = 0; round < 3; round++) {
+        for (int n = 0; n < length * size; n++) {
+            out[n] = rank * 1000003 + n * 7 + round;
+            in[n] = -1;
+        }
+        MPI_Alltoall(out, length, MPI_INT, in, length, MPI_INT, MPI_COMM_WORLD);
+        for (int from = 0; from < size; from++)
+            for (int n = 0; n < length; n++)
+                check(in[from * length + n] == from * 1000003 + (rank * length + n) * 7 + round, "part");
+    }
+    free(out);
+    free(in);
+}
+
 int main(int argc, char **argv)
 {
     int rank, size;
@@ -70,6 +115,7 @@ int main(int argc, char **argv)
         for (size_t n = 0; n < sizeof lengths / sizeof lengths[0]; n++)
             exchange(rank, lengths[n]);
         overtake(rank);
+        look(rank);
     }
     /* A rank sends to itself. */
     int own = -1, sent = rank + 7;
@@ -81,6 +127,8 @@ int main(int argc, char **argv)
     MPI_Allreduce(mine, sums, VALUES, MPI_LONG, MPI_SUM, MPI_COMM_WORLD);
     for (long n = 0; n < VALUES; n++)
         check(sums[n] == n * size * (size + 1) / 2, "sum");
+    all_to_all(rank, size, 3);
+    all_to_all(rank, size, 20000);
     if (rank == 0)
         printf("%d ranks: all values are right\n", size);
     MPI_Finalize();

@@ -73,6 +73,12 @@ pub(crate) fn inside(name: &str) -> bool {
     false
 }
 
+/// Cargo's target directory.
+pub(crate) fn target() -> PathBuf {
+    let tests = std::env::current_exe().unwrap();
+    tests.ancestors().nth(3).unwrap().to_owned()
+}
+
 /// The library, which cargo builds beside the tests.
 fn library() -> PathBuf {
     let tests = std::env::current_exe().unwrap();

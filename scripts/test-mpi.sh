@@ -1,0 +1,105 @@
+#!/usr/bin/env bash
+# Runs public MPI test programs over the libfabric provider, on this host over kernel UDP: mpi4py's test-suite over MPICH and
+# over Open MPI, NetPIPE with its integrity check, and HPCC, whose results verify themselves. It takes some ten minutes, and
+# installs what it needs: Debian's netpipe-openmpi and hpcc, and PyPI's mpi4py in virtual environments of cargo's target
+# directory. What is run, and what is left out and why, stands in docs/libfabric.md.
+#
+# Usage: scripts/test-mpi.sh [mpi4py-mpich|mpi4py-openmpi|exchange|netpipe|hpcc]…      (default: all of them)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+mpi4py=4.1.2
+target=$PWD/${CARGO_TARGET_DIR:-target}
+work=$target/test-mpi
+steps=("$@")
+[[ $# -gt 0 ]] || steps=(exchange netpipe hpcc mpi4py-mpich mpi4py-openmpi)
+
+scripts/setup.sh
+mkdir -p "$work/provider"
+# For users who build; packages are installed by those who may.
+for package in netpipe-openmpi hpcc; do
+    if [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) != installed ]]; then
+        sudo=$([[ $EUID -eq 0 ]] || echo sudo)
+        $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$package" >/dev/null
+    fi
+done
+cargo build --profile ci -p weft-libfabric-provider --quiet
+ln -sf "$target/ci/libweft_fi.so" "$work/provider/libweft-fi.so"
+export FI_PROVIDER_PATH=$work/provider
+
+# Ranks of one host exchange messages over weft, not through memory that they share.
+mpich() {
+    local ranks=$1
+    shift
+    env FI_PROVIDER=weft MPIR_CVAR_CH4_NETMOD=ofi MPIR_CVAR_NOLOCAL=1 \
+        MPIR_CVAR_CH4_OFI_ENABLE_RMA=0 MPIR_CVAR_CH4_OFI_ENABLE_ATOMICS=0 \
+        timeout 900 "$target/mpich/bin/mpiexec" -n "$ranks" "$@"
+}
+
+openmpi() {
+    local ranks=$1
+    shift
+    env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
+        timeout 900 mpirun.openmpi -n "$ranks" --oversubscribe -x FI_PROVIDER_PATH --mca pml cm --mca mtl ofi \
+        --mca mtl_ofi_provider_include weft --mca osc ^rdma --mca btl self "$@"
+}
+
+say() { printf '\n== %s\n' "$*"; }
+
+# A virtual environment with mpi4py, and its tests, which come with its sources only.
+python_of() {
+    local name=$1 venv=$2
+    [[ -x $venv/bin/python ]] || python3 -m venv "$venv"
+    "$venv/bin/pip" install --quiet --disable-pip-version-check "mpi4py==$mpi4py" numpy
+    if [[ ! -d $work/mpi4py-$mpi4py ]]; then
+        "$venv/bin/pip" download --quiet --disable-pip-version-check --no-deps --no-binary mpi4py \
+            --dest "$work" "mpi4py==$mpi4py"
+        tar -C "$work" -xzf "$work/mpi4py-$mpi4py.tar.gz"
+    fi
+    say "mpi4py over $name"
+}
+
+for step in "${steps[@]}"; do
+    case $step in
+        exchange)
+            source=libfabric-provider/tests/exchange.c
+            "$target/mpich/bin/mpicc" -O1 -o "$work/exchange-mpich" "$source"
+            mpicc.openmpi -O1 -o "$work/exchange-openmpi" "$source"
+            for ranks in 2 3 4 8; do
+                say "exchange, $ranks ranks"
+                mpich "$ranks" "$work/exchange-mpich"
+                openmpi "$ranks" "$work/exchange-openmpi"
+            done
+            ;;
+        netpipe)
+            say "NetPIPE over Open MPI"
+            # -i compares what arrives; -u is the longest message.
+            openmpi 2 NPopenmpi -i -u 1048576 -n 20 -o "$work/netpipe.out" 2>&1 | tee "$work/netpipe.log"
+            if grep -qi "fail\|error" "$work/netpipe.log"; then exit 1; fi
+            ;;
+        hpcc)
+            say "HPCC over Open MPI, 4 ranks"
+            mkdir -p "$work/hpcc"
+            zcat -f /usr/share/doc/hpcc/examples/_hpccinf.txt* >"$work/hpcc/hpccinf.txt"
+            rm -f "$work/hpcc/hpccoutf.txt"
+            (cd "$work/hpcc" && openmpi 4 hpcc)
+            grep -E "^Success=1" "$work/hpcc/hpccoutf.txt"
+            if grep -E "FAILED|Failed" "$work/hpcc/hpccoutf.txt"; then exit 1; fi
+            ;;
+        mpi4py-mpich)
+            python_of MPICH "$target/mpich"
+            mpich 2 "$target/mpich/bin/python" "$work/mpi4py-$mpi4py/test/main.py" -q \
+                -e 'spawn|dynproc' -x testDistgraphcomm
+            ;;
+        mpi4py-openmpi)
+            python_of "Open MPI" "$work/python"
+            openmpi 2 "$work/python/bin/python" "$work/mpi4py-$mpi4py/test/main.py" -q \
+                -e 'spawn|dynproc' -x testCancel
+            ;;
+        *)
+            echo "test-mpi.sh: unknown step $step" >&2
+            exit 2
+            ;;
+    esac
+done
+say "all passed"
