@@ -4,7 +4,8 @@
 # links, libfabric, and programs that use it; and MPICH from PyPI, in the directory mpich of cargo's target directory.
 # Prints nothing if all are installed.
 #
-# Usage: scripts/setup.sh [--bench] [--guests]
+# Usage: scripts/setup.sh [--system] [--bench] [--guests]
+#   --system  also builds the libfabric provider, and installs it where libfabric looks by itself
 #   --bench   also the requirements of benchmarks: valgrind, and the programs to compare with (iperf3, dpdk-testpmd)
 #   --guests  also the requirements of the test of network cards: qemu and the contents of its machines
 #
@@ -18,6 +19,8 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 packages=(build-essential pkg-config libdpdk-dev libpcap-dev clang libclang-dev tshark python3
     iproute2 util-linux procps libfabric-dev libfabric-bin openmpi-bin libopenmpi-dev python3-venv)
 
+system=no
+
 die() {
     printf 'setup.sh: %s\n' "$@" >&2
     exit 1
@@ -25,6 +28,7 @@ die() {
 
 for argument in "$@"; do
     case $argument in
+        --system) system=yes ;;
         --bench) packages+=(valgrind iperf3 dpdk-dev) ;;
         --guests) packages+=(qemu-system-x86 busybox-static cpio) ;;
         -h | --help) sed -n '2,/^set/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit ;;
@@ -117,7 +121,20 @@ install_mpich() {
     as_builder "$target/mpich/bin/pip" install --quiet --disable-pip-version-check "mpich==$mpich"
 }
 
+# FI_PROVIDER_PATH, where it is set, comes instead of this directory.
+install_provider() {
+    local directory
+    directory=$(pkg-config --variable=libdir libfabric)/libfabric
+    rust cargo build --release --quiet -p weft-libfabric-provider
+    as_root install -D -m 755 "${CARGO_TARGET_DIR:-$root/target}/release/libweft_fi.so" "$directory/libweft-fi.so"
+    fi_info -p weft >/dev/null || die "libfabric does not find the provider in $directory"
+    echo "setup.sh: installed $directory/libweft-fi.so"
+}
+
 install_packages
 check_dpdk
 check_rust
 install_mpich
+if [[ $system == yes ]]; then
+    install_provider
+fi

@@ -1,0 +1,165 @@
+//! A process is killed in the middle of an all-to-all exchange: the others get errors in time, and go on without it.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::fabric::{BOUND, Failed, How, Side, Wish};
+use common::inside;
+use weft_fi::sys;
+
+const NAME: &str = "the_others_of_an_all_to_all_get_errors_when_one_is_killed";
+/// The variable that makes the test one of the processes that exchange messages, and says its number.
+const RANK: &str = "WEFT_FI_RANK";
+const RANKS: usize = 4;
+/// The one that is killed.
+const VICTIM: usize = 3;
+/// Rounds that are complete before somebody is killed.
+const ROUNDS: usize = 20;
+/// Longer than the 6.3 s that docs/libfabric.md promises, on a machine that is busy with other tests.
+const IN_TIME: Duration = Duration::from_secs(30);
+
+/// A process of the exchange, and what it says.
+struct Rank {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Rank {
+    fn start(number: usize) -> Rank {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args([NAME, "--exact", "--nocapture"]).env(RANK, number.to_string());
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Rank { child, lines }
+    }
+
+    /// What follows `word` in a line that has it.
+    fn says(&mut self, word: &str) -> String {
+        loop {
+            let line = self.lines.next().expect("a process has ended").unwrap();
+            if let Some(at) = line.find(word) {
+                return line[at + word.len()..].to_owned();
+            }
+        }
+    }
+}
+
+#[test]
+fn the_others_of_an_all_to_all_get_errors_when_one_is_killed() {
+    if !inside(NAME) {
+        return;
+    }
+    if let Some(number) = std::env::var_os(RANK) {
+        return exchange(number.to_str().unwrap().parse().unwrap());
+    }
+    let mut ranks: Vec<Rank> = (0..RANKS).map(Rank::start).collect();
+    let names: Vec<String> = ranks.iter_mut().map(|rank| rank.says("name ")).collect();
+    for rank in &mut ranks {
+        writeln!(rank.child.stdin.as_mut().unwrap(), "{}", names.join(" ")).unwrap();
+    }
+    for rank in &mut ranks {
+        rank.says("rounds are complete");
+    }
+    ranks[VICTIM].child.kill().unwrap();
+    let begin = Instant::now();
+    for (number, rank) in ranks.iter_mut().enumerate().filter(|(number, _)| *number != VICTIM) {
+        rank.says("an error");
+        assert!(begin.elapsed() < IN_TIME, "rank {number} heard of it after {:?}", begin.elapsed());
+        rank.says("goes on");
+        assert!(rank.child.wait().unwrap().success());
+    }
+    ranks[VICTIM].child.wait().unwrap();
+}
+
+/// The content of the message of `from` to `to` in a round.
+fn content(from: usize, to: usize, round: usize) -> Vec<u8> {
+    let seed = from * 31 + to * 7 + round;
+    (0..[10, 5_000, 70_000][round % 3]).map(|n| (n * 13 + seed) as u8).collect()
+}
+
+/// One of the processes. A round ends when all its messages were sent and received.
+fn exchange(own: usize) {
+    let side = Side::open(&Wish::default(), How::default());
+    println!("name {}", u128::from_be_bytes(side.name()));
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+    let numbers: Vec<u64> = line
+        .split_whitespace()
+        .map(|name| side.insert(&name.parse::<u128>().unwrap().to_be_bytes()))
+        .collect();
+    for round in 0.. {
+        let others: Vec<usize> = (0..RANKS).filter(|rank| *rank != own).collect();
+        if let Err(failed) = play(&side, own, &others, &numbers, round) {
+            assert_eq!(failed.error, sys::FI_ETIMEDOUT, "{failed:?}");
+            assert_eq!(failed.context, VICTIM, "only messages to the one that was killed fail");
+            break;
+        }
+        if round == ROUNDS {
+            println!("rounds are complete");
+        }
+    }
+    println!("an error");
+    // With a number that the exchange before has not come to.
+    let others: Vec<usize> = (0..RANKS).filter(|rank| *rank != own && *rank != VICTIM).collect();
+    for round in 1_000_000..1_000_005 {
+        // Further messages to the one that was killed may fail meanwhile.
+        play(&side, own, &others, &numbers, round).unwrap();
+    }
+    println!("goes on");
+}
+
+/// The tag of messages of no round, and the context of those to ranks that live.
+const NO_ROUND: u64 = u64::MAX;
+const ASKING: usize = 1000;
+
+/// A round with `others`. Sends have the rank that they are for as context, receives `RANKS` and that which they are from.
+///
+/// One that was killed may have taken a message before, and sent none: a receive knows nothing of that, so whoever has waited
+/// for a second sends those another one that have not sent theirs.
+fn play(side: &Side, own: usize, others: &[usize], numbers: &[u64], round: usize) -> Result<(), Failed> {
+    let mut rooms: Vec<Vec<u8>> =
+        others.iter().map(|from| vec![0; content(*from, own, round).len()]).collect();
+    let messages: Vec<Vec<u8>> = others.iter().map(|to| content(own, *to, round)).collect();
+    for (room, from) in rooms.iter_mut().zip(others) {
+        side.receive(room, numbers[*from], Some((round as u64, 0)), RANKS + from);
+    }
+    for (message, to) in messages.iter().zip(others) {
+        side.send(numbers[*to], message, Some(round as u64), *to);
+    }
+    let (mut left, begin) = (2 * others.len(), Instant::now());
+    let (mut failed, mut missing, mut asked) = (None, others.to_vec(), 0);
+    while left > 0 && failed.is_none() {
+        assert!(begin.elapsed() < BOUND, "round {round} hangs");
+        match side.cq.read() {
+            Some(Ok(entry)) if entry.context == ASKING => {}
+            Some(Ok(entry)) => {
+                missing.retain(|from| RANKS + from != entry.context);
+                left -= 1;
+            }
+            // Of a round before, which has failed.
+            Some(Err(late)) if late.context == ASKING || !others.contains(&late.context) => {}
+            Some(Err(error)) => failed = Some(error),
+            None => std::thread::yield_now(),
+        }
+        if begin.elapsed() > Duration::from_secs(asked + 1) {
+            asked += 1;
+            for from in &missing {
+                let context = if *from == VICTIM { VICTIM } else { ASKING };
+                side.send(numbers[*from], b"", Some(NO_ROUND), context);
+                left += usize::from(context == VICTIM);
+            }
+        }
+    }
+    if let Some(failed) = failed {
+        // Memory of receives that wait stays the endpoint's, and of messages that are under way.
+        std::mem::forget((rooms, messages));
+        return Err(failed);
+    }
+    for (room, from) in rooms.iter().zip(others) {
+        assert!(*room == content(*from, own, round), "the message of rank {from} in round {round}");
+    }
+    Ok(())
+}
