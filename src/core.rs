@@ -93,9 +93,10 @@
 
 pub use weft_stack::buffer::{Buffer, MAX_MESSAGE};
 pub use weft_stack::fep::{
-    BusyTimeout, Completion, ConfigError, ConnectionId, ExposeError, ExposeRefusal, Exposure, Fep, FepConfig,
-    Limits, PayloadRef, PostError, Read, ReadError, ReadFault, ReadId, Receive, Send, SendId, TrafficClass,
-    Transmit, Windows, Zone, ZoneId, ZoneMap, Zones,
+    AccessError, AccessId, AccessKind, Atomic, AtomicError, BusyTimeout, Completion, ConfigError,
+    ConnectionId, ExposeError, ExposeRefusal, Exposure, Fep, FepConfig, Limits, PayloadRef, PostError, Read,
+    ReadError, ReadFault, ReadId, Receive, Rights, Send, SendId, TrafficClass, Transmit, Windows, Write,
+    Written, Zone, ZoneId, ZoneMap, Zones,
 };
 pub use weft_stack::packet::{Packet, Payload};
 pub use weft_stack::pdc::PdcConfig;

@@ -489,7 +489,9 @@ impl Direct {
                     result: result.map_err(Error::from),
                 }
             }
-            fep::Completion::Read { .. } => return None,
+            fep::Completion::Read { .. } | fep::Completion::Accessed { .. } | fep::Completion::Written(_) => {
+                return None;
+            }
         })
     }
 

@@ -157,7 +157,9 @@ fn converse(pair: &mut WorkerPair<Switched, Switched>, mode: DeliveryMode) {
                     assert_eq!(result, Ok(()));
                     sent += 1;
                 }
-                Completion::Read { .. } => panic!("nothing was read"),
+                Completion::Read { .. } | Completion::Accessed { .. } | Completion::Written(_) => {
+                    panic!("nothing was read")
+                }
                 Completion::Closed { result, .. } => {
                     assert_eq!(result, Ok(()));
                     closed = true;

@@ -5,7 +5,7 @@ mod harness;
 use harness::{MTU, Pair, config_with, receive_any, untagged};
 use weft_stack::buffer::Buffer;
 use weft_stack::cc::CcChoice;
-use weft_stack::fep::{Completion, Exposure, FepConfig, Read};
+use weft_stack::fep::{Completion, Exposure, FepConfig, Read, Rights};
 use weft_stack::{Span, Time};
 
 const KEY: u64 = 1;
@@ -15,7 +15,9 @@ const DELAY: Span = Span::from_us(5);
 /// A pair whose endpoint 1 exposes this many bytes.
 fn pair_with(config: &FepConfig, len: usize) -> Pair {
     let mut pair = Pair::new(config);
-    pair.feps[1].expose(0, Exposure { key: KEY, buffer: Buffer::Heap(vec![7; len]), from: None }).unwrap();
+    pair.feps[1]
+        .expose(0, Exposure { key: KEY, buffer: Buffer::Heap(vec![7; len]), rights: Rights::ALL, from: None })
+        .unwrap();
     pair
 }
 

@@ -10,7 +10,7 @@ use weft_stack::buffer::Buffer;
 use weft_stack::cc::CcChoice;
 use weft_stack::fep::{
     CallError, Completion, ConnectOptions, ConnectionId, ExposeError, ExposeRefusal, Exposure, Failure,
-    FepConfig, Limits, Read, ReadFault, ReadId, Receive,
+    FepConfig, Limits, Read, ReadFault, ReadId, Receive, Rights,
 };
 use weft_stack::packet::{Addr, Class, Network, Packet, Payload};
 use weft_stack::pdc::RodReceive;
@@ -27,7 +27,7 @@ use weft_stack::{Span, Time};
 const KEY: u64 = 0x5eed_0000_0000_0001;
 
 fn exposure(bytes: Vec<u8>) -> Exposure {
-    Exposure { key: KEY, buffer: Buffer::Heap(bytes), from: None }
+    Exposure { key: KEY, buffer: Buffer::Heap(bytes), rights: Rights::READ, from: None }
 }
 
 fn read(offset: u64, len: usize, context: u64) -> Read {
@@ -199,7 +199,12 @@ fn random_ranges_are_read_under_every_kind_of_congestion_control() {
 #[test]
 fn a_target_answers_with_an_error_what_it_cannot_read() {
     let mut pair = pair_with(&impatient_config(), content(1, 5_000));
-    let private = Exposure { key: 2, buffer: Buffer::Heap(vec![1; 10]), from: Some(Addr(7).into()) };
+    let private = Exposure {
+        key: 2,
+        buffer: Buffer::Heap(vec![1; 10]),
+        rights: Rights::READ,
+        from: Some(Addr(7).into()),
+    };
     pair.feps[1].expose(0, private).unwrap();
     pair.feps[1].open_process(3).unwrap();
     let to_0 = pair.connect();
@@ -578,7 +583,7 @@ fn responses_share_the_exposed_region() {
     let region = Region::allocate(1_000).unwrap();
     let buffer = Buffer::Region(region.slice(0, 1_000).unwrap());
     let mut pair = Pair::new(&config(true));
-    pair.feps[1].expose(0, Exposure { key: KEY, buffer, from: None }).unwrap();
+    pair.feps[1].expose(0, Exposure { key: KEY, buffer, rights: Rights::READ, from: None }).unwrap();
     let connection = pair.connect();
     post_read(&mut pair, connection, read(100, 500, 0));
     pair.flush(0);
@@ -596,7 +601,9 @@ fn regions_are_read_over_a_port() {
     let (memory, place) = (Region::allocate(100_000).unwrap(), Region::allocate(50_000).unwrap());
     memory.slice(0, 100_000).unwrap().write(0, &content(5, 100_000));
     let buffer = Buffer::Region(memory.slice(0, 100_000).unwrap());
-    pair.fep(1).expose(0, Exposure { key: KEY, buffer, from: Some(Addr(0).into()) }).unwrap();
+    pair.fep(1)
+        .expose(0, Exposure { key: KEY, buffer, rights: Rights::READ, from: Some(Addr(0).into()) })
+        .unwrap();
     let connection = pair.connect(0, DeliveryMode::Rud);
     let buffer = Buffer::Region(place.slice(0, 50_000).unwrap());
     let read = Read { buffer, key: KEY, offset: 12_345, context: 1 };

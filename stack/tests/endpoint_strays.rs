@@ -8,7 +8,7 @@ use harness::{Pair, SHORT_RTO, Transit, fep, impatient_config, receive_any, unta
 use weft_stack::Time;
 use weft_stack::buffer::Buffer;
 use weft_stack::cc::CcChoice;
-use weft_stack::fep::{Completion, ConnectOptions, Exposure, FepConfig, Read, Send};
+use weft_stack::fep::{Completion, ConnectOptions, Exposure, FepConfig, Read, Rights, Send};
 use weft_stack::wire::pds::{ControlKind, DeliveryMode, Destination, NackCode, Pds};
 
 const NONE: [String; 0] = [];
@@ -93,7 +93,12 @@ fn a_reader_whose_window_is_full_answers_a_challenge() {
     let mut cc = CcChoice::parse("constant").unwrap();
     cc.set("window", "2128").unwrap();
     let mut pair = Pair::new(&FepConfig::new(&cc, impatient_config().zones.default.cc.params()));
-    pair.feps[1].expose(0, Exposure { key: 1, buffer: Buffer::Heap(vec![7; 9_000]), from: None }).unwrap();
+    pair.feps[1]
+        .expose(
+            0,
+            Exposure { key: 1, buffer: Buffer::Heap(vec![7; 9_000]), rights: Rights::READ, from: None },
+        )
+        .unwrap();
     let connection = pair.connect();
     let read = Read { buffer: Buffer::Heap(vec![0; 9_000]), key: 1, offset: 0, context: 0 };
     pair.feps[0].post_read(connection, read).unwrap();

@@ -10,7 +10,7 @@ use harness::{fep, params};
 use weft_stack::Time;
 use weft_stack::buffer::Buffer;
 use weft_stack::cc::CcChoice;
-use weft_stack::fep::{ConnectOptions, Exposure, Fep, FepConfig, Footprint, Read, Receive, Send};
+use weft_stack::fep::{ConnectOptions, Exposure, Fep, FepConfig, Footprint, Read, Receive, Rights, Send};
 use weft_stack::packet::{Addr, Payload};
 use weft_stack::ses::Matching;
 
@@ -166,7 +166,11 @@ fn a_footprint_counts_exposed_memory_and_the_responses_that_are_stored() {
     let id = reader.with(|fep| fep.connect(Time::ZERO, Addr(1), ConnectOptions::default())).unwrap();
     target.with(|fep| {
         for key in 0..20 {
-            fep.expose(0, Exposure { key, buffer: Buffer::Heap(vec![7; 9_000]), from: None }).unwrap();
+            fep.expose(
+                0,
+                Exposure { key, buffer: Buffer::Heap(vec![7; 9_000]), rights: Rights::READ, from: None },
+            )
+            .unwrap();
         }
     });
     assert_eq!(target.check("exposed").payload, 20 * 9_000);

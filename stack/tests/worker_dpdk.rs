@@ -71,7 +71,9 @@ fn converse(own: u32, port: DpdkPort, clock: Clock, done: &AtomicUsize) {
                     assert!(buffer == Buffer::Heap(content(context << 1 | u64::from(1 - own), LEN)));
                     received += 1;
                 }
-                Completion::Read { .. } => panic!("nothing was read"),
+                Completion::Read { .. } | Completion::Accessed { .. } | Completion::Written(_) => {
+                    panic!("nothing was read")
+                }
                 Completion::Closed { result, .. } => {
                     assert_eq!(result, Ok(()));
                     closed = true;

@@ -7,7 +7,9 @@ use weft::cc::{CcChoice, CcParams};
 use weft::core::port::memory::{MemoryConfig, MemoryPort, pair};
 use weft::core::port::{Port, RxBurst, TxBurst};
 use weft::core::worker::{AddressBook, Clock, HostAddr, LinkConfig, Strangers, Worker};
-use weft::core::{Buffer, Completion, ConnectionId, Exposure, Fep, FepConfig, Read, Receive, Rng, Send};
+use weft::core::{
+    Buffer, Completion, ConnectionId, Exposure, Fep, FepConfig, Read, Receive, Rights, Rng, Send,
+};
 use weft::{Addr, ConnectOptions, DeliveryMode, Failure, MacAddr, Matching, Rate, Span, Time};
 
 use super::frame::{ip, mac, unwrap, wrap};
@@ -109,7 +111,7 @@ impl Weft {
 
     /// Lets the peer read `bytes`.
     pub(crate) fn expose(&mut self, key: u64, bytes: Vec<u8>) {
-        let exposure = Exposure { key, buffer: Buffer::Heap(bytes), from: None };
+        let exposure = Exposure { key, buffer: Buffer::Heap(bytes), rights: Rights::READ, from: None };
         self.worker.fep_mut().expose(0, exposure).expect("a free key");
     }
 
@@ -162,6 +164,7 @@ impl Weft {
                 let Buffer::Heap(bytes) = buffer else { unreachable!("real memory was posted") };
                 self.read.push(bytes);
             }
+            Completion::Accessed { .. } | Completion::Written(_) => panic!("nothing was written"),
             Completion::Closed { result, .. } => self.closed = Some(result),
         }
     }

@@ -326,7 +326,7 @@ impl<'a> HostFlows<'a> {
                 }
                 Completion::Closed { id, result, .. } => self.closed(id, result.err()),
                 // Workloads consist of messages.
-                Completion::Read { .. } => {}
+                Completion::Read { .. } | Completion::Accessed { .. } | Completion::Written(_) => {}
             }
         }
         self.completions != before

@@ -6,11 +6,12 @@ use core::net::IpAddr;
 use weft_cc::Span;
 
 use super::TrafficClass;
+use super::access::{self, AccessError, AccessId, Written};
 use super::explain::{Answered, Meaning};
 use super::read::{self, ReadError, ReadId};
 use crate::buffer::{Buffer, MAX_MESSAGE};
 use crate::packet::Addr;
-use crate::ses::{Matching, ReceiveId, SendMessage, Source};
+use crate::ses::{Matching, Operation, ReceiveId, SendMessage, Source};
 use crate::table::Key;
 use crate::wire::pds::{DeliveryMode, NackCode, PdcId, Psn};
 use crate::wire::ses::{MAX_PROCESS, ReturnCode};
@@ -131,6 +132,22 @@ pub enum Completion {
         /// Whether the buffer holds the bytes of the peer's memory.
         result: Result<(), ReadError>,
     },
+    /// A write or an atomic operation has ended.
+    Accessed {
+        /// Identifies it.
+        id: AccessId,
+        /// The context that it was posted with.
+        context: u64,
+        /// The buffer that a write was posted with; of an atomic operation what it fetched, in a [`Buffer::Heap`], which is
+        /// empty if it fetches nothing.
+        buffer: Buffer,
+        /// Number of packets that were sent again.
+        retransmissions: u32,
+        /// Whether it has been done, once.
+        result: Result<(), AccessError>,
+    },
+    /// A peer has written to exposed memory, and announces it.
+    Written(Written),
     /// A connection has closed; its id is invalid from now on.
     Closed {
         /// Identifies the connection.
@@ -146,8 +163,11 @@ impl SendMessage {
     /// The completion of the message `key` with this result.
     #[inline]
     pub(super) fn into_completion(self, key: Key, result: Result<(), SendError>) -> Completion {
-        if self.is_read() {
-            return read::completion(self, key, result);
+        if self.is_access() {
+            return match self.operation {
+                Operation::Read { .. } => read::completion(self, key, result),
+                _ => access::completion(self, key, result),
+            };
         }
         let SendMessage { context, buffer, retransmissions, .. } = self;
         Completion::Sent { id: SendId(key), context, buffer, retransmissions, result }

@@ -493,7 +493,10 @@ fn take_response(
         return Outcome::Nothing;
     };
     let (msg_id, read) = match kind {
-        PacketKind::Read { offset, len, .. } => (message.read_id(offset), Some((offset, len))),
+        PacketKind::Read { offset, len, .. } => {
+            let (at, wanted) = message.room_for(offset, len);
+            (message.read_id(offset), Some((at, wanted, len)))
+        }
         _ => (message.msg_id, None),
     };
     let (code, names_it, len) = match response {
@@ -509,20 +512,21 @@ fn take_response(
     match (code, len, read) {
         _ if !names_it && len.is_none() => Outcome::Nothing,
         _ if !names_it => Outcome::Contradiction,
-        (ReturnCode::OK | ReturnCode::NULL, Some(present), Some((offset, wanted))) => {
+        (ReturnCode::OK | ReturnCode::NULL, Some(present), Some((at, wanted, len))) => {
             if u32::from(present) != wanted || payload.len() != wanted {
                 return Outcome::Contradiction;
             }
-            message.buffer.place(offset, payload);
-            message.read += wanted;
+            message.buffer.place(at, payload);
+            // All that the request counts for has come back.
+            message.read += len;
             Outcome::Nothing
         }
         (ReturnCode::OK | ReturnCode::NULL, Some(_), None) => Outcome::Contradiction,
         (ReturnCode::OK | ReturnCode::NULL, None, _) => Outcome::Nothing,
         (code, ..) => {
             message.refusal = Some(code);
-            // A read is over with its first error; of a message only a missing process refuses all that follows.
-            let ends = read.is_some() || code == ReturnCode::BAD_PID;
+            // An access is over with its first error; of a message only a missing process refuses all that follows.
+            let ends = message.is_access() || code == ReturnCode::BAD_PID;
             if ends { Outcome::Refused(send) } else { Outcome::Nothing }
         }
     }

@@ -13,8 +13,9 @@ use super::connection::{Connection, Standing};
 use super::context::{Asking, Context};
 use super::core::Core;
 use super::{
-    CallError, Completion, ConnectOptions, ConnectionId, Failure, FepConfig, MAX_PROCESS, Map, PostError,
-    Read, ReadId, Send, SendError, SendId, TrafficClass, Windows, Zone, ZoneId,
+    AccessId, Atomic, AtomicError, CallError, Completion, ConnectOptions, ConnectionId, Failure, FepConfig,
+    MAX_PROCESS, Map, PostError, Read, ReadId, Send, SendError, SendId, TrafficClass, Windows, Write, Zone,
+    ZoneId,
 };
 use crate::buffer::Buffer;
 use crate::event::Event;
@@ -193,6 +194,32 @@ impl Initiator {
         }
         let operation = Operation::Read { key, offset, part: config.mtu };
         self.post(config, id, SendMessage::new(buffer, operation, 0, context, id.0.index as u16)).map(ReadId)
+    }
+
+    /// See [`Fep::post_write`](super::Fep::post_write).
+    pub(super) fn post_write(
+        &mut self,
+        config: &FepConfig,
+        id: ConnectionId,
+        write: Write,
+    ) -> Result<AccessId, PostError> {
+        let Write { buffer, key, offset, data, context } = write;
+        let operation = Operation::Write { key, offset, notify: data.is_some() };
+        let message = SendMessage::new(buffer, operation, data.unwrap_or(0), context, id.0.index as u16);
+        self.post(config, id, message).map(AccessId)
+    }
+
+    /// See [`Fep::post_atomic`](super::Fep::post_atomic).
+    pub(super) fn post_atomic(
+        &mut self,
+        config: &FepConfig,
+        id: ConnectionId,
+        atomic: Atomic,
+    ) -> Result<AccessId, AtomicError> {
+        let context = atomic.context;
+        let (payload, operation) = atomic.encode(config.mtu)?;
+        let message = SendMessage::new(Buffer::Heap(payload), operation, 0, context, id.0.index as u16);
+        self.post(config, id, message).map(AccessId).map_err(|refused| AtomicError::Call(refused.error))
     }
 
     #[inline]

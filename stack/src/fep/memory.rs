@@ -1,19 +1,25 @@
-//! The memory that processes expose, and the answers to requests that read it.
+//! The memory that processes expose, and who may access it.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::Map;
+use super::access::Rights;
+use super::admit::Writes;
 use super::read::{ExposeError, ExposeRefusal, Exposure};
 use crate::buffer::Buffer;
 use crate::heap;
 use crate::packet::{Addr, Payload};
+use crate::rng::Rng;
 use crate::ses::Source;
 use crate::table::{Key, Table};
-use crate::wire::ses::{List, ResponseWithData, ReturnCode, StandardRequest};
+use crate::wire::ses::{List, Opcode, ResponseWithData, ReturnCode, StandardRequest};
 
 /// What a process exposes under one key.
 #[derive(Debug)]
 struct Exposed {
     buffer: Buffer,
     from: Option<Source>,
+    rights: Rights,
 }
 
 /// All exposed memory of an endpoint.
@@ -22,21 +28,38 @@ pub(super) struct ExposedMemory {
     table: Table<Exposed>,
     /// By process and key.
     by_name: Map<(u16, u64), Key>,
+    /// The secret that keys are drawn with, and how many were.
+    keys: Option<([u64; 2], u64)>,
+    /// Writes of which a part has arrived.
+    pub(super) writes: Writes,
 }
 
 impl ExposedMemory {
     /// See [`Fep::expose`](super::Fep::expose). The process must be open.
     pub(super) fn expose(&mut self, process: u16, exposure: Exposure) -> Result<(), ExposeError> {
-        let Exposure { key, buffer, from } = exposure;
+        let Exposure { key, buffer, rights, from } = exposure;
         if self.by_name.contains_key(&(process, key)) {
             return Err(ExposeError { why: ExposeRefusal::KeyInUse(key), buffer });
         }
         if buffer.is_too_long() {
             return Err(ExposeError { why: ExposeRefusal::TooLong, buffer });
         }
-        let place = self.table.insert(Exposed { buffer, from });
+        if matches!(buffer, Buffer::Bytes(_)) && (rights.write || rights.atomic) {
+            return Err(ExposeError { why: ExposeRefusal::ReadOnly, buffer });
+        }
+        let place = self.table.insert(Exposed { buffer, from, rights });
         self.by_name.insert((process, key), place);
         Ok(())
+    }
+
+    /// See [`Fep::draw_key`](super::Fep::draw_key). Keys are images of a count under a keyed hash: who sees some learns
+    /// nothing of the others, as he would from the outputs of the generator itself.
+    pub(super) fn draw_key(&mut self, rng: &mut Rng) -> u64 {
+        let (secret, count) = self.keys.get_or_insert_with(|| ([rng.next_u64(), rng.next_u64()], 0));
+        *count += 1;
+        let mut hasher = DefaultHasher::new();
+        (*secret, *count, *secret).hash(&mut hasher);
+        hasher.finish()
     }
 
     /// See [`Fep::withdraw`](super::Fep::withdraw).
@@ -59,7 +82,7 @@ impl ExposedMemory {
         self.by_name.len() < before
     }
 
-    /// Where the bytes are that `peer` asks for with `request`.
+    /// Where the bytes are that `peer` accesses with `request`: all `request_length` of them.
     ///
     /// # Errors
     /// The return code to answer with.
@@ -70,12 +93,25 @@ impl ExposedMemory {
         if exposed.from.is_some_and(|from| from != Source::of_message(peer, request.initiator)) {
             return Err(ReturnCode::PERM_VIOLATION);
         }
+        let may = match request.opcode {
+            Opcode::READ => exposed.rights.read,
+            Opcode::WRITE => exposed.rights.write,
+            _ => exposed.rights.atomic,
+        };
+        if !may {
+            return Err(ReturnCode::PERM_VIOLATION);
+        }
         let end = request.buffer_offset.checked_add(u64::from(request.request_length));
         if end.is_none_or(|end| end > u64::from(exposed.buffer.len())) {
             return Err(ReturnCode::AT_OUT_OF_RANGE);
         }
         // It is at most the length of the buffer, which has 32 bits.
         Ok((place, request.buffer_offset as u32))
+    }
+
+    /// The memory `place`, to be written to, unless it has been withdrawn.
+    pub(super) fn get_mut(&mut self, place: Key) -> Option<&mut Buffer> {
+        self.table.get_mut(place).map(|exposed| &mut exposed.buffer)
     }
 
     /// The memory `place`, unless it has been withdrawn.
@@ -85,7 +121,7 @@ impl ExposedMemory {
 
     /// Bytes of heap held, without those of the memory.
     pub(super) fn heap_bytes(&self) -> u64 {
-        self.table.heap_bytes() + heap::of_map(&self.by_name)
+        self.table.heap_bytes() + heap::of_map(&self.by_name) + self.writes.heap_bytes()
     }
 
     /// Bytes of the memory itself.

@@ -25,6 +25,8 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod access;
+mod admit;
 mod api;
 mod config;
 mod connection;
@@ -59,6 +61,7 @@ use std::sync::Arc;
 use rustc_hash::FxHasher;
 use weft_cc::{Span, Time};
 
+pub use access::{AccessError, AccessId, AccessKind, Atomic, AtomicError, Rights, Write, Written};
 pub use api::{
     CallError, Completion, ConnectOptions, ConnectionId, Failure, PeerRefusal, PostError, QUESTIONS, Receive,
     ReceiveError, Resource, Send, SendError, SendId, Unreachable,
@@ -208,6 +211,41 @@ impl Fep {
         self.initiator.post_read(&self.core.config, connection, read)
     }
 
+    /// Posts a write to the peer's memory. Its packets go straight to their places, in any order; it completes with
+    /// [`Completion::Accessed`] once all bytes are there. It leaves in turn with the messages and other accesses of the
+    /// connection and takes a place in their order, but only its completion says that it is done: messages posted after it
+    /// may meet their receives before its bytes are there, and later accesses to the same memory may come first.
+    ///
+    /// # Errors
+    /// As [`Fep::post_send`].
+    pub fn post_write(&mut self, connection: ConnectionId, write: Write) -> Result<AccessId, PostError> {
+        self.initiator.post_write(&self.core.config, connection, write)
+    }
+
+    /// Posts an atomic operation on the peer's memory. It is done exactly once however often its packet is sent, unless the
+    /// connection fails: then once or not at all. It completes with [`Completion::Accessed`]. Its order is as that of writes.
+    ///
+    /// # Errors
+    /// There is no such operation, its operands do not fit, or the connection takes nothing.
+    pub fn post_atomic(&mut self, connection: ConnectionId, atomic: Atomic) -> Result<AccessId, AtomicError> {
+        self.initiator.post_atomic(&self.core.config, connection, atomic)
+    }
+
+    /// Takes back a write or an atomic operation of which no packet has been sent; it completes as cancelled.
+    ///
+    /// # Errors
+    /// [`CallError::TooLate`] once its first packet has left.
+    pub fn cancel_access(&mut self, id: AccessId) -> Result<(), CallError> {
+        self.initiator.cancel_send(&mut self.core, SendId(id.0))
+    }
+
+    /// A key for memory to expose, of 64 bits, which nobody can guess who does not know the seed of the endpoint's
+    /// generator; nor from other keys.
+    pub fn draw_key(&mut self) -> u64 {
+        let Fep { core, target, .. } = self;
+        target.processes.memory.get_or_insert_default().draw_key(&mut core.rng)
+    }
+
     /// Takes back a read of which no request has been sent; it completes as cancelled.
     ///
     /// # Errors
@@ -216,8 +254,10 @@ impl Fep {
         self.initiator.cancel_send(&mut self.core, SendId(id.0))
     }
 
-    /// Lets peers read memory of process `process` until [`Fep::withdraw`], or until the process is closed. The memory is
-    /// lent to each packet that leaves, not copied.
+    /// Lets peers access memory of process `process` until [`Fep::withdraw`], or until the process is closed. The memory is
+    /// lent to each packet that leaves, not copied, and written to as packets arrive. Atomic operations are atomic to each
+    /// other and to reads and writes of peers, as far as they come to this endpoint; not to what the process itself does
+    /// with the memory meanwhile.
     ///
     /// # Errors
     /// Why it is refused. The error hands the buffer back.

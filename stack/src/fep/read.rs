@@ -1,5 +1,6 @@
 //! Reads of a peer's memory, and the memory that processes expose to them: what applications see of both.
 
+use super::access::Rights;
 use super::api::{Completion, Failure, SendError};
 use super::explain::Answered;
 use crate::buffer::Buffer;
@@ -36,7 +37,7 @@ pub struct ReadError {
     pub why: ReadFault,
 }
 
-/// What prevented a read.
+/// What prevented a read, a write or an atomic operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadFault {
     /// Its PDC was given up.
@@ -46,7 +47,7 @@ pub enum ReadFault {
     /// request had left.
     #[error("{}", Answered(*.0))]
     Answered(ReturnCode),
-    /// The target acknowledged a request and sent no data.
+    /// The target acknowledged a request, and did not send the data that it asked for.
     #[error("the target acknowledged a request without sending data")]
     NoData,
     /// Cancelled before any request of it was sent.
@@ -64,14 +65,17 @@ impl From<SendError> for ReadFault {
     }
 }
 
-/// Memory of a process that peers may read.
+/// Memory of a process that peers may access.
 #[derive(Debug)]
 pub struct Exposure {
-    /// The key by which requests name it, of the caller's choice.
+    /// The key by which requests name it, of the caller's choice: whoever knows it has access, so it should be one of
+    /// [`Fep::draw_key`](super::Fep::draw_key).
     pub key: u64,
     /// The memory. A write to it while it is exposed may reach a reader in part.
     pub buffer: Buffer,
-    /// The only process that may read it; any process of any peer if `None`. An address stands for its process 0.
+    /// What peers may do with it.
+    pub rights: Rights,
+    /// The only process that may access it; any process of any peer if `None`. An address stands for its process 0.
     pub from: Option<Source>,
 }
 
@@ -94,6 +98,9 @@ pub enum ExposeRefusal {
     /// The process exposes other memory with this key.
     #[error("the process exposes other memory with key {0:#x}")]
     KeyInUse(u64),
+    /// It is to be written to, and is [`Buffer::Bytes`].
+    #[error("memory that is only read from cannot be exposed to writes and atomic operations")]
+    ReadOnly,
     /// The memory is longer than [`MAX_MESSAGE`](crate::buffer::MAX_MESSAGE).
     #[error("memory with one key has at most {} bytes", crate::buffer::MAX_MESSAGE)]
     TooLong,
@@ -106,7 +113,7 @@ pub(super) fn completion(message: SendMessage, id: Key, result: Result<(), SendE
     let SendMessage { operation, context, buffer, retransmissions, .. } = message;
     let (key, offset) = match operation {
         Operation::Read { key, offset, .. } => (key, offset),
-        Operation::Send { .. } => (0, 0),
+        _ => (0, 0),
     };
     let result = match result {
         Ok(()) if lacks_data => Err(ReadFault::NoData),

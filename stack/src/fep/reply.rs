@@ -136,8 +136,13 @@ impl Target {
     /// The memory that the response stored for packet `psn` of PDC `pdc` sends from, and the offset there.
     pub(super) fn response_data(&self, pdc: PdcId, psn: Psn) -> Option<(&Buffer, u32)> {
         let (_, pdc) = self.pdcs.table.at(u32::from(pdc.0).checked_sub(1)?)?;
-        let Answer::Memory { memory, offset, .. } = pdc.rx.response(psn)?.answer else { return None };
-        Some((self.processes.memory.as_deref()?.get(memory)?, offset))
+        match &pdc.rx.response(psn)?.answer {
+            Answer::Plain(_) => None,
+            Answer::Fetched { data, .. } => Some((data, 0)),
+            Answer::Memory { memory, offset, .. } => {
+                Some((self.processes.memory.as_deref()?.get(*memory)?, *offset))
+            }
+        }
     }
 }
 
@@ -150,8 +155,13 @@ fn send(
     reply: &Reply,
     packet: &mut Packet,
 ) -> Option<PayloadRef> {
-    let Answer::Memory { header, memory, .. } = pdc.rx.response(reply.psn)?.answer else { return None };
-    let is_there = exposed.is_some_and(|exposed| exposed.get(memory).is_some());
+    let (header, is_there) = match pdc.rx.response(reply.psn)?.answer {
+        Answer::Plain(_) => return None,
+        Answer::Fetched { header, .. } => (header, true),
+        Answer::Memory { header, memory, .. } => {
+            (header, exposed.is_some_and(|exposed| exposed.get(memory).is_some()))
+        }
+    };
     let (ses, next, class, payload) = if is_there {
         let payload = PayloadRef::of_response(reply.pdc, reply.psn, header.payload_len.into());
         (Ses::ResponseWithData(header), NextHeader::ResponseData, Class::Data, payload)

@@ -5,9 +5,9 @@ use core::num::NonZeroU32;
 
 use weft_cc::{DataSample, ReceiverAlgorithm, Time, Trim};
 
+use super::admit::admit_access;
 use super::core::Core;
 use super::credit::{Ends, Granter};
-use super::memory;
 use super::process::Processes;
 use super::target_pdc::{Origin, PeerUsage, Stray, TargetPdc, TargetPdcs, established};
 use super::timers::TimerKey;
@@ -62,9 +62,12 @@ impl Target {
     /// See [`Fep::close_process`](super::Fep::close_process).
     pub(super) fn close_process(&mut self, core: &mut Core, process: u16) -> Result<(), CallError> {
         let receives = self.processes.close(process)?;
-        let withdrawn = self.processes.memory.as_mut().is_some_and(|memory| memory.withdraw_all(process));
-        core.abandoned |= withdrawn;
-        for (pdc, msg_id) in receives.incomplete() {
+        let mut writes = Vec::new();
+        if let Some(memory) = &mut self.processes.memory {
+            core.abandoned |= memory.withdraw_all(process);
+            writes = memory.writes.close(process);
+        }
+        for (pdc, msg_id) in receives.incomplete().chain(writes) {
             if let Some((_, pdc)) = self.pdcs.find(pdc) {
                 let expected = pdc.rx.expected();
                 pdc.refuse_rest(msg_id, expected);
@@ -322,6 +325,9 @@ impl Target {
         if let (Some(granter), Some(ccc_id)) = (&mut self.granter, pdc.ccc_id) {
             granter.leave(now, (pdc.rx.peer, ccc_id), pdc.rx.peer_id);
         }
+        if let Some(memory) = &mut self.processes.memory {
+            memory.writes.forget(pdc.rx.id);
+        }
         self.processes.abandon(pdc.rx.id, |delivery| core.complete_receive(delivery));
         // What is complete has been acknowledged; the messages before it will not come.
         while let Some(message) = pdc.order.next_early() {
@@ -470,7 +476,7 @@ fn deliver_early(
 /// completes it.
 #[inline(always)]
 fn admit(
-    core: &Core,
+    core: &mut Core,
     processes: &mut Processes,
     usage: &mut PeerUsage,
     pdc: &mut TargetPdc,
@@ -479,8 +485,9 @@ fn admit(
     payload: Payload<'_>,
 ) -> Result<Option<Delivery>, Refusal> {
     let msg_id = header.msg_id;
-    if header.opcode == Opcode::READ {
-        return admit_read(core, processes, usage, pdc, psn, header, payload).map(|()| None);
+    // WRITE, READ, ATOMIC and FETCHING_ATOMIC.
+    if header.opcode.0.wrapping_sub(Opcode::WRITE.0) < 4 {
+        return admit_access(core, processes, usage, pdc, psn, header, payload).map(|()| None);
     }
     if pdc.has_refused(msg_id, psn) {
         return Err(error_or_busy(core, usage, pdc, psn, header, ReturnCode::BAD_PID));
@@ -509,46 +516,18 @@ fn admit(
     receives.place(room, message, &part)
 }
 
-/// Stores the answer to packet `psn`, which reads the memory of a process: its bytes, or an error.
-///
-/// # Errors
-/// There is no room for another response.
-#[inline(never)]
-fn admit_read(
-    core: &Core,
-    processes: &mut Processes,
-    usage: &mut PeerUsage,
-    pdc: &mut TargetPdc,
-    psn: Psn,
-    header: &StandardRequest,
-    payload: Payload<'_>,
-) -> Result<(), Refusal> {
-    let answer = match find_bytes(core, processes, pdc, header, payload) {
-        Ok((memory, offset)) => Answer::Memory { header: memory::header(header), memory, offset },
-        Err(code) => Answer::Plain(respond(header, code, 0)),
-    };
-    if !may_store(core, usage, pdc, psn, &answer) {
-        return Err(Refusal::Busy(NackCode::NO_GTD_DEL_AVAIL));
-    }
-    // It meets no receive: messages behind it wait only until it is admitted. One that is refused here comes again, and
-    // takes its place in the order then.
-    pass_over(&mut processes.room, pdc, psn, header);
-    usage.store(pdc, psn, answer);
-    Ok(())
-}
-
-/// Whether the quota of its initiator has room for `answer` to packet `psn` of `pdc`.
-fn may_store(core: &Core, usage: &PeerUsage, pdc: &TargetPdc, psn: Psn, answer: &Answer) -> bool {
+/// Whether the quota of its initiator has room for an answer of this cost to packet `psn` of `pdc`.
+pub(super) fn may_store(core: &Core, usage: &PeerUsage, pdc: &TargetPdc, psn: Psn, cost: u64) -> bool {
     // Clears are cumulative: the responses behind a refused request stay until it is answered. So the first request that
     // is not cleared must get its answer whatever the others of the peer take.
     let is_first = psn == pdc.rx.cack().plus(1);
     let stored = usage.response_bytes(pdc.rx.peer);
-    is_first || stored + answer.cost() <= core.config.limits.response_bytes_per_peer
+    is_first || stored + cost <= core.config.limits.response_bytes_per_peer
 }
 
 /// The refusal of packet `psn` with the error `code`; as busy while there is no room to store the error.
 #[cold]
-fn error_or_busy(
+pub(super) fn error_or_busy(
     core: &Core,
     usage: &PeerUsage,
     pdc: &TargetPdc,
@@ -556,7 +535,7 @@ fn error_or_busy(
     header: &StandardRequest,
     code: ReturnCode,
 ) -> Refusal {
-    match may_store(core, usage, pdc, psn, &Answer::Plain(respond(header, code, 0))) {
+    match may_store(core, usage, pdc, psn, Answer::Plain(respond(header, code, 0)).cost()) {
         true => Refusal::Unsupported(code),
         false => Refusal::Busy(NackCode::NO_GTD_DEL_AVAIL),
     }
@@ -582,24 +561,6 @@ fn turn_away(
         pass_over(room, pdc, psn, header);
     }
     refusal
-}
-
-/// Where the bytes are that a request of `pdc` reads.
-///
-/// # Errors
-/// The return code to answer with.
-fn find_bytes(
-    core: &Core,
-    processes: &Processes,
-    pdc: &TargetPdc,
-    header: &StandardRequest,
-    payload: Payload<'_>,
-) -> Result<(Key, u32), ReturnCode> {
-    memory::check(header, payload, core.config.mtu)?;
-    if !processes.is_open(header.pid_on_fep) {
-        return Err(ReturnCode::BAD_PID);
-    }
-    processes.memory.as_deref().ok_or(ReturnCode::BAD_MKEY)?.find(pdc.rx.peer, header)
 }
 
 /// A message begins whose turn it is.
@@ -641,7 +602,7 @@ fn begin_early(
 
 /// A message begins that no process takes: those behind it do not wait for it.
 #[cold]
-fn pass_over(room: &mut Room, pdc: &mut TargetPdc, psn: Psn, header: &StandardRequest) {
+pub(super) fn pass_over(room: &mut Room, pdc: &mut TargetPdc, psn: Psn, header: &StandardRequest) {
     match pdc.order.is_turn(header.msg_id, psn, pdc.rx.expected()) {
         true => pass(room, pdc, header.msg_id),
         false => pdc.order.add_early(header.pid_on_fep, header.msg_id, psn, 0),

@@ -144,13 +144,15 @@ impl TargetPdc {
         retx: bool,
     ) {
         let answer = match trigger {
-            Trigger::Psn(psn) => self.rx.response(psn).map(|stored| stored.answer),
+            Trigger::Psn(psn) => self.rx.response(psn).map(|stored| &stored.answer),
             Trigger::Probe(_) => None,
         };
         let cause = Cause::of(packet, retx);
         let (ses, next) = match answer {
-            Some(Answer::Memory { .. }) => return self.queue_reply(core, now, packet, around, cause),
-            Some(Answer::Plain(response)) => (Ses::Response(response), NextHeader::Response),
+            Some(Answer::Memory { .. } | Answer::Fetched { .. }) => {
+                return self.queue_reply(core, now, packet, around, cause);
+            }
+            Some(Answer::Plain(response)) => (Ses::Response(*response), NextHeader::Response),
             None => (Ses::None, NextHeader::None),
         };
         let ack = self.build_ack(trigger, around, cause, core.waited);

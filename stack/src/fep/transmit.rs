@@ -15,7 +15,7 @@ use super::timers::TimerKey;
 use crate::event::Event;
 use crate::packet::{Class, Network, Packet};
 use crate::pdc::{PacketKind, PdcConfig, Probes, TxState};
-use crate::ses::{Segment, SendMessage};
+use crate::ses::{Operation, Segment, SendMessage};
 use crate::spray::Entropy;
 use crate::table::{Key, Table};
 use crate::wire::pds::{Control, ControlKind, NextHeader, Pds, Psn, Request, VendorFlags};
@@ -35,6 +35,8 @@ struct Data {
     /// The message.
     send: Key,
     segment: Segment,
+    /// Whether it accesses the peer's memory.
+    is_access: bool,
     /// Whether it asks for the segment, instead of carrying it.
     is_read: bool,
     /// The PSN of its first transmission, if it was sent before.
@@ -281,11 +283,8 @@ fn send_data(
     if connection.pdc.flags != VendorFlags::NONE {
         set_flags(packet, connection.pdc.flags);
     }
-    let payload = match data.is_read {
-        true => {
-            ask_instead(packet, connection, message, data.segment);
-            PayloadRef::NONE
-        }
+    let payload = match data.is_access {
+        true => access_instead(packet, connection, message, &data),
         false => PayloadRef::of_message(data.send, offset, len),
     };
     let (pdc, retransmission) = (connection.pdc.id, data.again.is_some());
@@ -423,13 +422,25 @@ fn set_flags(packet: &mut Packet, flags: VendorFlags) {
     }
 }
 
-/// Turns the packet that would carry `segment` into the one that asks for it.
+/// Turns the packet of a message into that of an access. Returns its payload.
 #[inline(never)]
-fn ask_instead(packet: &mut Packet, connection: &Connection, message: &SendMessage, segment: Segment) {
-    packet.payload_len = 0;
-    if let Some(request) = message.read_request(connection.source, segment.offset, segment.len) {
+fn access_instead(
+    packet: &mut Packet,
+    connection: &Connection,
+    message: &SendMessage,
+    data: &Data,
+) -> PayloadRef {
+    let Segment { offset, len } = data.segment;
+    if let Some(request) = message.access_request(connection.source, offset, len) {
         packet.ses = Ses::Standard(StandardRequest { pid_on_fep: connection.process, ..request });
     }
+    let payload = match message.operation {
+        Operation::Read { .. } => PayloadRef::NONE,
+        Operation::Atomic { carried, .. } => PayloadRef::of_message(data.send, offset, carried.into()),
+        Operation::Write { .. } | Operation::Send { .. } => PayloadRef::of_message(data.send, offset, len),
+    };
+    packet.payload_len = payload.len();
+    payload
 }
 
 /// A packet has just left, and nothing else will ask about it.
@@ -484,9 +495,9 @@ fn next_part<'a>(
         return None;
     }
     let &send = connection.queue.front()?;
-    let message = sends.get_mut(send).filter(|message| !message.is_read())?;
+    let message = sends.get_mut(send).filter(|message| !message.is_access())?;
     let segment = message.peek(mtu).filter(|_| connection.pdc.may_send_new())?;
-    Some((Data { send, segment, is_read: false, again: None }, message))
+    Some((Data { send, segment, is_access: false, is_read: false, again: None }, message))
 }
 
 /// The next packet that `connection` would send if its context permitted.
@@ -506,7 +517,8 @@ fn choose<'a>(now: Time, connection: &Connection, sends: &'a mut Table<SendMessa
     if !connection.pdc.may_send_new() {
         return Next::Nothing;
     }
-    Next::Data(Data { send, segment, is_read: message.is_read(), again: None }, message)
+    let (is_access, is_read) = (message.is_access(), message.is_read());
+    Next::Data(Data { send, segment, is_access, is_read, again: None }, message)
 }
 
 /// The next packet to retransmit.
@@ -522,7 +534,10 @@ fn choose_lost<'a>(connection: &Connection, sends: &'a mut Table<SendMessage>) -
         PacketKind::Close => return Next::Close,
     };
     match sends.at_mut(send) {
-        Some((send, message)) => Next::Data(Data { send, segment, is_read, again: Some(psn) }, message),
+        Some((send, message)) => {
+            let is_access = message.is_access();
+            Next::Data(Data { send, segment, is_access, is_read, again: Some(psn) }, message)
+        }
         None => Next::Nothing,
     }
 }

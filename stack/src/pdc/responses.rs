@@ -2,12 +2,13 @@
 
 use std::collections::VecDeque;
 
+use crate::buffer::Buffer;
 use crate::table::Key;
 use crate::wire::pds::Psn;
 use crate::wire::ses::{Response, ResponseWithData};
 
 /// A response that must reach the initiator (guaranteed delivery): kept until the initiator clears it.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Debug, PartialEq)]
 pub struct StoredResponse {
     /// PSN of the request that it answers.
     pub psn: Psn,
@@ -16,7 +17,7 @@ pub struct StoredResponse {
 }
 
 /// What a stored response says.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Debug, PartialEq)]
 pub enum Answer {
     /// A result without data.
     Plain(Response),
@@ -29,6 +30,13 @@ pub enum Answer {
         /// Offset of the bytes in the memory.
         offset: u32,
     },
+    /// Bytes that a fetching atomic operation has found. They are the response's own: the memory has changed since.
+    Fetched {
+        /// The header, which tells the number of bytes.
+        header: ResponseWithData,
+        /// The bytes.
+        data: Box<Buffer>,
+    },
 }
 
 impl Answer {
@@ -36,7 +44,7 @@ impl Answer {
     pub fn cost(&self) -> u64 {
         let data = match self {
             Answer::Plain(_) => 0,
-            Answer::Memory { header, .. } => u64::from(header.payload_len),
+            Answer::Memory { header, .. } | Answer::Fetched { header, .. } => header.payload_len.into(),
         };
         size_of::<StoredResponse>() as u64 + data
     }
@@ -102,7 +110,15 @@ impl Responses {
 
     /// Bytes of heap allocated.
     pub(super) fn heap_bytes(&self) -> u64 {
-        self.0.as_deref().map_or(0, |stored| size_of_val(stored) as u64 + crate::heap::of_deque(stored))
+        let data = self.stored().map(|response| match &response.answer {
+            Answer::Fetched { data, .. } => size_of::<Buffer>() as u64 + crate::heap::of_buffer(data),
+            Answer::Plain(_) | Answer::Memory { .. } => 0,
+        });
+        let data = data.sum::<u64>();
+        data + self
+            .0
+            .as_deref()
+            .map_or(0, |stored| size_of_val(stored) as u64 + crate::heap::of_deque(stored))
     }
 }
 

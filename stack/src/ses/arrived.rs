@@ -15,7 +15,7 @@ const NEAR: u32 = 64;
 
 /// The parts of a message that have arrived.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Arrived {
+pub(crate) struct Arrived {
     /// Bytes from the start of the message on, without a gap.
     front: u32,
     /// Bytes of the last segment, if it has arrived ahead of others.
@@ -44,14 +44,14 @@ enum Present {
 impl Arrived {
     /// Whether all `total` bytes have arrived.
     #[inline]
-    pub(super) fn is_all(&self, total: u32) -> bool {
+    pub(crate) fn is_all(&self, total: u32) -> bool {
         self.front == total
     }
 
     /// Adds `offset..end` of a message of `total` bytes, which is not empty and inside the message. False, and nothing
     /// changes, if a byte of it has arrived already or it is no segment of the length of those before.
     #[inline]
-    pub(super) fn add(&mut self, total: u32, offset: u32, end: u32) -> bool {
+    pub(crate) fn add(&mut self, total: u32, offset: u32, end: u32) -> bool {
         if offset < self.front || end > total - self.tail {
             return false;
         }
@@ -96,7 +96,7 @@ impl Arrived {
     }
 
     /// Bytes of heap allocated.
-    pub(super) fn heap_bytes(&self) -> u64 {
+    pub(crate) fn heap_bytes(&self) -> u64 {
         match self.ahead.as_ref().map(|ahead| &ahead.present) {
             Some(Present::Far(present)) => size_of::<Bitmap>() as u64 + present.heap_bytes(),
             Some(Present::Near(_)) | None => 0,

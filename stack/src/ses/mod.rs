@@ -1,10 +1,12 @@
 //! Messages: segmentation on the way out, matching and placement on the way in.
 //!
 //! Every packet of a message carries a full standard request. So the first packet to arrive, which need not be the
-//! first one sent, finds the receive it belongs to, and every payload goes straight to its final address.
+//! first one sent, finds the receive it belongs to, and every payload goes straight to its final address. `atomic.rs` has
+//! the arithmetic of atomic operations.
 #![forbid(unsafe_code)]
 
 mod arrived;
+mod atomic;
 mod matching;
 mod order;
 mod posted;
@@ -18,6 +20,8 @@ use std::hash::BuildHasherDefault;
 
 use rustc_hash::FxHasher;
 
+pub(crate) use arrived::Arrived;
+pub use atomic::{apply, supports};
 pub use matching::{Matching, Posted, ReceiveId, Source};
 pub(crate) use order::{EarlyMessage, Order};
 pub(crate) use posted::MOST_KINDS;

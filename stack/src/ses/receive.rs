@@ -181,6 +181,23 @@ impl<'a> Part<'a> {
             Opcode::TAGGED_SEND => Some(request.match_bits),
             _ => return Err(Refusal::Unsupported(ReturnCode::UNSUPPORTED_OP)),
         };
+        Part::tagged(request, payload, tag)
+    }
+
+    /// The part of a write that a packet carries: written to memory, and matched by nothing.
+    ///
+    /// # Errors
+    /// The header does not describe the payload.
+    pub(crate) fn of_write(request: &StandardRequest, payload: Payload<'a>) -> Result<Part<'a>, Refusal> {
+        Part::tagged(request, payload, None)
+    }
+
+    #[inline(always)]
+    fn tagged(
+        request: &StandardRequest,
+        payload: Payload<'a>,
+        tag: Option<u64>,
+    ) -> Result<Part<'a>, Refusal> {
         let len = payload.len();
         let (offset, header_data) = match request.placement {
             Placement::Start { header_data } => (0, Some(header_data)),
@@ -201,7 +218,12 @@ impl<'a> Part<'a> {
         Ok(Part { tag, header_data, offset, end, total, payload })
     }
 
-    fn is_whole(&self) -> bool {
+    /// Where the part begins and ends in the message, and the length of that, bytes.
+    pub(crate) fn extent(&self) -> (u32, u32, u32) {
+        (self.offset, self.end, self.total)
+    }
+
+    pub(crate) fn is_whole(&self) -> bool {
         self.end - self.offset == self.total
     }
 }

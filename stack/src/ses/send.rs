@@ -20,14 +20,36 @@ pub enum Operation {
         /// Bytes that each request asks for, but for the last; at least 1.
         part: u32,
     },
+    /// To put bytes into its memory.
+    Write {
+        /// The key of the memory.
+        key: u64,
+        /// Offset of the first byte in the memory, bytes.
+        offset: u64,
+        /// Whether to announce the header data once all is there.
+        notify: bool,
+    },
+    /// To perform an atomic operation on its memory.
+    Atomic {
+        /// The key of the memory.
+        key: u64,
+        /// Offset of the first byte in the memory, bytes.
+        offset: u64,
+        /// Bytes that the request carries, from the start of the buffer; at the end of the buffer is room for what comes back.
+        carried: u16,
+        /// Bytes of memory that it works on.
+        len: u16,
+        /// Whether to answer with what was there before.
+        fetch: bool,
+    },
 }
 
-/// A message being sent, or a read.
+/// A message being sent, or an access to the peer's memory.
 // In the order of use: the fields that every packet needs come first.
 #[derive(Debug)]
 #[repr(C)]
 pub struct SendMessage {
-    /// The bytes of the message; of a read the memory for what it reads.
+    /// The bytes of the message or the write; of a read the memory for what it reads.
     pub buffer: Buffer,
     /// Length of the message or the read, bytes; kept here because looking up the buffer takes longer.
     len: u32,
@@ -94,10 +116,16 @@ impl SendMessage {
         }
     }
 
-    /// Whether it is a read.
+    /// Whether it accesses the peer's memory.
+    #[inline]
+    pub fn is_access(&self) -> bool {
+        !matches!(self.operation, Operation::Send { .. })
+    }
+
+    /// Whether it asks for data: a read, or a fetching atomic operation.
     #[inline]
     pub fn is_read(&self) -> bool {
-        matches!(self.operation, Operation::Read { .. })
+        matches!(self.operation, Operation::Read { .. } | Operation::Atomic { fetch: true, .. })
     }
 
     /// Whether no packet has been cut yet.
@@ -116,7 +144,7 @@ impl SendMessage {
         self.cut && self.unacknowledged == 0
     }
 
-    /// Whether bytes of a read have not come back.
+    /// Whether bytes that it asked for have not come back.
     pub(crate) fn lacks_data(&self) -> bool {
         self.is_read() && self.read < self.len
     }
@@ -153,17 +181,25 @@ impl SendMessage {
         self.msg_id.wrapping_add((offset / part) as u16)
     }
 
-    /// Its tag. A read has none.
+    /// Where in the buffer the answer to the request of `len` bytes at `offset` goes, and how long it is, bytes.
+    pub(crate) fn room_for(&self, offset: u32, len: u32) -> (u32, u32) {
+        match self.operation {
+            Operation::Atomic { len: fetched, .. } => (self.len - u32::from(fetched), fetched.into()),
+            _ => (offset, len),
+        }
+    }
+
+    /// Its tag. An access has none.
     #[inline]
     fn tag(&self) -> Option<u64> {
         match self.operation {
             Operation::Send { tag } => tag,
-            Operation::Read { .. } => None,
+            Operation::Read { .. } | Operation::Write { .. } | Operation::Atomic { .. } => None,
         }
     }
 
     /// The header of the packet that carries `len` bytes from `offset` of a message, sent by process `source` of this
-    /// endpoint. Not for reads.
+    /// endpoint. Not for accesses.
     #[inline]
     pub fn request(&self, source: u16, offset: u32, len: u32) -> StandardRequest {
         let tag = self.tag();
@@ -193,24 +229,42 @@ impl SendMessage {
         }
     }
 
-    /// The header of the packet that asks for `len` bytes from `offset` of a read, sent by process `source` of this
-    /// endpoint; `None` of a message. The packet is a message of its own, so that its target can answer it without the
-    /// others.
-    pub fn read_request(&self, source: u16, offset: u32, len: u32) -> Option<StandardRequest> {
-        let Operation::Read { key, offset: first, .. } = self.operation else { return None };
-        Some(StandardRequest {
-            opcode: Opcode::READ,
+    /// The header of the packet that accesses the peer's memory for `len` bytes from `offset` of the buffer, sent by process
+    /// `source` of this endpoint; `None` of a message. Each packet of a read is a message of its own, so that its target can
+    /// answer it without the others.
+    pub fn access_request(&self, source: u16, offset: u32, len: u32) -> Option<StandardRequest> {
+        let alone = StandardRequest {
             flags: RequestFlags { start_of_message: true, end_of_message: true, ..RequestFlags::default() },
-            msg_id: self.read_id(offset),
-            ri_generation: 0,
-            job_id: 0,
-            pid_on_fep: 0,
-            resource_index: 0,
-            buffer_offset: first.wrapping_add(offset.into()),
-            initiator: source.into(),
-            match_bits: key,
             placement: Placement::Start { header_data: 0 },
-            request_length: len,
+            ..self.request(source, offset, len)
+        };
+        Some(match self.operation {
+            Operation::Send { .. } => return None,
+            Operation::Read { key, offset: first, .. } => StandardRequest {
+                opcode: Opcode::READ,
+                msg_id: self.read_id(offset),
+                buffer_offset: first.wrapping_add(offset.into()),
+                match_bits: key,
+                request_length: len,
+                ..alone
+            },
+            Operation::Atomic { key, offset: first, len, fetch, .. } => StandardRequest {
+                opcode: if fetch { Opcode::FETCHING_ATOMIC } else { Opcode::ATOMIC },
+                buffer_offset: first,
+                match_bits: key,
+                request_length: len.into(),
+                ..alone
+            },
+            Operation::Write { key, offset: first, notify } => {
+                let request = self.request(source, offset, len);
+                StandardRequest {
+                    opcode: Opcode::WRITE,
+                    flags: RequestFlags { header_data: notify && offset == 0, ..request.flags },
+                    buffer_offset: first,
+                    match_bits: key,
+                    ..request
+                }
+            }
         })
     }
 }

@@ -7,7 +7,9 @@ mod extension;
 pub(crate) mod tests;
 
 pub use codec::SesView;
-pub use extension::{AtomicExtension, AtomicOp, CompareSwapExtension, Extension, RendezvousExtension};
+pub use extension::{
+    AtomicExtension, AtomicOp, AtomicType, CompareSwapExtension, Extension, RendezvousExtension,
+};
 
 /// The largest number of a process of an endpoint (PIDonFEP), which has 12 bits.
 pub const MAX_PROCESS: u16 = (1 << 12) - 1;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use weft_cc::Time;
 use weft_stack::buffer::Buffer;
 use weft_stack::fep::{
-    Completion, ConnectionId, Exposure, Fep, Read, Receive, ReceiveError, Send, SendError, SendId,
+    Completion, ConnectionId, Exposure, Fep, Read, Receive, ReceiveError, Rights, Send, SendError, SendId,
 };
 use weft_stack::packet::Addr;
 use weft_stack::ses::{Matching, ReceiveId};
@@ -66,7 +66,11 @@ impl Ledger {
     /// Lets each endpoint read the memory of the other.
     pub(crate) fn expose(feps: &mut [Fep]) {
         for (n, fep) in feps.iter_mut().enumerate() {
-            fep.expose(0, Exposure { key: KEY, buffer: Buffer::Heap(memory_of(n)), from: None }).unwrap();
+            fep.expose(
+                0,
+                Exposure { key: KEY, buffer: Buffer::Heap(memory_of(n)), rights: Rights::ALL, from: None },
+            )
+            .unwrap();
         }
     }
 
@@ -187,6 +191,7 @@ impl Ledger {
                 assert_eq!(buffer, Buffer::Heap(expected), "{read:?} brought other bytes");
                 read.ended = true;
             }
+            Completion::Accessed { .. } | Completion::Written(_) => panic!("nothing was written"),
             Completion::Closed { id, result, .. } => {
                 assert_eq!(result, Ok(()));
                 assert_eq!(

@@ -231,7 +231,9 @@ impl Run {
                 assert!(matches!(result, Ok(()) | Err(ReceiveError::PeerLost)), "{result:?}");
                 message.received = Some(result);
             }
-            Completion::Read { .. } => panic!("this model reads nothing"),
+            Completion::Read { .. } | Completion::Accessed { .. } | Completion::Written(_) => {
+                panic!("this model reads nothing")
+            }
             Completion::Closed { result, .. } => {
                 assert!(result.is_ok() || self.lasts(), "{result:?}");
             }

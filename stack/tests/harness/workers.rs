@@ -123,6 +123,7 @@ impl Results {
             Completion::Read { context, buffer, result, .. } => {
                 self.read.push((side, context, buffer, result));
             }
+            Completion::Accessed { .. } | Completion::Written(_) => panic!("nothing was written"),
             Completion::Closed { result, .. } => {
                 assert_eq!(result, Ok(()), "on side {side}");
                 self.closed.push(side);

@@ -2,7 +2,7 @@
 
 use weft_stack::buffer::Buffer;
 use weft_stack::fep::{
-    Completion, ConnectOptions, Exposure, Read, ReadId, Receive, Send, SendId, TrafficClass,
+    Completion, ConnectOptions, Exposure, Read, ReadId, Receive, Rights, Send, SendId, TrafficClass,
 };
 use weft_stack::packet::Addr;
 use weft_stack::ses::{Matching, ReceiveId, Source};
@@ -82,7 +82,8 @@ impl Run {
             }
             Verb::Expose => {
                 let buffer = Buffer::Heap(content(&call.name, 0, len));
-                let exposure = Exposure { key: option("key").unwrap_or(0), buffer, from: source };
+                let exposure =
+                    Exposure { key: option("key").unwrap_or(0), buffer, rights: Rights::READ, from: source };
                 return Ok(self.fep().expose(process, exposure).map_err(|error| error.to_string()));
             }
             Verb::Withdraw => {
@@ -122,7 +123,8 @@ impl Run {
     fn name_of(&self, completion: &Completion) -> String {
         let context = match completion {
             Completion::Sent { context, .. } | Completion::Received { context, .. } => *context,
-            Completion::Read { context, .. } => *context,
+            Completion::Read { context, .. } | Completion::Accessed { context, .. } => *context,
+            Completion::Written(written) => return format!("a write of {}", written.source.peer.0),
             Completion::Closed { id, .. } => {
                 let found = self.connections.iter().find(|(_, other)| *other == id);
                 return found.map_or_else(|| "a connection without a name".into(), |(name, _)| name.clone());
@@ -254,6 +256,14 @@ impl Outcome<'_> {
                     _ => None,
                 },
             },
+            Completion::Accessed { result, .. } => Outcome {
+                error: result.as_ref().err().map(ToString::to_string),
+                options: Vec::new(),
+                bytes: None,
+            },
+            Completion::Written(written) => {
+                Outcome { error: None, options: vec![("data", written.data)], bytes: None }
+            }
             Completion::Closed { peer, result, .. } => Outcome {
                 error: result.as_ref().err().map(ToString::to_string),
                 options: vec![("from", u64::from(peer.0))],

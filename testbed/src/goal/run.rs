@@ -273,7 +273,7 @@ impl HostRanks {
             }
             Completion::Closed { id, result, .. } => self.closed(now, id, result.err()),
             // Programs have no reads.
-            Completion::Read { .. } => {}
+            Completion::Read { .. } | Completion::Accessed { .. } | Completion::Written(_) => {}
         }
         self.work(now, fep);
     }

@@ -520,7 +520,7 @@ impl Flows {
             }
             Completion::Closed { id, peer, result } => self.closed(now, fep.addr().0, id, peer, result.err()),
             // Workloads consist of messages.
-            Completion::Read { .. } => {}
+            Completion::Read { .. } | Completion::Accessed { .. } | Completion::Written(_) => {}
         }
     }
 

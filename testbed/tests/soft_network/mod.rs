@@ -177,7 +177,9 @@ impl<'a> Run<'a> {
                 self.arrivals[context as usize] += 1;
                 self.activate(now, flow.on_received);
             }
-            Completion::Read { .. } => panic!("nothing was read"),
+            Completion::Read { .. } | Completion::Accessed { .. } | Completion::Written(_) => {
+                panic!("nothing was read")
+            }
             Completion::Closed { result, .. } => {
                 assert_eq!(result, Ok(()));
                 self.open -= 1;

@@ -12,6 +12,42 @@ use crate::wire::error::{HeaderName, WireError, fits};
 pub struct AtomicOp(pub u8);
 
 impl AtomicOp {
+    /// The smaller value.
+    pub const MIN: AtomicOp = AtomicOp(0x00);
+    /// The larger value.
+    pub const MAX: AtomicOp = AtomicOp(0x01);
+    /// The sum.
+    pub const SUM: AtomicOp = AtomicOp(0x02);
+    /// The value less the operand.
+    pub const DIFF: AtomicOp = AtomicOp(0x03);
+    /// The product.
+    pub const PROD: AtomicOp = AtomicOp(0x04);
+    /// Logical or: 1 or 0.
+    pub const LOR: AtomicOp = AtomicOp(0x05);
+    /// Logical and: 1 or 0.
+    pub const LAND: AtomicOp = AtomicOp(0x06);
+    /// Or, bit by bit.
+    pub const BOR: AtomicOp = AtomicOp(0x07);
+    /// And, bit by bit.
+    pub const BAND: AtomicOp = AtomicOp(0x08);
+    /// Logical exclusive or: 1 or 0.
+    pub const LXOR: AtomicOp = AtomicOp(0x09);
+    /// Exclusive or, bit by bit.
+    pub const BXOR: AtomicOp = AtomicOp(0x0a);
+    /// The value as it is, without an operand.
+    pub const READ: AtomicOp = AtomicOp(0x0b);
+    /// The operand.
+    pub const WRITE: AtomicOp = AtomicOp(0x0c);
+    /// Compare and swap if not equal.
+    pub const COMPARE_SWAP_NE: AtomicOp = AtomicOp(0x0e);
+    /// Compare and swap if the operand is less or equal.
+    pub const COMPARE_SWAP_LE: AtomicOp = AtomicOp(0x0f);
+    /// Compare and swap if the operand is less.
+    pub const COMPARE_SWAP_LT: AtomicOp = AtomicOp(0x10);
+    /// Compare and swap if the operand is greater or equal.
+    pub const COMPARE_SWAP_GE: AtomicOp = AtomicOp(0x11);
+    /// Compare and swap if the operand is greater.
+    pub const COMPARE_SWAP_GT: AtomicOp = AtomicOp(0x12);
     /// Compare and swap if equal: the first of the operations with two operands.
     pub const COMPARE_SWAP: AtomicOp = AtomicOp(0x0d);
     /// Swap masked bits: the last of the operations with two operands.
@@ -21,6 +57,54 @@ impl AtomicOp {
     #[inline]
     pub const fn has_operands(self) -> bool {
         self.0 >= AtomicOp::COMPARE_SWAP.0 && self.0 <= AtomicOp::MASKED_SWAP.0
+    }
+}
+
+/// Datatype of an atomic, 8 bits. Unknown codes are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AtomicType(pub u8);
+
+impl AtomicType {
+    /// Signed, 8 bits.
+    pub const INT8: AtomicType = AtomicType(0x00);
+    /// Unsigned, 8 bits.
+    pub const UINT8: AtomicType = AtomicType(0x01);
+    /// Signed, 16 bits.
+    pub const INT16: AtomicType = AtomicType(0x02);
+    /// Unsigned, 16 bits.
+    pub const UINT16: AtomicType = AtomicType(0x03);
+    /// Signed, 32 bits.
+    pub const INT32: AtomicType = AtomicType(0x04);
+    /// Unsigned, 32 bits.
+    pub const UINT32: AtomicType = AtomicType(0x05);
+    /// Signed, 64 bits.
+    pub const INT64: AtomicType = AtomicType(0x06);
+    /// Unsigned, 64 bits.
+    pub const UINT64: AtomicType = AtomicType(0x07);
+    /// Signed, 128 bits.
+    pub const INT128: AtomicType = AtomicType(0x08);
+    /// Unsigned, 128 bits.
+    pub const UINT128: AtomicType = AtomicType(0x09);
+    /// IEEE 754, 32 bits.
+    pub const FLOAT: AtomicType = AtomicType(0x0a);
+    /// IEEE 754, 64 bits.
+    pub const DOUBLE: AtomicType = AtomicType(0x0b);
+    /// Real and imaginary part of 32 bits each.
+    pub const FLOAT_COMPLEX: AtomicType = AtomicType(0x0c);
+    /// Real and imaginary part of 64 bits each.
+    pub const DOUBLE_COMPLEX: AtomicType = AtomicType(0x0d);
+
+    /// Bytes of a value; `None` if weft does not know the datatype: long doubles differ between machines, and there is no
+    /// arithmetic of the 16-bit floats.
+    pub const fn size(self) -> Option<usize> {
+        Some(match self {
+            AtomicType::INT8 | AtomicType::UINT8 => 1,
+            AtomicType::INT16 | AtomicType::UINT16 => 2,
+            AtomicType::INT32 | AtomicType::UINT32 | AtomicType::FLOAT => 4,
+            AtomicType::INT64 | AtomicType::UINT64 | AtomicType::DOUBLE | AtomicType::FLOAT_COMPLEX => 8,
+            AtomicType::INT128 | AtomicType::UINT128 | AtomicType::DOUBLE_COMPLEX => 16,
+            _ => return None,
+        })
     }
 }
 

@@ -364,7 +364,7 @@ impl Sessions {
                 }
             }
             // Sessions have no command for reads.
-            Completion::Read { .. } => {}
+            Completion::Read { .. } | Completion::Accessed { .. } | Completion::Written(_) => {}
         }
     }
 

@@ -1,0 +1,335 @@
+//! Requests that access the memory of a process: reads, writes and atomic operations.
+//!
+//! None of them meets a receive. Each takes a place in the order of the messages of its PDC when its first packet arrives,
+//! so that those behind it need not wait. A request that is refused for its key, its rights or its range changes nothing.
+
+use std::collections::BTreeMap;
+
+use super::access::Written;
+use super::api::Completion;
+use super::core::Core;
+use super::memory;
+use super::process::Processes;
+use super::target::{error_or_busy, may_store, pass_over};
+use super::target_pdc::{PeerUsage, TargetPdc};
+use crate::buffer::Buffer;
+use crate::packet::{Addr, Payload};
+use crate::pdc::Answer;
+use crate::ses::{Arrived, Part, Refusal, Source, apply, respond};
+use crate::table::Key;
+use crate::wire::pds::{NackCode, PdcId, Psn};
+use crate::wire::ses::{
+    AtomicExtension, AtomicOp, AtomicType, Extension, Opcode, Placement, ReturnCode, StandardRequest,
+};
+
+/// Results that wait for the application beyond which no further write is announced.
+const ANNOUNCEMENTS: usize = 1 << 16;
+
+/// Writes of which a part has arrived.
+#[derive(Debug, Default)]
+pub(super) struct Writes {
+    /// By PDC and message.
+    under_way: BTreeMap<(u16, u16), UnderWay>,
+    /// How many each peer has.
+    peers: BTreeMap<Addr, u32>,
+}
+
+#[derive(Debug)]
+struct UnderWay {
+    peer: Addr,
+    process: u16,
+    total: u32,
+    arrived: Arrived,
+    /// The value to announce, if there is one and it has arrived.
+    data: Option<u64>,
+}
+
+impl Writes {
+    /// Number of writes of `peer` that are under way.
+    fn of(&self, peer: Addr) -> u32 {
+        self.peers.get(&peer).copied().unwrap_or(0)
+    }
+
+    fn begin(&mut self, name: (u16, u16), write: UnderWay) {
+        *self.peers.entry(write.peer).or_default() += 1;
+        self.under_way.insert(name, write);
+    }
+
+    fn end(&mut self, name: (u16, u16)) -> Option<UnderWay> {
+        let write = self.under_way.remove(&name)?;
+        if let Some(count) = self.peers.get_mut(&write.peer) {
+            *count -= 1;
+            if *count == 0 {
+                self.peers.remove(&write.peer);
+            }
+        }
+        Some(write)
+    }
+
+    /// Forgets those of `pdc`, which is closed.
+    pub(super) fn forget(&mut self, pdc: PdcId) {
+        while let Some((&name, _)) = self.under_way.range((pdc.0, 0)..=(pdc.0, u16::MAX)).next() {
+            self.end(name);
+        }
+    }
+
+    /// Forgets those to `process`, which is closed. Returns their PDCs and numbers.
+    pub(super) fn close(&mut self, process: u16) -> Vec<(PdcId, u16)> {
+        let of_process = self.under_way.iter().filter(|(_, write)| write.process == process);
+        let names: Vec<_> = of_process.map(|(name, _)| *name).collect();
+        names.iter().for_each(|name| drop(self.end(*name)));
+        names.into_iter().map(|(pdc, msg_id)| (PdcId(pdc), msg_id)).collect()
+    }
+
+    /// Bytes of heap held, about: nodes of trees are not full.
+    pub(super) fn heap_bytes(&self) -> u64 {
+        let each = size_of::<((u16, u16), UnderWay)>() + size_of::<(Addr, u32)>();
+        let arrived = self.under_way.values().map(|write| write.arrived.heap_bytes());
+        (self.under_way.len() * each) as u64 + arrived.sum::<u64>()
+    }
+}
+
+/// Takes in packet `psn` of `pdc`, which accesses the memory of a process.
+///
+/// # Errors
+/// It is refused, with an error or until there is room.
+#[inline(never)]
+pub(super) fn admit_access(
+    core: &mut Core,
+    processes: &mut Processes,
+    usage: &mut PeerUsage,
+    pdc: &mut TargetPdc,
+    psn: Psn,
+    header: &StandardRequest,
+    payload: Payload<'_>,
+) -> Result<(), Refusal> {
+    match header.opcode {
+        Opcode::READ => admit_read(core, processes, usage, pdc, psn, header, payload),
+        Opcode::WRITE => admit_write(core, processes, usage, pdc, psn, header, payload),
+        _ => admit_atomic(core, processes, usage, pdc, psn, header, payload),
+    }
+}
+
+/// Where the memory is that a request of `pdc` accesses.
+///
+/// # Errors
+/// The return code to answer with.
+fn find(processes: &Processes, pdc: &TargetPdc, header: &StandardRequest) -> Result<(Key, u32), ReturnCode> {
+    if !processes.is_open(header.pid_on_fep) {
+        return Err(ReturnCode::BAD_PID);
+    }
+    processes.memory.as_deref().ok_or(ReturnCode::BAD_MKEY)?.find(pdc.rx.peer, header)
+}
+
+/// Stores the answer to packet `psn`, which reads the memory of a process: its bytes, or an error.
+fn admit_read(
+    core: &Core,
+    processes: &mut Processes,
+    usage: &mut PeerUsage,
+    pdc: &mut TargetPdc,
+    psn: Psn,
+    header: &StandardRequest,
+    payload: Payload<'_>,
+) -> Result<(), Refusal> {
+    let found = memory::check(header, payload, core.config.mtu).and_then(|()| find(processes, pdc, header));
+    let answer = match found {
+        Ok((memory, offset)) => Answer::Memory { header: memory::header(header), memory, offset },
+        Err(code) => Answer::Plain(respond(header, code, 0)),
+    };
+    if !may_store(core, usage, pdc, psn, answer.cost()) {
+        return Err(Refusal::Busy(NackCode::NO_GTD_DEL_AVAIL));
+    }
+    // It meets no receive: messages behind it wait only until it is admitted. One that is refused here comes again, and
+    // takes its place in the order then.
+    pass_over(&mut processes.room, pdc, psn, header);
+    usage.store(pdc, psn, answer);
+    Ok(())
+}
+
+/// Puts the payload of packet `psn`, a part of a write, where it belongs.
+fn admit_write(
+    core: &mut Core,
+    processes: &mut Processes,
+    usage: &mut PeerUsage,
+    pdc: &mut TargetPdc,
+    psn: Psn,
+    header: &StandardRequest,
+    payload: Payload<'_>,
+) -> Result<(), Refusal> {
+    let part = Part::of_write(header, payload)?;
+    let (peer, name) = (pdc.rx.peer, (pdc.rx.id.0, header.msg_id));
+    let found = match find(processes, pdc, header) {
+        // The memory was not there for an earlier packet of it.
+        Ok(_) if pdc.has_refused(header.msg_id, psn) => Err(ReturnCode::BAD_MKEY),
+        found => found,
+    };
+    let begun = processes.memory.as_deref().and_then(|memory| memory.writes.under_way.get(&name));
+    let (place, at) = match found {
+        Ok(place) => place,
+        Err(code) => {
+            let is_new = begun.is_none() && !pdc.has_refused(header.msg_id, psn);
+            let refusal = error_or_busy(core, usage, pdc, psn, header, code);
+            if matches!(refusal, Refusal::Unsupported(_)) {
+                if is_new {
+                    pass_over(&mut processes.room, pdc, psn, header);
+                }
+                processes.memory.as_deref_mut().and_then(|memory| memory.writes.end(name));
+            }
+            return Err(refusal);
+        }
+    };
+    let announced = match header.placement {
+        Placement::Start { header_data } if header.flags.header_data => Some(header_data),
+        _ => None,
+    };
+    if announced.or(begun.and_then(|write| write.data)).is_some() && core.completions.len() >= ANNOUNCEMENTS {
+        return Err(Refusal::Busy(NackCode::NO_SES_MSG_AVAIL));
+    }
+    let is_new = begun.is_none();
+    let Some(memory) = processes.memory.as_deref_mut() else {
+        return Err(Refusal::Unsupported(ReturnCode::BAD_MKEY));
+    };
+    let (offset, end, total) = part.extent();
+    let (done, data) = if part.is_whole() && is_new {
+        (true, announced)
+    } else {
+        if is_new {
+            // As with stored responses the first packet that is missing is admitted whatever others take: what has begun
+            // behind it may not end before.
+            let is_first = psn == pdc.rx.expected();
+            if !is_first && memory.writes.of(peer) >= core.config.limits.unexpected_messages_per_peer {
+                return Err(Refusal::Busy(NackCode::NO_SES_MSG_AVAIL));
+            }
+            let (process, arrived) = (header.pid_on_fep, Arrived::default());
+            memory.writes.begin(name, UnderWay { peer, process, total, arrived, data: None });
+            pass_over(&mut processes.room, pdc, psn, header);
+        }
+        let Some(write) = memory.writes.under_way.get_mut(&name) else { return Ok(()) };
+        if write.total != total || !write.arrived.add(total, offset, end) {
+            return Err(Refusal::Malformed("a part of a write that does not fit the others"));
+        }
+        write.data = write.data.or(announced);
+        (write.arrived.is_all(total), write.data)
+    };
+    if let Some(buffer) = memory.get_mut(place) {
+        // The whole write lies in the memory, which has less than 4 GiB.
+        buffer.place(at + offset, payload);
+    }
+    if !done {
+        return Ok(());
+    }
+    match is_new && part.is_whole() {
+        true => pass_over(&mut processes.room, pdc, psn, header),
+        false => drop(memory.writes.end(name)),
+    }
+    if let Some(data) = data {
+        core.completions.push_back(Completion::Written(Written {
+            process: header.pid_on_fep,
+            source: Source::of_message(peer, header.initiator),
+            key: header.match_bits,
+            offset: header.buffer_offset,
+            len: total,
+            data,
+        }));
+    }
+    Ok(())
+}
+
+/// An atomic operation that can be done.
+struct Plan {
+    memory: Key,
+    at: u32,
+    op: AtomicOp,
+    datatype: AtomicType,
+    swap: Option<(u128, u128)>,
+    operands: Vec<u8>,
+}
+
+/// Performs the atomic operation of packet `psn`, and stores what it fetches, or the error.
+fn admit_atomic(
+    core: &mut Core,
+    processes: &mut Processes,
+    usage: &mut PeerUsage,
+    pdc: &mut TargetPdc,
+    psn: Psn,
+    header: &StandardRequest,
+    payload: Payload<'_>,
+) -> Result<(), Refusal> {
+    let fetches = header.opcode == Opcode::FETCHING_ATOMIC;
+    let plan = plan(core.config.mtu, processes, pdc, header, payload);
+    // Before anything is done: what is refused comes again, and must not be done twice.
+    if fetches || plan.is_err() {
+        let data = if fetches { header.request_length.min(core.config.mtu) } else { 0 };
+        let cost = Answer::Plain(respond(header, ReturnCode::OK, 0)).cost() + u64::from(data);
+        if !may_store(core, usage, pdc, psn, cost) {
+            return Err(Refusal::Busy(NackCode::NO_GTD_DEL_AVAIL));
+        }
+    }
+    let done = plan.and_then(|plan| perform(processes, header, &plan));
+    pass_over(&mut processes.room, pdc, psn, header);
+    match done {
+        Ok(data) if fetches => {
+            let (header, data) = (memory::header(header), Box::new(data));
+            usage.store(pdc, psn, Answer::Fetched { header, data });
+        }
+        Ok(_) => {}
+        Err(code) => usage.store(pdc, psn, Answer::Plain(respond(header, code, 0))),
+    }
+    Ok(())
+}
+
+/// # Errors
+/// The return code to answer with.
+fn plan(
+    mtu: u32,
+    processes: &Processes,
+    pdc: &TargetPdc,
+    header: &StandardRequest,
+    payload: Payload<'_>,
+) -> Result<Plan, ReturnCode> {
+    if !header.flags.start_of_message || !header.flags.end_of_message {
+        return Err(ReturnCode::OP_VIOLATION);
+    }
+    if header.request_length > mtu {
+        return Err(ReturnCode::AMO_UNSUPPORTED_SIZE);
+    }
+    let (memory, at) = find(processes, pdc, header)?;
+    let mut bytes = vec![0; payload.len() as usize];
+    match payload {
+        Payload::Bytes(payload) => bytes.copy_from_slice(payload),
+        Payload::Region(payload) => payload.copy_to(&mut bytes),
+        // A packet of a simulation without payloads.
+        Payload::Virtual(_) => return Err(ReturnCode::UNSUPPORTED_OP),
+    }
+    let Ok((Some(extension), operands)) = Extension::decode(header.opcode, &bytes) else {
+        return Err(ReturnCode::OP_VIOLATION);
+    };
+    let (AtomicExtension { op, datatype, .. }, swap) = match extension {
+        Extension::Atomic(atomic) => (atomic, None),
+        Extension::CompareSwap(swap) => (swap.atomic, Some((swap.compare, swap.swap))),
+        Extension::Rendezvous(_) => return Err(ReturnCode::OP_VIOLATION),
+    };
+    let operands = operands.to_vec();
+    Ok(Plan { memory, at, op, datatype: AtomicType(datatype), swap, operands })
+}
+
+/// Performs an operation. Returns what the memory held before.
+///
+/// # Errors
+/// The return code to answer with; nothing has changed then.
+fn perform(processes: &mut Processes, header: &StandardRequest, plan: &Plan) -> Result<Buffer, ReturnCode> {
+    let memory = processes.memory.as_deref_mut().and_then(|memory| memory.get_mut(plan.memory));
+    let buffer = memory.ok_or(ReturnCode::BAD_MKEY)?;
+    let mut before = vec![0; header.request_length as usize];
+    match buffer.payload(plan.at, header.request_length) {
+        Payload::Bytes(bytes) => before.copy_from_slice(bytes),
+        Payload::Region(bytes) => bytes.copy_to(&mut before),
+        Payload::Virtual(_) => {}
+    }
+    let mut after = before.clone();
+    apply(plan.op, plan.datatype, &mut after, &plan.operands, plan.swap)?;
+    if after != before {
+        buffer.place(plan.at, Payload::Bytes(&after));
+    }
+    Ok(Buffer::Heap(before))
+}
