@@ -21,7 +21,8 @@ mod version;
 
 pub use endpoint::{
     BuildError, Builder, Completion, ConnectionId, Endpoint, Error, MAX_COPY, Memory, MemorySlice,
-    OperationId, PeerError, PostError, ReceiveBuffer, ReceiveOptions, SendBuffer, SendOptions, ZoneSettings,
+    OperationId, PeerError, PostError, ReceiveBuffer, ReceiveOptions, RemoteMemory, SendBuffer, SendOptions,
+    ZoneSettings,
 };
 pub use version::{Version, version};
 
@@ -29,13 +30,15 @@ pub use weft_stack::buffer::{MAX_MESSAGE, OwnedBytes, Split};
 /// Congestion control: the traits, and the registry of algorithms by name.
 pub use weft_stack::cc;
 pub use weft_stack::fep::{
-    BusyTimeout, CallError, ConnectOptions, Failure, Limits, MAX_PROCESS, PeerRefusal, ReceiveError,
-    Resource, SendError, TrafficClass, Unreachable, Windows,
+    Atomic, AtomicError, BusyTimeout, CallError, ConnectOptions, ExposeRefusal, Failure, Limits, MAX_PROCESS,
+    PeerRefusal, ReadFault, ReceiveError, Resource, Rights, SendError, TrafficClass, Unreachable, Windows,
+    Written,
 };
 pub use weft_stack::packet::Addr;
 pub use weft_stack::ses::{Claim, Matching, Source, Waiting};
 pub use weft_stack::wire::ethernet::{MacAddr, VlanTag};
 pub use weft_stack::wire::pds::DeliveryMode;
+pub use weft_stack::wire::ses::{AtomicOp, AtomicType};
 /// What becomes of a message that is found.
 pub use weft_stack::worker::session::Found;
 pub use weft_stack::worker::{Checksum, Idle, IpPrefix};

@@ -1,7 +1,7 @@
 //! Operations, connections and their completions.
 
 use bytes::Bytes;
-use weft_stack::fep::{self, SendId};
+use weft_stack::fep::{self, AccessId, ReadId, SendId, Written};
 use weft_stack::packet::Addr;
 use weft_stack::ses::{Claim, Matching, ReceiveId, Source, Waiting};
 use weft_stack::table::Key;
@@ -28,6 +28,8 @@ pub struct OperationId(pub(super) OperationName);
 pub(super) enum OperationName {
     Send(SendId),
     Receive(ReceiveId),
+    Read(ReadId),
+    Access(AccessId),
     /// A look at waiting messages, which has ended already.
     Peek,
     Session(Key),
@@ -171,6 +173,47 @@ pub enum Completion {
         /// Whether the messages could be looked at.
         result: Result<(), Error>,
     },
+    /// A read of a peer's memory has ended.
+    Read {
+        /// The operation.
+        operation: OperationId,
+        /// The context that it was posted with.
+        context: u64,
+        /// The buffer that it was posted with.
+        buffer: ReceiveBuffer,
+        /// Requests that were sent again.
+        retransmissions: u32,
+        /// Whether the buffer holds the bytes of the peer's memory.
+        result: Result<(), Error>,
+    },
+    /// A write to a peer's memory has ended.
+    Wrote {
+        /// The operation.
+        operation: OperationId,
+        /// The context that it was posted with.
+        context: u64,
+        /// The buffer that it was posted with.
+        buffer: SendBuffer,
+        /// Packets that were sent again on its behalf.
+        retransmissions: u32,
+        /// Whether all bytes are in the peer's memory.
+        result: Result<(), Error>,
+    },
+    /// An atomic operation on a peer's memory has ended.
+    Atomic {
+        /// The operation.
+        operation: OperationId,
+        /// The context that it was posted with.
+        context: u64,
+        /// What the memory held before, if that was asked for.
+        fetched: Vec<u8>,
+        /// Packets that were sent again on its behalf.
+        retransmissions: u32,
+        /// Whether it was done, once.
+        result: Result<(), Error>,
+    },
+    /// A peer has written to exposed memory, and announces it.
+    Written(Written),
     /// A connection is closed, or could not be opened. Its name is dead, and all its messages have completed.
     Closed {
         /// The connection.

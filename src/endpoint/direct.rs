@@ -43,8 +43,8 @@ pub(super) struct Direct {
     ready: VecDeque<Completion>,
     pub(super) memory: Memory,
     /// Where messages are that were copied when they were posted.
-    copies: Memory,
-    boxes: Boxes,
+    pub(super) copies: Memory,
+    pub(super) boxes: Boxes,
     readiness: Readiness,
     /// Whether the port announces frames, as somebody may wait for them.
     armed: bool,
@@ -161,7 +161,7 @@ impl Direct {
 
     #[cold]
     #[inline(never)]
-    fn refused_send(&mut self, refused: fep::PostError) -> PostError<SendBuffer> {
+    pub(super) fn refused_send(&mut self, refused: fep::PostError) -> PostError<SendBuffer> {
         let buffer = self.boxes.take_sent(refused.buffer, &mut self.copies);
         PostError { error: refused.error.into(), buffer }
     }
@@ -253,7 +253,7 @@ impl Direct {
 
     #[cold]
     #[inline(never)]
-    fn refused_receive(&mut self, refused: fep::PostError) -> PostError<ReceiveBuffer> {
+    pub(super) fn refused_receive(&mut self, refused: fep::PostError) -> PostError<ReceiveBuffer> {
         let buffer = self.boxes.take_received(refused.buffer);
         PostError { error: refused.error.into(), buffer }
     }
@@ -262,6 +262,8 @@ impl Direct {
         let cancelled = match operation.0 {
             OperationName::Send(id) => self.worker.fep_mut().cancel_send(id),
             OperationName::Receive(id) => self.worker.fep_mut().cancel_receive(id),
+            OperationName::Read(id) => self.worker.fep_mut().cancel_read(id),
+            OperationName::Access(id) => self.worker.fep_mut().cancel_access(id),
             OperationName::Peek | OperationName::Session(_) => return Err(Error::Completed),
         };
         match cancelled {
@@ -449,7 +451,7 @@ impl Direct {
         self.ready.pop_front()
     }
 
-    /// The endpoint's completion as the application's; `None` for a read, which this interface does not post.
+    /// The endpoint's completion as the application's.
     fn convert(&mut self, completion: fep::Completion) -> Option<Completion> {
         Some(match completion {
             fep::Completion::Sent { id, context, buffer, retransmissions, result } => Completion::Sent {
@@ -489,9 +491,9 @@ impl Direct {
                     result: result.map_err(Error::from),
                 }
             }
-            fep::Completion::Read { .. } | fep::Completion::Accessed { .. } | fep::Completion::Written(_) => {
-                return None;
-            }
+            access @ (fep::Completion::Read { .. }
+            | fep::Completion::Accessed { .. }
+            | fep::Completion::Written(_)) => return self.convert_access(access),
         })
     }
 

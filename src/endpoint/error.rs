@@ -3,7 +3,9 @@
 use std::io;
 use std::time::Duration;
 
-use weft_stack::fep::{CallError, ConfigError, Failure, ReceiveError, Resource, SendError};
+use weft_stack::fep::{
+    AtomicError, CallError, ConfigError, ExposeRefusal, Failure, ReadFault, ReceiveError, Resource, SendError,
+};
 use weft_stack::region::RegionError;
 use weft_stack::worker::session::{ClientError, JoinError, OpenError};
 use weft_stack::worker::{BookError, PinError, WorkerError};
@@ -24,6 +26,18 @@ pub enum Error {
     /// A receive ended without a whole message.
     #[error(transparent)]
     Receive(#[from] ReceiveError),
+    /// A read of, a write to or an atomic operation on a peer's memory failed.
+    #[error(transparent)]
+    Access(#[from] ReadFault),
+    /// An atomic operation was not posted.
+    #[error(transparent)]
+    Atomic(#[from] AtomicError),
+    /// Memory was not exposed.
+    #[error(transparent)]
+    Exposed(#[from] ExposeRefusal),
+    /// The worker runs in another thread or process, which can neither expose memory of this one nor access that of peers.
+    #[error("remote memory needs an endpoint whose worker runs in the caller's thread")]
+    WorkerElsewhere,
     /// A connection failed.
     #[error(transparent)]
     Connection(#[from] Failure),

@@ -1,5 +1,6 @@
 //! The interface of applications: see [`Endpoint`].
 
+mod access;
 mod buffer;
 mod builder;
 mod completion;
@@ -28,6 +29,7 @@ use self::direct::Direct;
 use self::remote::Remote;
 use crate::port::{AnyPort, PeerSpec};
 
+pub use self::access::RemoteMemory;
 pub use self::buffer::{ReceiveBuffer, SendBuffer};
 pub use self::builder::Builder;
 pub use self::completion::{Completion, ConnectionId, OperationId, ReceiveOptions, SendOptions};

@@ -20,7 +20,9 @@ const KEY: u64 = 0x5eed_0000_0000_0001;
 
 fn pair_with(config: &FepConfig, bytes: Vec<u8>, rights: Rights) -> Pair {
     let mut pair = Pair::new(config);
-    pair.feps[1].expose(0, Exposure { key: KEY, buffer: Buffer::Heap(bytes), rights, from: None }).unwrap();
+    pair.feps[1]
+        .expose(0, Exposure { key: KEY, buffer: Buffer::Heap(bytes), base: 0, rights, from: None })
+        .unwrap();
     pair
 }
 
@@ -141,7 +143,7 @@ fn withdrawn_memory_is_not_written_to_even_under_a_key_that_is_used_again() {
     let second = pair.transmit(0).unwrap();
     pair.arrive(&second);
     let buffer = Buffer::Heap(vec![0; 50_000]);
-    pair.feps[1].expose(0, Exposure { key: KEY, buffer, rights: Rights::ALL, from: None }).unwrap();
+    pair.feps[1].expose(0, Exposure { key: KEY, buffer, base: 0, rights: Rights::ALL, from: None }).unwrap();
     pair.exchange();
     assert_eq!(only_error(&mut pair), ReadFault::Answered(ReturnCode::BAD_MKEY));
     assert_eq!(memory(&mut pair), vec![0; 50_000]);
@@ -150,7 +152,8 @@ fn withdrawn_memory_is_not_written_to_even_under_a_key_that_is_used_again() {
 #[test]
 fn memory_for_one_peer_is_closed_to_others_and_read_only_memory_to_writes() {
     let mut pair = Pair::new(&config(true));
-    let exposure = |buffer, rights| Exposure { key: KEY, buffer, rights, from: Some(Addr(7).into()) };
+    let exposure =
+        |buffer, rights| Exposure { key: KEY, buffer, base: 0, rights, from: Some(Addr(7).into()) };
     let constant = Buffer::Bytes(Box::new(bytes::Bytes::from_static(b"constant")));
     let refused = pair.feps[1].expose(0, exposure(constant, Rights::ALL)).unwrap_err();
     assert_eq!(refused.why, ExposeRefusal::ReadOnly);
@@ -406,7 +409,7 @@ fn round(
     let buffer = pair.feps[1].withdraw(0, KEY).unwrap();
     let Payload::Bytes(bytes) = buffer.payload(0, MEMORY as u32) else { panic!("memory of the heap") };
     assert!(bytes == &model[..], "the memory is not what the model says");
-    pair.feps[1].expose(0, Exposure { key: KEY, buffer, rights: Rights::ALL, from: None }).unwrap();
+    pair.feps[1].expose(0, Exposure { key: KEY, buffer, base: 0, rights: Rights::ALL, from: None }).unwrap();
 }
 
 /// Steps that a round leaves out, as they would touch bytes of others.

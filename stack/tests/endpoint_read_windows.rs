@@ -16,7 +16,16 @@ const DELAY: Span = Span::from_us(5);
 fn pair_with(config: &FepConfig, len: usize) -> Pair {
     let mut pair = Pair::new(config);
     pair.feps[1]
-        .expose(0, Exposure { key: KEY, buffer: Buffer::Heap(vec![7; len]), rights: Rights::ALL, from: None })
+        .expose(
+            0,
+            Exposure {
+                key: KEY,
+                buffer: Buffer::Heap(vec![7; len]),
+                base: 0,
+                rights: Rights::ALL,
+                from: None,
+            },
+        )
         .unwrap();
     pair
 }

@@ -27,7 +27,7 @@ use weft_stack::{Span, Time};
 const KEY: u64 = 0x5eed_0000_0000_0001;
 
 fn exposure(bytes: Vec<u8>) -> Exposure {
-    Exposure { key: KEY, buffer: Buffer::Heap(bytes), rights: Rights::READ, from: None }
+    Exposure { key: KEY, buffer: Buffer::Heap(bytes), base: 0, rights: Rights::READ, from: None }
 }
 
 fn read(offset: u64, len: usize, context: u64) -> Read {
@@ -202,6 +202,7 @@ fn a_target_answers_with_an_error_what_it_cannot_read() {
     let private = Exposure {
         key: 2,
         buffer: Buffer::Heap(vec![1; 10]),
+        base: 0,
         rights: Rights::READ,
         from: Some(Addr(7).into()),
     };
@@ -583,7 +584,7 @@ fn responses_share_the_exposed_region() {
     let region = Region::allocate(1_000).unwrap();
     let buffer = Buffer::Region(region.slice(0, 1_000).unwrap());
     let mut pair = Pair::new(&config(true));
-    pair.feps[1].expose(0, Exposure { key: KEY, buffer, rights: Rights::READ, from: None }).unwrap();
+    pair.feps[1].expose(0, Exposure { key: KEY, buffer, base: 0, rights: Rights::READ, from: None }).unwrap();
     let connection = pair.connect();
     post_read(&mut pair, connection, read(100, 500, 0));
     pair.flush(0);
@@ -602,7 +603,7 @@ fn regions_are_read_over_a_port() {
     memory.slice(0, 100_000).unwrap().write(0, &content(5, 100_000));
     let buffer = Buffer::Region(memory.slice(0, 100_000).unwrap());
     pair.fep(1)
-        .expose(0, Exposure { key: KEY, buffer, rights: Rights::READ, from: Some(Addr(0).into()) })
+        .expose(0, Exposure { key: KEY, buffer, base: 0, rights: Rights::READ, from: Some(Addr(0).into()) })
         .unwrap();
     let connection = pair.connect(0, DeliveryMode::Rud);
     let buffer = Buffer::Region(place.slice(0, 50_000).unwrap());

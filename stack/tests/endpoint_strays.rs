@@ -96,7 +96,13 @@ fn a_reader_whose_window_is_full_answers_a_challenge() {
     pair.feps[1]
         .expose(
             0,
-            Exposure { key: 1, buffer: Buffer::Heap(vec![7; 9_000]), rights: Rights::READ, from: None },
+            Exposure {
+                key: 1,
+                buffer: Buffer::Heap(vec![7; 9_000]),
+                base: 0,
+                rights: Rights::READ,
+                from: None,
+            },
         )
         .unwrap();
     let connection = pair.connect();

@@ -168,7 +168,13 @@ fn a_footprint_counts_exposed_memory_and_the_responses_that_are_stored() {
         for key in 0..20 {
             fep.expose(
                 0,
-                Exposure { key, buffer: Buffer::Heap(vec![7; 9_000]), rights: Rights::READ, from: None },
+                Exposure {
+                    key,
+                    buffer: Buffer::Heap(vec![7; 9_000]),
+                    base: 0,
+                    rights: Rights::READ,
+                    from: None,
+                },
             )
             .unwrap();
         }

@@ -111,7 +111,8 @@ impl Weft {
 
     /// Lets the peer read `bytes`.
     pub(crate) fn expose(&mut self, key: u64, bytes: Vec<u8>) {
-        let exposure = Exposure { key, buffer: Buffer::Heap(bytes), rights: Rights::READ, from: None };
+        let exposure =
+            Exposure { key, buffer: Buffer::Heap(bytes), base: 0, rights: Rights::READ, from: None };
         self.worker.fep_mut().expose(0, exposure).expect("a free key");
     }
 

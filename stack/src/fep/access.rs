@@ -221,5 +221,5 @@ pub(super) fn completion(message: SendMessage, id: Key, result: Result<(), SendE
         result => result.map_err(ReadFault::from),
     };
     let result = result.map_err(|why| AccessError { kind, key, offset, why });
-    Completion::Accessed { id: AccessId(id), context, buffer, retransmissions, result }
+    Completion::Accessed { id: AccessId(id), kind, context, buffer, retransmissions, result }
 }

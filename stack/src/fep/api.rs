@@ -6,7 +6,7 @@ use core::net::IpAddr;
 use weft_cc::Span;
 
 use super::TrafficClass;
-use super::access::{self, AccessError, AccessId, Written};
+use super::access::{self, AccessError, AccessId, AccessKind, Written};
 use super::explain::{Answered, Meaning};
 use super::read::{self, ReadError, ReadId};
 use crate::buffer::{Buffer, MAX_MESSAGE};
@@ -136,6 +136,8 @@ pub enum Completion {
     Accessed {
         /// Identifies it.
         id: AccessId,
+        /// Which of the two it was.
+        kind: AccessKind,
         /// The context that it was posted with.
         context: u64,
         /// The buffer that a write was posted with; of an atomic operation what it fetched, in a [`Buffer::Heap`], which is

@@ -19,6 +19,7 @@ use crate::wire::ses::{List, Opcode, ResponseWithData, ReturnCode, StandardReque
 struct Exposed {
     buffer: Buffer,
     from: Option<Source>,
+    base: u64,
     rights: Rights,
 }
 
@@ -37,7 +38,7 @@ pub(super) struct ExposedMemory {
 impl ExposedMemory {
     /// See [`Fep::expose`](super::Fep::expose). The process must be open.
     pub(super) fn expose(&mut self, process: u16, exposure: Exposure) -> Result<(), ExposeError> {
-        let Exposure { key, buffer, rights, from } = exposure;
+        let Exposure { key, buffer, base, rights, from } = exposure;
         if self.by_name.contains_key(&(process, key)) {
             return Err(ExposeError { why: ExposeRefusal::KeyInUse(key), buffer });
         }
@@ -47,7 +48,7 @@ impl ExposedMemory {
         if matches!(buffer, Buffer::Bytes(_)) && (rights.write || rights.atomic) {
             return Err(ExposeError { why: ExposeRefusal::ReadOnly, buffer });
         }
-        let place = self.table.insert(Exposed { buffer, from, rights });
+        let place = self.table.insert(Exposed { buffer, from, base, rights });
         self.by_name.insert((process, key), place);
         Ok(())
     }
@@ -96,17 +97,19 @@ impl ExposedMemory {
         let may = match request.opcode {
             Opcode::READ => exposed.rights.read,
             Opcode::WRITE => exposed.rights.write,
+            Opcode::FETCHING_ATOMIC => exposed.rights.atomic && exposed.rights.read,
             _ => exposed.rights.atomic,
         };
         if !may {
             return Err(ReturnCode::PERM_VIOLATION);
         }
-        let end = request.buffer_offset.checked_add(u64::from(request.request_length));
+        let at = request.buffer_offset.checked_sub(exposed.base).ok_or(ReturnCode::AT_OUT_OF_RANGE)?;
+        let end = at.checked_add(u64::from(request.request_length));
         if end.is_none_or(|end| end > u64::from(exposed.buffer.len())) {
             return Err(ReturnCode::AT_OUT_OF_RANGE);
         }
         // It is at most the length of the buffer, which has 32 bits.
-        Ok((place, request.buffer_offset as u32))
+        Ok((place, at as u32))
     }
 
     /// The memory `place`, to be written to, unless it has been withdrawn.

@@ -73,6 +73,8 @@ pub struct Exposure {
     pub key: u64,
     /// The memory. A write to it while it is exposed may reach a reader in part.
     pub buffer: Buffer,
+    /// The offset by which requests name its first byte: 0, or its address in a process that tells peers addresses.
+    pub base: u64,
     /// What peers may do with it.
     pub rights: Rights,
     /// The only process that may access it; any process of any peer if `None`. An address stands for its process 0.

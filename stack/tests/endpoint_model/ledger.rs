@@ -68,7 +68,13 @@ impl Ledger {
         for (n, fep) in feps.iter_mut().enumerate() {
             fep.expose(
                 0,
-                Exposure { key: KEY, buffer: Buffer::Heap(memory_of(n)), rights: Rights::ALL, from: None },
+                Exposure {
+                    key: KEY,
+                    buffer: Buffer::Heap(memory_of(n)),
+                    base: 0,
+                    rights: Rights::ALL,
+                    from: None,
+                },
             )
             .unwrap();
         }

@@ -82,8 +82,13 @@ impl Run {
             }
             Verb::Expose => {
                 let buffer = Buffer::Heap(content(&call.name, 0, len));
-                let exposure =
-                    Exposure { key: option("key").unwrap_or(0), buffer, rights: Rights::READ, from: source };
+                let exposure = Exposure {
+                    key: option("key").unwrap_or(0),
+                    buffer,
+                    base: 0,
+                    rights: Rights::READ,
+                    from: source,
+                };
                 return Ok(self.fep().expose(process, exposure).map_err(|error| error.to_string()));
             }
             Verb::Withdraw => {
