@@ -319,12 +319,12 @@ fn round(
     rng: &mut Rng,
     faults: Faults,
     steps: &[Step],
-    model: &mut Vec<u8>,
+    model: &mut [u8],
 ) {
     let (mut fetched, mut announced) = (vec![Vec::new(); COUNTERS / 8], 0);
-    let before = model.clone();
+    let before = model.to_vec();
     let counter = |bytes: &[u8], n: usize| u64::from_le_bytes(bytes[8 * n..][..8].try_into().unwrap());
-    let mut counts = vec![0; COUNTERS / 8];
+    let mut counts = [0; COUNTERS / 8];
     let (mut expected, mut part, mut swapped) = (Vec::new(), 0, false);
     for (n, step) in steps.iter().enumerate() {
         let fep = &mut pair.feps[0];
@@ -408,7 +408,7 @@ fn round(
     assert_eq!(values.len(), announced);
     let buffer = pair.feps[1].withdraw(0, KEY).unwrap();
     let Payload::Bytes(bytes) = buffer.payload(0, MEMORY as u32) else { panic!("memory of the heap") };
-    assert!(bytes == &model[..], "the memory is not what the model says");
+    assert!(bytes == model, "the memory is not what the model says");
     pair.feps[1].expose(0, Exposure { key: KEY, buffer, base: 0, rights: Rights::ALL, from: None }).unwrap();
 }
 

@@ -175,7 +175,7 @@ impl Ledger {
                 let message = &mut self.messages[context as usize];
                 assert_eq!(message.receive.take(), Some(id));
             }
-            Completion::Received { id, context, source, tag, header_data, len, buffer, result } => {
+            Completion::Received { id, context, source, tag, header_data, len, buffer, result, .. } => {
                 let message = &mut self.messages[context as usize];
                 let number = context as usize;
                 assert_eq!(
