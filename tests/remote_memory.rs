@@ -32,7 +32,7 @@ fn memory_is_read_written_and_counted_in() {
     let connection = a.connect(peer).unwrap();
     let mut announced = Vec::new();
 
-    let bytes: Vec<u8> = (0..150_000u32).map(|n| (n * 7 >> 3) as u8).collect();
+    let bytes: Vec<u8> = (0..150_000u32).map(|n| ((n * 7) >> 3) as u8).collect();
     let to = RemoteMemory { key, offset: 8 };
     a.write(connection, bytes.clone(), to, Some(42), 1).unwrap();
     let Completion::Wrote { context: 1, result: Ok(()), .. } = ended(&mut a, &mut b, &mut announced) else {
