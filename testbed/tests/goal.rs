@@ -122,7 +122,7 @@ fn programs_of_collectives_take_as_long_as_the_built_in_ones() {
     for (pattern, built_in) in [
         (Pattern::Ring, "all-reduce:ring,size=1MB"),
         (Pattern::Tree, "all-reduce:tree,size=1MB"),
-        (Pattern::RecursiveDoubling, "all-reduce:doubling,size=1MB"),
+        (Pattern::RecursiveDoubling, "all-reduce:recursive-doubling,size=1MB"),
     ] {
         for n in [2, 8, 16] {
             let program = Collective { pattern, ranks: n, bytes: 1_000_000, iterations: 1, compute: 0 }

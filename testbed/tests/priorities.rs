@@ -87,6 +87,30 @@ fn a_flow_of_lower_priority_gets_what_is_left_and_the_link_never_rests() {
 }
 
 #[test]
+fn the_queues_of_all_priorities_are_measured_and_add_up_to_that_of_the_port() {
+    let high = ["1->0 id 3 start 40 size 400000 prio 5", "3->0 id 4 start 40 size 400000 prio 5"];
+    let report = complete(&star(&[LOW[0], LOW[1], high[0], high[1]]));
+    let measures = report.measures.unwrap();
+    for link in &measures.links {
+        let own: Vec<_> = measures.priorities.iter().filter(|queue| queue.port == link.port).collect();
+        let sum: f64 = own.iter().map(|queue| queue.queue_mean_bytes).sum();
+        assert!((sum - link.queue_mean_bytes).abs() <= 1e-9 * sum, "{link:?}: {own:?}");
+        assert!(own.iter().all(|queue| queue.queue_max_bytes <= link.queue_max_bytes), "{link:?}: {own:?}");
+    }
+    let busiest = measures.links.iter().max_by(|a, b| a.queue_mean_bytes.total_cmp(&b.queue_mean_bytes));
+    let port = busiest.unwrap().port;
+    let of =
+        |priority| measures.priorities.iter().find(|q| q.port == port && q.priority == priority).unwrap();
+    let (low, high) = (of(2), of(5));
+    assert!(low.queue_max_bytes > 10 * PACKET && high.queue_max_bytes > 10 * PACKET, "{low:?}, {high:?}");
+    let others = measures.priorities.iter().filter(|queue| ![2, 5].contains(&queue.priority));
+    assert!(others.clone().count() > 0 && others.map(|queue| queue.queue_max_bytes).sum::<u64>() == 0);
+    // One priority has no queues beside that of the port.
+    let one = complete(&RunConfig { priorities: 1, ..star(&["1->0 id 1 start 0 size 20000 prio 0"]) });
+    assert!(one.measures.unwrap().priorities.is_empty());
+}
+
+#[test]
 fn priorities_that_no_flow_has_change_nothing() {
     let flows = [1, 2, 3].map(|from| format!("{from}->0 id {from} start {from} size 3000000"));
     let base = star(&flows.each_ref().map(String::as_str));
@@ -98,7 +122,16 @@ fn priorities_that_no_flow_has_change_nothing() {
     };
     let one = report(1);
     assert!(one.is_complete() && one.packets.trimmed > 0, "{:?}", one.packets);
-    assert_eq!(one, report(8));
+    // But each has a queue by itself, which stays empty.
+    let mut eight = report(8);
+    let measures = eight.measures.as_mut().unwrap();
+    for queue in measures.priorities.drain(..) {
+        let port = &measures.links[queue.port.0 as usize];
+        let expected =
+            if queue.priority == 0 { (port.queue_max_bytes, port.queue_mean_bytes) } else { (0, 0.0) };
+        assert_eq!((queue.queue_max_bytes, queue.queue_mean_bytes), expected, "{queue:?}");
+    }
+    assert_eq!(one, eight);
 }
 
 #[test]

@@ -201,7 +201,7 @@ fn collectives_in_an_idle_fabric_take_their_ideal_times() {
     let acknowledged = |bytes| config.ideal_fct(HostId(0), HostId(1), bytes).as_us_f64() * 1e3;
     for (name, expected) in [
         ("all-reduce:ring", 14.0 * one_way(BYTES / 8)),
-        ("all-reduce:doubling", 3.0 * one_way(BYTES)),
+        ("all-reduce:recursive-doubling", 3.0 * one_way(BYTES)),
         // Up in three steps; down to the last child of the root, which hears of the two before it.
         ("all-reduce:tree", 4.0 * one_way(BYTES) + 2.0 * acknowledged(BYTES)),
         ("all-to-all:1", 6.0 * acknowledged(BYTES) + one_way(BYTES)),

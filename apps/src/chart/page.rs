@@ -7,9 +7,9 @@ const STYLE: &str = "body{font:15px/1.5 sans-serif;max-width:60em;margin:2em aut
 h1{font-size:1.5em}h2{font-size:1.2em;margin-top:2em}figure{margin:1em 0}\
 svg{max-width:100%;height:auto;background:#fff}table{border-collapse:collapse;margin:1em 0;font-size:14px}\
 td,th{border-bottom:1px solid #ddd;padding:.25em .7em;text-align:left;vertical-align:top}\
-td.number{text-align:right;font-variant-numeric:tabular-nums}td.good{color:#006b3c}td.bad{color:#b00020;font-weight:bold}";
+.number{text-align:right!important;font-variant-numeric:tabular-nums}td.good{color:#006b3c}td.bad{color:#b00020;font-weight:bold}";
 
-/// A table of texts. Cells that begin with a number are set flush right; the words `holds` and `FAILS` are coloured.
+/// A table of texts. Columns of numbers are set flush right; the words `holds` and `FAILS` are coloured.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Table {
     pub(crate) head: Vec<String>,
@@ -58,13 +58,13 @@ impl Page {
     }
 
     pub(crate) fn table(&mut self, table: &Table) {
-        let head: String = table.head.iter().map(|cell| format!("<th>{}</th>", escape(cell))).collect();
-        let _ = writeln!(self.0, "<table><tr>{head}</tr>");
-        for row in &table.rows {
-            let cells: String = row.iter().map(|text| cell(text)).collect();
-            let _ = writeln!(self.0, "<tr>{cells}</tr>");
-        }
-        self.0 += "</table>\n";
+        let right: Vec<bool> = (0..table.head.len()).map(|column| is_of_numbers(table, column)).collect();
+        let line = |tag: &str, cells: &[String]| {
+            let cells = cells.iter().zip(&right).map(|(text, right)| cell(tag, text, *right));
+            format!("<tr>{}</tr>\n", cells.collect::<String>())
+        };
+        let rows: String = table.rows.iter().map(|row| line("td", row)).collect();
+        let _ = writeln!(self.0, "<table>{}{rows}</table>", line("th", &table.head));
     }
 
     pub(crate) fn end(mut self) -> String {
@@ -73,19 +73,36 @@ impl Page {
     }
 }
 
-fn cell(text: &str) -> String {
+/// Whether each cell of a column begins with a number, or has a dash in its place.
+fn is_of_numbers(table: &Table, column: usize) -> bool {
+    let mut cells = table.rows.iter().map(|row| row[column].trim_start_matches(['-', '−']));
+    cells.all(|text| text == "–" || text.starts_with(|c: char| c.is_ascii_digit()))
+}
+
+fn cell(tag: &str, text: &str, right: bool) -> String {
     let class = match text {
         "holds" => " class=\"good\"",
         "FAILS" => " class=\"bad\"",
-        _ if text.starts_with(|c: char| c.is_ascii_digit()) => " class=\"number\"",
+        _ if right => " class=\"number\"",
         _ => "",
     };
-    format!("<td{class}>{}</td>", escape(text))
+    format!("<{tag}{class}>{}</{tag}>", escape(text))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn columns_of_numbers_are_flush_right_and_texts_that_begin_with_a_number_are_not() {
+        let mut page = Page::new("A page");
+        let row = |cells: [&str; 2]| cells.map(str::to_owned).to_vec();
+        let rows = vec![row(["128 hosts", "–"]), row(["One host", "-1.5"])];
+        page.table(&Table { head: row(["fabric", "µs"]), rows });
+        let html = page.end();
+        assert!(html.contains("<th>fabric</th><th class=\"number\">µs</th>"), "{html}");
+        assert!(html.contains("<td>128 hosts</td><td class=\"number\">–</td>"), "{html}");
+    }
 
     #[test]
     fn a_page_refers_to_nothing_outside_of_it() {

@@ -11,6 +11,9 @@ use std::path::Path;
 
 /// The most curves in a chart.
 const CURVES: usize = 7;
+/// The most points of a curve of rates. A rate within a short interval is one packet or none, and several such curves hide
+/// each other.
+const RATES: usize = 60;
 
 fn unreadable(path: &Path, error: impl std::fmt::Display) -> Failure {
     Failure::Run(format!("{}: {error}", path.display()))
@@ -261,6 +264,7 @@ fn charts(
             let value = |value: f64| if column > 0 && value <= 0.0 { f64::NAN } else { value * scale };
             let id = points.first().map_or(f64::NAN, |(_, values)| values[3]);
             let points = filled(points, column, times, gap).map(|(at, v)| (at, value(v))).collect();
+            let points = if column == 0 { means(points) } else { points };
             Curve { name: format!("flow {id}"), points }
         };
         let curves: Vec<Curve> = series.values().map(curve).collect();
@@ -350,6 +354,26 @@ fn filled(
     })
 }
 
+/// Means over so many successive intervals that [`RATES`] points are left. Each value is that of the time since the one
+/// before it.
+fn means(points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
+    let together = points.len().div_ceil(RATES);
+    if together < 2 {
+        return points;
+    }
+    let mut begin = 0.0;
+    let mean = |group: &[(f64, f64)]| {
+        let (mut sum, mut last, from) = (0.0, begin, begin);
+        for (at, value) in group {
+            sum += value * (at - last);
+            last = *at;
+        }
+        begin = last;
+        (last, sum / (last - from))
+    };
+    points.chunks(together).map(mean).collect()
+}
+
 fn over_time(title: &str, label: &str, curves: Vec<Curve>) -> String {
     let all = || curves.iter().flat_map(|curve| &curve.points);
     let chart = LineChart {
@@ -374,6 +398,19 @@ mod tests {
         assert_eq!(Times(vec![10.0, 20.0, 40.0, 50.0]).with_idle(), [10.0, 20.0, 30.0, 40.0, 50.0]);
         assert_eq!(Times(vec![10.0, 13.0]).with_idle(), [10.0, 13.0]);
         assert!(Times::default().with_idle().is_empty());
+    }
+
+    #[test]
+    fn many_rates_are_drawn_as_means_that_keep_the_sum_over_time() {
+        let few = vec![(10.0, 1.0), (20.0, 3.0)];
+        assert_eq!(means(few.clone()), few);
+        let many: Vec<(f64, f64)> = (1..=150).map(|n| (f64::from(n), f64::from(n % 3))).collect();
+        let drawn = means(many);
+        assert_eq!(drawn.len(), 50);
+        assert!(drawn.iter().all(|(_, mean)| *mean == 1.0), "{drawn:?}");
+        // The last interval is shorter.
+        let unequal: Vec<(f64, f64)> = (1..=120).map(|n| (f64::from(n), 4.0)).chain([(120.5, 0.0)]).collect();
+        assert_eq!(means(unequal).last(), Some(&(120.5, 0.0)));
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub(crate) struct Queues {
     longest_mean: Option<Link>,
     /// Switches by kind: name, greatest total of one switch, mean total of all.
     kinds: Vec<(String, Option<u64>, f64)>,
+    /// By priority, if there are several: the greatest length of its queue at one port, and the greatest mean of one port.
+    priorities: Vec<(u64, f64)>,
 }
 
 impl Serialize for Queues {
@@ -49,7 +51,14 @@ impl Serialize for Queues {
                 (format!("{kind}_mean_bytes"), Some(*mean)),
             ]
         });
-        serializer.collect_map(port.map(|(key, value)| (key, Some(value))).into_iter().chain(kinds))
+        let priorities = self.priorities.iter().enumerate().flat_map(|(priority, (max, mean))| {
+            [
+                (format!("priority{priority}_max_bytes"), Some(*max as f64)),
+                (format!("priority{priority}_mean_bytes"), Some(*mean)),
+            ]
+        });
+        let port = port.map(|(key, value)| (key, Some(value)));
+        serializer.collect_map(port.into_iter().chain(kinds).chain(priorities))
     }
 }
 
@@ -155,6 +164,10 @@ impl Queues {
             let max = max.map_or(String::new(), |max| format!("{} at most, ", size(max as f64)));
             text += &format!("; in one {kind} {max}{} on average", size(*mean));
         }
+        for (priority, (max, mean)) in self.priorities.iter().enumerate().filter(|(_, (max, _))| *max > 0) {
+            let [max, mean] = [*max as f64, *mean].map(size);
+            text += &format!("; of priority {priority} at one port {max} at most, {mean} on average");
+        }
         text
     }
 }
@@ -225,7 +238,15 @@ impl Hot<'_> {
             *sum += switch.queue_mean_bytes;
             *count += 1.0;
         }
+        let mut priorities: Vec<(u64, f64)> = Vec::new();
+        for queue in &self.measures.priorities {
+            let priority = usize::from(queue.priority);
+            priorities.resize(priorities.len().max(priority + 1), (0, 0.0));
+            let (max, mean) = &mut priorities[priority];
+            (*max, *mean) = ((*max).max(queue.queue_max_bytes), mean.max(queue.queue_mean_bytes));
+        }
         Queues {
+            priorities,
             longest: self.most(|link| link.queue_max_bytes as f64).into_iter().next(),
             longest_mean: self.most(|link| link.queue_mean_bytes).into_iter().next(),
             kinds: kinds.into_iter().map(|(name, max, sum, count)| (name, max, sum / count)).collect(),
@@ -255,14 +276,21 @@ fn utilisation(link: &LinkMeasures, topology: &Topology, time: Span) -> f64 {
     if possible > 0.0 { link.sent_bytes as f64 / possible } else { 0.0 }
 }
 
-/// Writes a row for each link, by port, and one for each switch, whose `peer` is empty.
+/// Writes a row for each link, by port, and one for each switch, whose `peer` is empty. Where switches have several
+/// priorities, each row has the queue of each of them at its port too.
 pub(crate) fn write_links(measures: &Measures, topology: &Topology, out: impl Write) -> io::Result<()> {
     let (mut out, names) = (BufWriter::new(out), Names::of(topology));
+    let priorities = measures.priorities.iter().map(|queue| queue.priority + 1).max().unwrap_or(0);
+    let head = |priority| format!(",queue_{priority}_max_bytes,queue_{priority}_mean_bytes");
     writeln!(
         out,
         "owner,peer,port,tier,direction,sent_bytes,utilisation,queue_max_bytes,queue_mean_bytes,trimmed,dropped,lost,\
-         ecn_marked"
+         ecn_marked{}",
+        (0..priorities).map(head).collect::<String>()
     )?;
+    // Hosts and switches as a whole have none.
+    let none = ",,".repeat(priorities.into());
+    let mut queues = measures.priorities.iter().peekable();
     for link in &measures.links {
         let spec = topology.port(link.port);
         let direction = match spec.direction {
@@ -282,10 +310,15 @@ pub(crate) fn write_links(measures: &Measures, topology: &Topology, out: impl Wr
             marked,
         } = link;
         let share = utilisation(link, topology, measures.time);
+        let mut own = String::new();
+        while let Some(queue) = queues.next_if(|queue| queue.port == *port) {
+            own += &format!(",{},{}", queue.queue_max_bytes, queue.queue_mean_bytes);
+        }
+        let own = if own.is_empty() { &none } else { &own };
         writeln!(
             out,
             "{owner},{peer},{},{},{direction},{sent_bytes},{share},{queue_max_bytes},{queue_mean_bytes},{trimmed},\
-             {dropped},{lost},{marked}",
+             {dropped},{lost},{marked}{own}",
             port.0, spec.tier
         )?;
     }
@@ -296,7 +329,7 @@ pub(crate) fn write_links(measures: &Measures, topology: &Topology, out: impl Wr
         let max = switch.queue_max_bytes.map_or(String::new(), |max| max.to_string());
         writeln!(
             out,
-            "{},,,{},,{},,{max},{},{},{},{},{}",
+            "{},,,{},,{},,{max},{},{},{},{},{}{none}",
             names.text(Node::Switch(switch.switch)),
             topology.place(switch.switch).map_or(String::new(), |place| place.tier.to_string()),
             sum(|link| link.sent_bytes),

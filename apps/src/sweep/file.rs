@@ -351,6 +351,7 @@ fn whole(number: i128, line: usize) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn refused(text: &str) -> String {
         SweepFile::parse("s.toml", text).expect_err("it must be refused").to_string()
@@ -409,6 +410,25 @@ mod tests {
             let message = refused(text);
             assert!(message.contains(expected), "{text:?}: {message}");
             assert_eq!(message.lines().count(), 1, "{message}");
+        }
+    }
+
+    proptest! {
+        /// Words of sweep files in any order: a sweep, or a refusal in one line that names a line of the file.
+        #[test]
+        fn any_words_are_a_sweep_or_refused_by_line(words in prop::collection::vec(prop::sample::select(vec![
+            "[run]\n", "[vary]\n", "[", "]", "{", "}", "=", ",", "\n", "\n", "'", "\"", "\\u", "é", "#", "cc", "seed", "hosts",
+            "flows", "sample-file", "'nscc'", "'a.parquet'", "1", "-1", "1e400", "0x", "9223372036854775807", "true",
+            "from", "to", "seed = { from = 1, to = 3 }\n", "cc = ['nscc', 'smartt']\n", "hosts = 8\n", "1979-05-27",
+        ]), 0..24)) {
+            let text = words.concat();
+            if let Err(refusal) = SweepFile::parse("s.toml", &text) {
+                let refusal = refusal.to_string();
+                let line = refusal.strip_prefix("s.toml:").and_then(|rest| rest.split_once(':')?.0.parse().ok());
+                let lines = text.lines().count().max(1) + usize::from(text.ends_with('\n'));
+                prop_assert!(line.is_some_and(|line: usize| (1..=lines).contains(&line)), "{text:?}: {refusal}");
+                prop_assert_eq!(refusal.lines().count(), 1, "{}", refusal);
+            }
         }
     }
 

@@ -22,6 +22,8 @@ pub struct Measures {
     pub time: Span,
     /// The links, by port.
     pub links: Vec<LinkMeasures>,
+    /// The data queues of each priority, by port and priority; none where switches have one priority.
+    pub priorities: Vec<PriorityMeasures>,
     /// The switches, by number.
     pub switches: Vec<SwitchMeasures>,
     /// The flows that have begun and not completed, and the last packet that each has lost, in the order of the workload.
@@ -48,6 +50,19 @@ pub struct LinkMeasures {
     pub lost: u64,
     /// Packets that were marked as they left the queue.
     pub marked: u64,
+}
+
+/// Measures of the data queue of one priority at a port of a switch.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PriorityMeasures {
+    /// The port.
+    pub port: PortId,
+    /// The priority, from 0.
+    pub priority: u8,
+    /// The greatest length that lasted for any time, bytes.
+    pub queue_max_bytes: u64,
+    /// The mean length over time, bytes.
+    pub queue_mean_bytes: f64,
 }
 
 /// Measures of all data queues of a switch together.
@@ -138,10 +153,12 @@ pub(super) fn measures(
     let mut links: Vec<LinkMeasures> =
         nics.chain(switches.iter().flat_map(|switch| ports(switch, end))).collect();
     links.sort_unstable_by_key(|link| link.port);
+    let priorities = switches.iter().flat_map(|switch| priorities(switch, end)).collect();
     let mut switches: Vec<SwitchMeasures> =
         switches.iter().map(|switch| whole(switch, topology, end)).collect();
     switches.sort_unstable_by_key(|switch| switch.switch);
-    Measures { time: Span::from_ps(end), links, switches, unfinished: unfinished(config, system, flows, end) }
+    let unfinished = unfinished(config, system, flows, end);
+    Measures { time: Span::from_ps(end), links, priorities, switches, unfinished }
 }
 
 fn ports(switch: &Switch, end: u64) -> impl Iterator<Item = LinkMeasures> {
@@ -157,6 +174,18 @@ fn ports(switch: &Switch, end: u64) -> impl Iterator<Item = LinkMeasures> {
             lost: port.link.faults().lost,
             marked: counters.marked,
         }
+    })
+}
+
+fn priorities(switch: &Switch, end: u64) -> impl Iterator<Item = PriorityMeasures> {
+    let ports = switch.ports.iter().zip(switch.first_port..);
+    ports.flat_map(move |(port, id)| {
+        (0..).zip(port.queue.occupancies(end)).map(move |(priority, occupancy)| PriorityMeasures {
+            port: PortId(id),
+            priority,
+            queue_max_bytes: occupancy.longest(),
+            queue_mean_bytes: occupancy.mean(),
+        })
     })
 }
 

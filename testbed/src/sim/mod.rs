@@ -44,7 +44,7 @@ pub use faults::{
     FaultCounters, FaultPlan, LinkChange, LinkDirections, LinkEvent, LinkFaults, Share, SlowPort,
 };
 pub use lines::Lines;
-pub use measures::{LinkMeasures, Loss, Measures, SwitchMeasures, Unfinished};
+pub use measures::{LinkMeasures, Loss, Measures, PriorityMeasures, SwitchMeasures, Unfinished};
 pub use receiver::{HostCounters, HostModel};
 pub use report::{FlowFailure, FlowRecord, NotStarted, PacketCounters, RunProgress, RunReport, TaskRecord};
 pub use rtts::Rtts;

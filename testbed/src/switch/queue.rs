@@ -118,6 +118,8 @@ struct Special<P> {
     first: usize,
     /// The data that waits behind them, by priority; the lane of `first` is empty.
     behind: Vec<Lane<P>>,
+    /// Of the data of each priority.
+    meters: Vec<Meter>,
 }
 
 impl<P: Queued> Special<P> {
@@ -182,8 +184,12 @@ impl<P: Queued> EgressQueue<P> {
     /// Empty queues for `config`, which may change later, but for the presence of a phantom queue and the number of
     /// priorities. `last_hop` says whether the link leads to a host; `seed` seeds the marks.
     pub fn new(config: &QueueConfig, last_hop: bool, seed: u64) -> EgressQueue<P> {
-        let behind = || (0..config.priorities.max(1)).map(|_| Lane::new()).collect();
-        let special = || Box::new(Special { phantom: Phantom::default(), first: 0, behind: behind() });
+        let priorities = config.priorities.max(1);
+        let special = || {
+            let behind = (0..priorities).map(|_| Lane::new()).collect();
+            let meters = vec![Meter::default(); priorities.into()];
+            Box::new(Special { phantom: Phantom::default(), first: 0, behind, meters })
+        };
         EgressQueue {
             lanes: [Lane::new(), Lane::new()],
             meter: Meter::default(),
@@ -234,6 +240,17 @@ impl<P: Queued> EgressQueue<P> {
         self.meter.read(now, self.data_bytes())
     }
 
+    /// The same for the data of each priority by itself, from 0; nothing where there is one priority.
+    pub fn occupancies(&self, now: u64) -> impl Iterator<Item = Occupancy> {
+        let special = self.special.as_ref().filter(|special| special.meters.len() > 1);
+        let meters = special
+            .into_iter()
+            .flat_map(|special| special.meters.iter().zip(0..).map(move |of| (special, of)));
+        meters.map(move |(special, (meter, priority))| {
+            meter.read(now, special.bytes_of(priority, &self.lanes[DATA]))
+        })
+    }
+
     /// Queues, trims or drops a packet that arrives at `now`, ps.
     #[inline]
     pub fn enqueue(&mut self, config: &QueueConfig, now: u64, packet: P) -> Enqueued {
@@ -255,7 +272,7 @@ impl<P: Queued> EgressQueue<P> {
     fn enqueue_special(&mut self, config: &QueueConfig, now: u64, packet: P) -> Enqueued {
         let [data, control] = &mut self.lanes;
         let size = u64::from(packet.size());
-        let lane = match &mut self.special {
+        match &mut self.special {
             Some(special) if packet.class() == Class::Data => {
                 if let Some(phantom) = &config.phantom {
                     special.phantom.offer(phantom, now, packet.size());
@@ -264,12 +281,14 @@ impl<P: Queued> EgressQueue<P> {
                 if special.bytes_of(priority, data) + size > config.data_limit {
                     return self.overflow(config, packet);
                 }
-                special.lane_of(priority, data)
+                let lane = special.lane_of(priority, data);
+                lane.push(packet);
+                let length = lane.bytes();
+                special.meters[priority].join(now, size, length);
             }
             _ if control.bytes() + size > config.control_limit => return self.overflow(config, packet),
-            _ => control,
-        };
-        lane.push(packet);
+            _ => control.push(packet),
+        }
         let data = if packet.class() == Class::Data { size } else { 0 };
         self.meter.join(now, data, self.data_bytes());
         Enqueued::Whole
@@ -321,6 +340,7 @@ impl<P: Queued> EgressQueue<P> {
                 self.counters.marked += 1;
             }
             if let Some(special) = &mut self.special {
+                special.meters[special.first].leave(now, data, self.lanes[DATA].bytes());
                 special.refill(&mut self.lanes[DATA]);
             }
         }

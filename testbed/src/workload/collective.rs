@@ -62,11 +62,11 @@ impl Collective {
         let operation = match pairs.first() {
             Some("ring") => Operation::Ring,
             Some("tree") => Operation::Tree,
-            Some("doubling") => Operation::Doubling,
+            Some("recursive-doubling") => Operation::Doubling,
             other => {
                 let found = other.unwrap_or_default();
                 return Err(WorkloadSpecError::Missing(format!(
-                    "all-reduce:ring, all-reduce:tree or all-reduce:doubling, not `{found}`"
+                    "all-reduce:ring, all-reduce:tree or all-reduce:recursive-doubling, not `{found}`"
                 )));
             }
         };

@@ -176,7 +176,7 @@ pub const GENERATORS: &[Generator] = &[
     },
     Generator {
         name: "all-reduce",
-        form: "all-reduce:ring|tree|doubling[,key=value…]",
+        form: "all-reduce:ring|tree|recursive-doubling[,key=value…]",
         about: "ranks reduce a vector of `size` bytes around a ring, over a binomial tree, or by recursive doubling",
         source: "Thakur et al., IJHPCA 2005; Patarasuk and Yuan, JPDC 2009",
         parameters: &[

@@ -390,8 +390,12 @@ fn workloads() -> impl Strategy<Value = String> {
     let spread = (0u32..=20).prop_map(|tenths| f64::from(tenths) / 10.0);
     let response = (select(vec!["0", "64", "sizes.txt"]), 0u64..5_000);
     let bursts = (1u64..20_000, 1u32..=6, 0u64..2_000, select(vec!["periodic", "poisson"]), pool);
-    let operation =
-        select(vec!["all-reduce:ring", "all-reduce:tree", "all-reduce:doubling,ranks=2", "all-to-all:1"]);
+    let operation = select(vec![
+        "all-reduce:ring",
+        "all-reduce:tree",
+        "all-reduce:recursive-doubling,ranks=2",
+        "all-to-all:1",
+    ]);
     let rounds = (0u64..10_000, 1u32..=3, 0u64..20_000, select(vec!["hosts", "random"]));
     prop_oneof![
         2 => open.clone().prop_map(|open| format!("poisson:{open}")),

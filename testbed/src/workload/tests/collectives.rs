@@ -73,7 +73,7 @@ fn every_rank_has_every_contribution_after_an_all_reduce() {
             reduces_everything("all-reduce:tree", hosts, seed);
         }
         for hosts in [2, 4, 8, 16] {
-            reduces_everything("all-reduce:doubling", hosts, seed);
+            reduces_everything("all-reduce:recursive-doubling", hosts, seed);
         }
     }
     // A chunk of a ring has passed all ranks when the first half is over.
@@ -87,7 +87,7 @@ fn iterations_follow_each_other_after_the_computation() {
     for (text, flows) in [
         ("all-reduce:ring,iterations=3,compute=5us", 2 * 8 * 7),
         ("all-reduce:tree,iterations=3,compute=5us", 2 * 7),
-        ("all-reduce:doubling,iterations=3,compute=5us", 8 * 3),
+        ("all-reduce:recursive-doubling,iterations=3,compute=5us", 8 * 3),
         ("all-to-all:2,iterations=3,compute=5us", 8 * 7),
         ("all-to-all:7,iterations=3,compute=5us", 8 * 7),
     ] {
@@ -124,8 +124,11 @@ fn ranks_are_the_hosts_that_are_asked_for() {
 #[test]
 fn impossible_collectives_are_refused() {
     for (text, message) in [
-        ("all-reduce", "expected all-reduce:ring, all-reduce:tree or all-reduce:doubling, not ``"),
-        ("all-reduce:star", "expected all-reduce:ring, all-reduce:tree or all-reduce:doubling, not `star`"),
+        ("all-reduce", "expected all-reduce:ring, all-reduce:tree or all-reduce:recursive-doubling, not ``"),
+        (
+            "all-reduce:star",
+            "expected all-reduce:ring, all-reduce:tree or all-reduce:recursive-doubling, not `star`",
+        ),
         (
             "all-reduce:ring,ranks=1",
             "ranks: `1`; expected a number of hosts such as 16, or a range such as 8-23",
@@ -135,7 +138,10 @@ fn impossible_collectives_are_refused() {
             "ranks: `5-5`; expected a number of hosts such as 16, or a range such as 8-23",
         ),
         ("all-reduce:ring,ranks=9-16", "all-reduce:ring,ranks=9-16 needs at least 17 hosts, there are 16"),
-        ("all-reduce:doubling,ranks=12", "ranks: 12 ranks; expected a power of two for recursive doubling"),
+        (
+            "all-reduce:recursive-doubling,ranks=12",
+            "ranks: 12 ranks; expected a power of two for recursive doubling",
+        ),
         ("all-reduce:ring,order=up", "order: `up`; expected hosts or random"),
         ("all-reduce:ring,iterations=0", "iterations: `0`; expected a whole number above zero"),
         ("all-reduce:ring,iterations=40000", "about 19200000 flows are too many; expected at most 16777216"),
@@ -156,7 +162,7 @@ proptest! {
         kind in 0usize..4, hosts in 2u32..20, iterations in 1u32..4, seed in any::<u64>()
     ) {
         let hosts = if kind == 2 { hosts.next_power_of_two() } else { hosts };
-        let name = ["all-reduce:ring", "all-reduce:tree", "all-reduce:doubling", "all-to-all:3"][kind];
+        let name = ["all-reduce:ring", "all-reduce:tree", "all-reduce:recursive-doubling", "all-to-all:3"][kind];
         let workload = build(&format!("{name},iterations={iterations},compute=1us,jitter=2us"), hosts);
         play(&workload, seed, |_, _| {});
     }
