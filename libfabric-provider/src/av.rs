@@ -2,12 +2,13 @@
 
 use std::ffi::{c_char, c_int, c_void};
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use crate::abi::{self, ADDR_LEN, Head, Object};
 use crate::addresses::Addresses;
 use crate::domain::{Domain, DomainObject};
-use crate::error::FiError;
+use crate::eq::{EqObject, Events, Failure};
+use crate::error::{FiError, lock};
 use crate::info;
 use crate::refused::Refused;
 use crate::sys::{self, FI_ADDR_NOTAVAIL, fi_addr_t};
@@ -19,6 +20,9 @@ const SCHEME: &str = "fi_sockaddr_in://";
 pub(crate) struct AvObject {
     _head: Head<sys::fid_av>,
     pub(crate) addresses: Arc<Addresses>,
+    /// Whether the ends of insertions are events.
+    has_events: bool,
+    events: Mutex<Option<Arc<Events>>>,
     _domain: Arc<Domain>,
 }
 
@@ -64,8 +68,7 @@ pub(crate) extern "C" fn open(
         if !attr.name.is_null() || attr.rx_ctx_bits != 0 {
             return Err(FiError::NOT_THERE);
         }
-        // FI_EVENT asks for insertion in the background, which is not there yet.
-        if attr.flags & !sys::FI_SYMMETRIC != 0 {
+        if attr.flags & !(sys::FI_SYMMETRIC | sys::FI_EVENT) != 0 {
             return Err(FiError::NOT_THERE);
         }
         match attr.type_ {
@@ -74,9 +77,14 @@ pub(crate) extern "C" fn open(
             _ => return Err(FiError::INVALID),
         }
         let head = sys::fid_av { fid: abi::fid::<AvObject>(context, &FID), ops: abi::table(&TABLE) };
-        *place =
-            AvObject { _head: Head::new(head), addresses: Arc::default(), _domain: domain.domain.clone() }
-                .give();
+        let object = AvObject {
+            _head: Head::new(head),
+            addresses: Arc::default(),
+            has_events: attr.flags & sys::FI_EVENT != 0,
+            events: Mutex::default(),
+            _domain: domain.domain.clone(),
+        };
+        *place = object.give();
         Ok(0)
     })
 }
@@ -95,36 +103,74 @@ extern "C" fn close(fid: *mut sys::fid) -> c_int {
     })
 }
 
-/// Insertions are done when the call returns, so that an event queue hears of none.
-extern "C" fn bind(_: *mut sys::fid, other: *mut sys::fid, _: u64) -> c_int {
+/// `fi_av_bind`: no other call uses the vector meanwhile. A vector that was not opened for events has none.
+extern "C" fn bind(fid: *mut sys::fid, other: *mut sys::fid, _flags: u64) -> c_int {
     abi::answer(|| {
-        // SAFETY: libfabric passes a descriptor, whose class is checked.
-        unsafe { abi::object::<crate::eq::EqObject, _>(other) }.map(|_| 0)
+        // SAFETY: it is an address vector of this provider's, and another descriptor, whose class is checked.
+        let (object, eq) = unsafe { (abi::object::<AvObject, _>(fid)?, abi::object::<EqObject, _>(other)?) };
+        if object.has_events {
+            *lock(&object.events)? = Some(eq.queue.clone());
+        }
+        Ok(0)
     })
+}
+
+impl AvObject {
+    /// The queue for the end of an insertion: `None` for a vector without events.
+    ///
+    /// # Errors
+    /// The vector was opened for events, and is bound to no queue.
+    fn events(&self) -> Result<Option<Arc<Events>>, FiError> {
+        let events = lock(&self.events)?.clone();
+        if self.has_events && events.is_none() { Err(FiError::NO_EQ) } else { Ok(events) }
+    }
 }
 
 /// Where the results of an insertion go.
 struct Results {
     numbers: *mut fi_addr_t,
     errors: *mut c_int,
+    /// For those that fail, if they are events: the queue, the vector and the application's pointer.
+    events: Option<(Arc<Events>, usize, usize)>,
+    inserted: c_int,
 }
 
 impl Results {
     /// # Safety
     /// With FI_SYNC_ERR in `flags` the context is an array of numbers, one for each address; so is `numbers`, or null.
-    unsafe fn new(numbers: *mut fi_addr_t, flags: u64, context: *mut c_void) -> Result<Results, FiError> {
+    unsafe fn new(
+        object: &AvObject,
+        numbers: *mut fi_addr_t,
+        flags: u64,
+        context: *mut c_void,
+    ) -> Result<Results, FiError> {
         if flags & !(sys::FI_SYNC_ERR | sys::FI_MORE) != 0 {
             return Err(FiError::BAD_FLAGS);
         }
-        let errors = if flags & sys::FI_SYNC_ERR != 0 { context.cast() } else { std::ptr::null_mut() };
-        Ok(Results { numbers, errors })
+        let events = object.events()?;
+        let wants_errors = flags & sys::FI_SYNC_ERR != 0;
+        if events.is_some() && wants_errors {
+            // Errors of vectors with events are events.
+            return Err(FiError::BAD_FLAGS);
+        }
+        let errors = if wants_errors { context.cast() } else { std::ptr::null_mut() };
+        let fid = (&raw const *object).addr();
+        let events = events.map(|events| (events, fid, context.addr()));
+        Ok(Results { numbers, errors, events, inserted: 0 })
     }
 
-    /// Writes the result of address number `n`. Returns whether it was inserted.
+    /// What the call answers: how many addresses were inserted, or 0 if an event tells.
+    fn finish(self) -> Result<c_int, FiError> {
+        let Some((events, fid, context)) = self.events else { return Ok(self.inserted) };
+        events.push_inserted(fid, context, self.inserted as u64)?;
+        Ok(0)
+    }
+
+    /// Writes the result of address number `n`.
     ///
     /// # Safety
     /// There are more than `n` addresses.
-    unsafe fn write(&self, n: usize, result: Result<fi_addr_t, FiError>) -> bool {
+    unsafe fn write(&mut self, n: usize, result: Result<fi_addr_t, FiError>) -> Result<(), FiError> {
         if !self.numbers.is_null() {
             // SAFETY: as `new` and the caller promise.
             unsafe { self.numbers.add(n).write(result.unwrap_or(FI_ADDR_NOTAVAIL)) };
@@ -133,7 +179,12 @@ impl Results {
             // SAFETY: as before.
             unsafe { self.errors.add(n).write(result.err().map_or(0, FiError::number)) };
         }
-        result.is_ok()
+        self.inserted += c_int::from(result.is_ok());
+        if let (Err(error), Some((events, fid, context))) = (result, &self.events) {
+            let (fid, context, number) = (*fid, *context, n as u64);
+            events.push_failure(Failure { fid, context, number, error })?;
+        }
+        Ok(())
     }
 }
 
@@ -155,18 +206,17 @@ extern "C" fn insert(
         // SAFETY: it is an address vector of this provider's.
         let object: &AvObject = unsafe { abi::object(av)? };
         // SAFETY: libfabric promises it.
-        let results = unsafe { Results::new(fi_addr, flags, context)? };
+        let mut results = unsafe { Results::new(object, fi_addr, flags, context)? };
         if count > 0 && addr.is_null() {
             return Err(FiError::INVALID);
         }
-        let mut done = 0;
         for n in 0..count {
             // SAFETY: there are `count` addresses of this length.
             let addr = unsafe { abi::read_addr(addr.cast::<u8>().add(n * ADDR_LEN).cast(), ADDR_LEN) };
             // SAFETY: there are `count` places for results.
-            done += c_int::from(unsafe { results.write(n, inserted(&object.addresses, addr)) });
+            unsafe { results.write(n, inserted(&object.addresses, addr))? };
         }
-        Ok(done)
+        results.finish()
     })
 }
 
@@ -183,12 +233,13 @@ extern "C" fn insertsvc(
         // SAFETY: it is an address vector of this provider's.
         let object: &AvObject = unsafe { abi::object(av)? };
         // SAFETY: libfabric promises it.
-        let results = unsafe { Results::new(fi_addr, flags, context)? };
+        let mut results = unsafe { Results::new(object, fi_addr, flags, context)? };
         // SAFETY: texts or null.
         let (node, service) = unsafe { (abi::text(node)?, abi::text(service)?) };
         let addr = info::resolve(node, service, false).ok();
         // SAFETY: there is a place for one result.
-        Ok(c_int::from(unsafe { results.write(0, inserted(&object.addresses, addr)) }))
+        unsafe { results.write(0, inserted(&object.addresses, addr))? };
+        results.finish()
     })
 }
 

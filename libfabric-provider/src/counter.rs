@@ -55,6 +55,11 @@ impl Counter {
         Ok(())
     }
 
+    /// How many operations have ended.
+    pub(crate) fn now(&self) -> Result<Counts, FiError> {
+        Ok(lock(&self.state)?.now)
+    }
+
     /// Lets the endpoints work, and tells how many operations have succeeded.
     pub(crate) fn succeeded(&self) -> Result<u64, FiError> {
         self.endpoints.progress()?;

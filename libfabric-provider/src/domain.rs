@@ -7,7 +7,7 @@ use crate::abi::{self, Head, Object};
 use crate::error::FiError;
 use crate::fabric::{Fabric, FabricObject};
 use crate::refused::Refused;
-use crate::{av, cntr, cq, endpoint, sys};
+use crate::{av, cntr, cq, endpoint, poll, sys};
 
 /// What the objects of a domain have in common.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ static TABLE: sys::fi_ops_domain = sys::fi_ops_domain {
     endpoint: Some(endpoint::open),
     scalable_ep: Refused::NO,
     cntr_open: Some(cntr::open),
-    poll_open: Refused::NO,
+    poll_open: Some(poll::open),
     stx_ctx: Refused::NO,
     srx_ctx: Refused::NO,
     query_atomic: Refused::NO,

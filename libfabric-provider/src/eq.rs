@@ -1,5 +1,5 @@
-//! The table of an event queue. The provider itself has no events to report, since addresses are inserted at once and
-//! endpoints need no connections; applications write events of their own.
+//! The table of an event queue. The provider reports insertions into address vectors that were asked to be (FI_EVENT);
+//! endpoints need no connections. Applications write events of their own.
 
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_void};
@@ -20,18 +20,38 @@ const MOST: usize = 1 << 16;
 #[repr(C)]
 pub(crate) struct EqObject {
     _head: Head<sys::fid_eq>,
-    size: usize,
     wait: sys::fi_wait_obj,
-    wake: Option<Wake>,
-    events: Mutex<VecDeque<Event>>,
+    pub(crate) queue: Arc<Events>,
     _fabric: Arc<Fabric>,
 }
 
-/// An event that an application has written.
+/// The events of a queue.
+#[derive(Debug)]
+pub(crate) struct Events {
+    /// Events beyond which an application can write none.
+    size: usize,
+    wake: Option<Wake>,
+    events: Mutex<VecDeque<Event>>,
+}
+
 #[derive(Clone, Debug)]
-struct Event {
-    number: u32,
-    bytes: Vec<u8>,
+enum Event {
+    /// Written by an application, or the end of an insertion.
+    Note { number: u32, bytes: Vec<u8> },
+    /// An address that was not inserted.
+    Failure(Failure),
+}
+
+/// What did not work of an asynchronous operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    /// The address of the object's descriptor.
+    pub(crate) fid: usize,
+    /// The application's pointer.
+    pub(crate) context: usize,
+    /// Which one of several it was.
+    pub(crate) number: u64,
+    pub(crate) error: FiError,
 }
 
 // SAFETY: `repr(C)`, and it begins with a `fid_eq`, whose class is set by `open`.
@@ -80,14 +100,14 @@ pub(crate) extern "C" fn open(
             return Err(FiError::INVALID);
         }
         let head = sys::fid_eq { fid: abi::fid::<EqObject>(context, &FID), ops: abi::table(&TABLE) };
-        let (events, wait) = (Mutex::default(), attr.wait_obj);
-        let (_head, _fabric) = (Head::new(head), fabric.fabric.clone());
-        *place = EqObject { _head, size, wait, wake, events, _fabric }.give();
+        let queue = Arc::new(Events { size, wake, events: Mutex::default() });
+        let (_head, _fabric, wait) = (Head::new(head), fabric.fabric.clone(), attr.wait_obj);
+        *place = EqObject { _head, wait, queue, _fabric }.give();
         Ok(0)
     })
 }
 
-impl EqObject {
+impl Events {
     /// Whether the caller may sleep on the descriptor.
     pub(crate) fn try_wait(&self) -> Result<bool, FiError> {
         let wake = self.wake.as_ref().ok_or(FiError::NOT_THERE)?;
@@ -102,14 +122,44 @@ impl EqObject {
     fn next(&self, room: usize, peek: bool) -> Result<Event, FiError> {
         let mut events = lock(&self.events)?;
         let event = events.front().ok_or(FiError::AGAIN)?;
-        if event.bytes.len() > room {
-            return Err(FiError::TOO_SMALL);
+        match event {
+            Event::Failure(_) => return Err(FiError::ERROR_ENTRY),
+            Event::Note { bytes, .. } if bytes.len() > room => return Err(FiError::TOO_SMALL),
+            Event::Note { .. } => {}
         }
         let event = event.clone();
         if !peek {
             events.pop_front();
         }
         Ok(event)
+    }
+
+    /// The first event, which is taken, if it is a failure.
+    fn next_failure(&self) -> Result<Failure, FiError> {
+        let mut events = lock(&self.events)?;
+        let Some(&Event::Failure(failure)) = events.front() else { return Err(FiError::AGAIN) };
+        events.pop_front();
+        Ok(failure)
+    }
+
+    fn push(&self, event: Event) -> Result<(), FiError> {
+        lock(&self.events)?.push_back(event);
+        if let Some(wake) = &self.wake {
+            wake.wake();
+        }
+        Ok(())
+    }
+
+    /// Adds what did not work of an asynchronous operation.
+    pub(crate) fn push_failure(&self, failure: Failure) -> Result<(), FiError> {
+        self.push(Event::Failure(failure))
+    }
+
+    /// Adds the end of an insertion into the vector `fid`, with the number of addresses that were inserted.
+    pub(crate) fn push_inserted(&self, fid: usize, context: usize, count: u64) -> Result<(), FiError> {
+        let words = [fid as u64, context as u64, count];
+        let bytes = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        self.push(Event::Note { number: sys::FI_AV_COMPLETE, bytes })
     }
 
     fn wait(&self, room: usize, peek: bool, deadline: Deadline) -> Result<Event, FiError> {
@@ -130,7 +180,12 @@ impl EqObject {
 /// `fi_close`: no other call uses the queue meanwhile.
 extern "C" fn close(fid: *mut sys::fid) -> c_int {
     abi::answer(|| {
-        // SAFETY: it is an event queue of this provider's, and nobody uses it any more.
+        // SAFETY: it is an event queue of this provider's.
+        let object: &EqObject = unsafe { abi::object(fid)? };
+        if Arc::strong_count(&object.queue) > 1 {
+            return Err(FiError::BUSY);
+        }
+        // SAFETY: nobody uses it any more.
         drop(unsafe { abi::take::<EqObject, _>(fid) });
         Ok(0)
     })
@@ -141,7 +196,7 @@ extern "C" fn control(fid: *mut sys::fid, command: c_int, arg: *mut c_void) -> c
     abi::answer(|| {
         // SAFETY: it is an event queue of this provider's.
         let object: &EqObject = unsafe { abi::object(fid)? };
-        let wake = object.wake.as_ref().ok_or(FiError::NOT_THERE)?;
+        let wake = object.queue.wake.as_ref().ok_or(FiError::NOT_THERE)?;
         // SAFETY: libfabric passes what belongs to the command.
         unsafe { abi::get_wait(command, object.wait, wake, arg) }
     })
@@ -152,16 +207,17 @@ extern "C" fn control(fid: *mut sys::fid, command: c_int, arg: *mut c_void) -> c
 /// # Safety
 /// There is room for its bytes at `buf`, and `number` is a place for a number or null.
 unsafe fn deliver(event: &Event, number: *mut u32, buf: *mut c_void) -> usize {
+    let Event::Note { number: own, bytes } = event else { return 0 };
     // SAFETY: as the caller promises.
     unsafe {
         if let Some(number) = number.as_mut() {
-            *number = event.number;
+            *number = *own;
         }
-        if !event.bytes.is_empty() {
-            buf.cast::<u8>().copy_from_nonoverlapping(event.bytes.as_ptr(), event.bytes.len());
+        if !bytes.is_empty() {
+            buf.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
         }
     }
-    event.bytes.len()
+    bytes.len()
 }
 
 /// The room that an application has.
@@ -174,7 +230,7 @@ extern "C" fn read(eq: *mut sys::fid_eq, event: *mut u32, buf: *mut c_void, len:
     abi::answer_size(|| {
         // SAFETY: it is an event queue of this provider's.
         let object: &EqObject = unsafe { abi::object(eq)? };
-        let next = object.next(room(buf, len), flags & sys::FI_PEEK != 0)?;
+        let next = object.queue.next(room(buf, len), flags & sys::FI_PEEK != 0)?;
         // SAFETY: the event fits.
         Ok(unsafe { deliver(&next, event, buf) })
     })
@@ -192,15 +248,25 @@ extern "C" fn sread(
     abi::answer_size(|| {
         // SAFETY: it is an event queue of this provider's.
         let object: &EqObject = unsafe { abi::object(eq)? };
-        let next = object.wait(room(buf, len), flags & sys::FI_PEEK != 0, Deadline::after(timeout))?;
+        let next = object.queue.wait(room(buf, len), flags & sys::FI_PEEK != 0, Deadline::after(timeout))?;
         // SAFETY: the event fits.
         Ok(unsafe { deliver(&next, event, buf) })
     })
 }
 
-/// `fi_eq_readerr`: there are no errors to read.
-extern "C" fn readerr(_: *mut sys::fid_eq, _: *mut sys::fi_eq_err_entry, _: u64) -> isize {
-    -(sys::FI_EAGAIN as isize)
+/// `fi_eq_readerr`: any thread may call it.
+extern "C" fn readerr(eq: *mut sys::fid_eq, buf: *mut sys::fi_eq_err_entry, _flags: u64) -> isize {
+    abi::answer_size(|| {
+        // SAFETY: it is an event queue of this provider's, and libfabric passes room for an entry.
+        let (object, buf) =
+            unsafe { (abi::object::<EqObject, _>(eq)?, buf.as_mut().ok_or(FiError::INVALID)?) };
+        let Failure { fid, context, number, error } = object.queue.next_failure()?;
+        (buf.fid, buf.context, buf.data) = (fid as sys::fid_t, context as *mut c_void, number);
+        (buf.err, buf.prov_errno) = (error.number(), error.number());
+        // Room of the application's for data about the error stays its own: there is none.
+        buf.err_data_size = 0;
+        Ok(size_of::<sys::fi_eq_err_entry>())
+    })
 }
 
 /// `fi_eq_write`: any thread may call it.
@@ -216,14 +282,10 @@ extern "C" fn write(eq: *mut sys::fid_eq, event: u32, buf: *const c_void, len: u
             // SAFETY: libfabric promises `len` bytes at `buf`.
             len => unsafe { std::slice::from_raw_parts(buf.cast::<u8>(), len) }.to_vec(),
         };
-        let mut events = lock(&object.events)?;
-        if events.len() >= object.size {
+        if lock(&object.queue.events)?.len() >= object.queue.size {
             return Err(FiError::AGAIN);
         }
-        events.push_back(Event { number: event, bytes });
-        if let Some(wake) = &object.wake {
-            wake.wake();
-        }
+        object.queue.push(Event::Note { number: event, bytes })?;
         Ok(len)
     })
 }

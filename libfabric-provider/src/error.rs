@@ -35,6 +35,7 @@ impl FiError {
     pub(crate) const BAD_STATE: FiError = FiError(sys::FI_EOPBADSTATE as i32);
     pub(crate) const ERROR_ENTRY: FiError = FiError(sys::FI_EAVAIL as i32);
     pub(crate) const NO_AV: FiError = FiError(sys::FI_ENOAV as i32);
+    pub(crate) const NO_EQ: FiError = FiError(sys::FI_ENOEQ as i32);
     pub(crate) const NO_CQ: FiError = FiError(sys::FI_ENOCQ as i32);
     pub(crate) const OTHER: FiError = FiError(sys::FI_EOTHER as i32);
     pub(crate) const TOO_SMALL: FiError = FiError(sys::FI_ETOOSMALL as i32);

@@ -110,7 +110,7 @@ extern "C" fn trywait(_fabric: *mut sys::fid_fabric, fids: *mut *mut sys::fid, c
             let may_sleep = match (cq, cntr, eq) {
                 (Ok(cq), ..) => cq.queue.try_wait()?,
                 (_, Ok(cntr), _) => cntr.counter.try_wait()?,
-                (.., Ok(eq)) => eq.try_wait()?,
+                (.., Ok(eq)) => eq.queue.try_wait()?,
                 _ => return Err(FiError::INVALID),
             };
             if !may_sleep {

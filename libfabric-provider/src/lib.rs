@@ -9,7 +9,7 @@
 //! | [`sys`] | libfabric's types, generated |
 //! | `abi` | the boundary: catching panics, objects behind descriptors, memory of applications |
 //! | `info`, `params`, `log` | discovery, `FI_WEFT_…` variables, messages by libfabric's logger |
-//! | `fabric`, `domain`, `av`, `cq`, `cntr`, `eq`, `endpoint` | libfabric's tables, one kind of descriptor each |
+//! | `fabric`, `domain`, `av`, `cq`, `cntr`, `eq`, `poll`, `endpoint` | libfabric's tables, one kind of descriptor each |
 //! | `rdm` | an endpoint: operations, completions, peers |
 //! | `keeper` | the thread that does the work of an endpoint whose application is busy |
 //!
@@ -31,6 +31,7 @@ mod info;
 mod keeper;
 mod log;
 mod params;
+mod poll;
 mod queue;
 mod rdm;
 mod refused;

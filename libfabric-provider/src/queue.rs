@@ -110,6 +110,12 @@ impl Queue {
         Ok(read)
     }
 
+    /// Lets the endpoints work, and tells whether there are entries.
+    pub(crate) fn has_entries(&self) -> Result<bool, FiError> {
+        self.endpoints.progress()?;
+        Ok(!lock(&self.state)?.entries.is_empty())
+    }
+
     /// The first entry, if it has failed.
     pub(crate) fn read_problem(&self) -> Result<Option<(Entry, Problem)>, FiError> {
         let mut state = lock(&self.state)?;

@@ -129,8 +129,8 @@ impl Cntr {
 
 /// An endpoint with all that it needs.
 pub(crate) struct Side {
-    fabric: *mut sys::fid_fabric,
-    domain: *mut sys::fid_domain,
+    pub(crate) fabric: *mut sys::fid_fabric,
+    pub(crate) domain: *mut sys::fid_domain,
     pub(crate) av: *mut sys::fid_av,
     pub(crate) cq: Cq,
     pub(crate) ep: *mut sys::fid_ep,
@@ -169,7 +169,7 @@ fn close(fid: *mut sys::fid) -> c_int {
 
 /// A domain, for tests that open endpoints and queues themselves.
 pub(crate) struct Opened {
-    fabric: *mut sys::fid_fabric,
+    pub(crate) fabric: *mut sys::fid_fabric,
     pub(crate) domain: *mut sys::fid_domain,
 }
 

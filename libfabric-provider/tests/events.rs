@@ -1,0 +1,124 @@
+//! Event queues of address vectors, and poll sets.
+
+mod common;
+
+use std::ffi::c_void;
+use std::ptr::null_mut;
+
+use common::fabric::{How, Opened, Side, Wish, getinfo, table};
+use common::inside;
+use weft_fi::sys;
+use weft_fi::sys::{FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC};
+
+fn close(fid: *mut sys::fid) -> i32 {
+    // SAFETY: it is open.
+    unsafe { ((*(*fid).ops).close.unwrap())(fid) }
+}
+
+/// An IPv4 address and port, as FI_SOCKADDR_IN.
+fn address(port: u16) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
+    bytes[2..4].copy_from_slice(&port.to_be_bytes());
+    bytes[4..8].copy_from_slice(&[192, 0, 2, 1]);
+    bytes
+}
+
+#[test]
+fn insertions_that_were_asked_to_be_events_are() {
+    if !inside("insertions_that_were_asked_to_be_events_are") {
+        return;
+    }
+    let info = getinfo(&Wish::default()).unwrap_or_else(|error| panic!("{error}"));
+    let opened = Opened::new(&info);
+    let (mut eq, mut av) = (null_mut(), null_mut());
+    let mut attr = sys::fi_eq_attr { wait_obj: sys::FI_WAIT_FD, ..sys::fi_eq_attr::default() };
+    assert_eq!(table!(opened.fabric, ops.eq_open(&mut attr, &mut eq, null_mut())), 0);
+    let mut attr = sys::fi_av_attr { flags: sys::FI_EVENT, ..sys::fi_av_attr::default() };
+    assert_eq!(table!(opened.domain, ops.av_open(&mut attr, &mut av, null_mut())), 0);
+
+    // The second one has no port.
+    let all = [address(4), address(0), address(8)].concat();
+    let mut numbers = [7; 3];
+    let context = 0x1234 as *mut c_void;
+    let insert = |numbers: &mut [u64; 3]| {
+        table!(av, ops.insert(all.as_ptr().cast(), 3, numbers.as_mut_ptr(), 0, context))
+    };
+    assert_eq!(insert(&mut numbers), -(sys::FI_ENOEQ as i32), "it is bound to no queue");
+    // SAFETY: both are open.
+    assert_eq!(unsafe { (*(*av).fid.ops).bind.unwrap()(av.cast(), eq.cast(), 0) }, 0);
+    assert_eq!(close(eq.cast()), -sys::FI_EBUSY, "it is bound");
+    assert_eq!(insert(&mut numbers), 0);
+    assert_eq!(numbers, [0, FI_ADDR_NOTAVAIL, 1]);
+
+    let (mut number, mut entry) = (0, sys::fi_eq_entry::default());
+    let len = size_of::<sys::fi_eq_entry>();
+    let mut read = |entry: &mut sys::fi_eq_entry| {
+        table!(eq, ops.sread(&mut number, (&raw mut *entry).cast(), len, 60_000, 0))
+    };
+    assert_eq!(read(&mut entry), -(sys::FI_EAVAIL as isize));
+    let mut failed = sys::fi_eq_err_entry::default();
+    assert_eq!(table!(eq, ops.readerr(&mut failed, 0)), size_of_val(&failed) as isize);
+    assert_eq!((failed.fid.addr(), failed.context, failed.data), (av.addr(), context, 1));
+    assert_eq!(failed.err, sys::FI_EINVAL);
+    assert_eq!(read(&mut entry), len as isize);
+    assert_eq!((entry.fid.addr(), entry.context, entry.data), (av.addr(), context, 2));
+    assert_eq!(number, sys::FI_AV_COMPLETE);
+    assert_eq!(table!(eq, ops.readerr(&mut failed, 0)), -(sys::FI_EAGAIN as isize));
+    assert_eq!((close(av.cast()), close(eq.cast())), (0, 0));
+
+    // Without events, each address has an error number of its own.
+    let mut attr = sys::fi_av_attr::default();
+    assert_eq!(table!(opened.domain, ops.av_open(&mut attr, &mut av, null_mut())), 0);
+    let mut errors = [7; 3];
+    let at = errors.as_mut_ptr().cast();
+    let inserted = table!(av, ops.insert(all.as_ptr().cast(), 3, numbers.as_mut_ptr(), sys::FI_SYNC_ERR, at));
+    assert_eq!((inserted, errors), (2, [0, sys::FI_EINVAL, 0]));
+    assert_eq!(close(av.cast()), 0);
+}
+
+#[test]
+fn a_poll_set_tells_which_queues_and_counters_have_news() {
+    if !inside("a_poll_set_tells_which_queues_and_counters_have_news") {
+        return;
+    }
+    let how = How { counters: Some(sys::FI_WAIT_NONE), ..How::default() };
+    let side = Side::open(&Wish::default(), how);
+    let own = side.insert(&side.name());
+    let mut set = null_mut();
+    let mut attr = sys::fi_poll_attr::default();
+    assert_eq!(table!(side.domain, ops.poll_open(&mut attr, &mut set)), 0);
+    let (queue, counter): (*mut sys::fid, *mut sys::fid) = (side.cq.0.cast(), side.counters[1].0.cast());
+    let contexts = [1usize, 2].map(|context| context as *mut c_void);
+    // SAFETY: both are open.
+    unsafe { [(*queue).context, (*counter).context] = contexts };
+    for (fid, answer) in
+        [(queue, 0), (counter, 0), (queue, -sys::FI_EBUSY), (side.av.cast(), -sys::FI_EINVAL)]
+    {
+        assert_eq!(table!(set, ops.poll_add(fid, 0)), answer);
+    }
+    let news = |count: i32| {
+        let mut contexts = [null_mut(); 4];
+        let found = table!(set, ops.poll(contexts.as_mut_ptr(), count));
+        assert!(found >= 0, "{found}");
+        contexts[..found as usize].iter().map(|context| context.addr()).collect::<Vec<_>>()
+    };
+    assert_eq!(news(4), [0; 0]);
+    let mut room = [0; 4];
+    side.receive(&mut room, FI_ADDR_UNSPEC, None, 1);
+    side.send(own, b"self", None, 2);
+    // Nothing but polling lets the endpoint work.
+    let begin = std::time::Instant::now();
+    while news(0).is_empty() && news(1).is_empty() {
+        assert!(begin.elapsed() < common::fabric::BOUND);
+    }
+    while side.counters[1].read() == (0, 0) {}
+    assert_eq!(news(4), [1, 2]);
+    assert_eq!(news(4), [1], "the counter has not changed since");
+    assert!(side.cq.next().is_ok() && side.cq.next().is_ok());
+    assert_eq!(news(4), [0; 0]);
+    assert_eq!(table!(set, ops.poll_del(counter, 0)), 0);
+    assert_eq!(table!(set, ops.poll_del(counter, 0)), -sys::FI_EINVAL);
+    assert_eq!(close(queue), -sys::FI_EBUSY, "the set looks at it");
+    assert_eq!(close(set.cast()), 0);
+}
