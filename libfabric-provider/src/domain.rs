@@ -6,13 +6,33 @@ use std::sync::Arc;
 use crate::abi::{self, Head, Object};
 use crate::error::FiError;
 use crate::fabric::{Fabric, FabricObject};
+use crate::memory::Memories;
 use crate::refused::Refused;
-use crate::{av, cntr, cq, endpoint, poll, sys};
+use crate::{atomic, av, cntr, cq, endpoint, mr, poll, sys};
 
 /// What the objects of a domain have in common.
 #[derive(Debug)]
 pub(crate) struct Domain {
     pub(crate) fabric: Arc<Fabric>,
+    pub(crate) modes: Modes,
+    pub(crate) memories: Memories,
+}
+
+/// How peers name registered memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Modes {
+    /// By its addresses in this process, instead of offsets from its first byte.
+    pub(crate) virtual_addresses: bool,
+    /// Under keys of the provider's, instead of the application's.
+    pub(crate) own_keys: bool,
+}
+
+impl Modes {
+    fn of(mode: u64) -> Modes {
+        let basic = mode == u64::from(sys::FI_MR_BASIC);
+        let has = |bit: u64| basic || mode & bit != 0;
+        Modes { virtual_addresses: has(sys::FI_MR_VIRT_ADDR), own_keys: has(sys::FI_MR_PROV_KEY) }
+    }
 }
 
 #[repr(C)]
@@ -46,16 +66,9 @@ static TABLE: sys::fi_ops_domain = sys::fi_ops_domain {
     poll_open: Some(poll::open),
     stx_ctx: Refused::NO,
     srx_ctx: Refused::NO,
-    query_atomic: Refused::NO,
+    query_atomic: Some(atomic::query),
     query_collective: Refused::NO,
     endpoint2: Some(endpoint::open2),
-};
-
-static MEMORY: sys::fi_ops_mr = sys::fi_ops_mr {
-    size: size_of::<sys::fi_ops_mr>(),
-    reg: Refused::NO,
-    regv: Refused::NO,
-    regattr: Refused::NO,
 };
 
 /// `fi_domain`: any thread may call it.
@@ -71,7 +84,7 @@ pub(crate) extern "C" fn open(
 /// `fi_domain2`: any thread may call it.
 pub(crate) extern "C" fn open2(
     fabric: *mut sys::fid_fabric,
-    _info: *mut sys::fi_info,
+    info: *mut sys::fi_info,
     domain: *mut *mut sys::fid_domain,
     flags: u64,
     context: *mut c_void,
@@ -85,8 +98,12 @@ pub(crate) extern "C" fn open2(
         // SAFETY: a place for the answer.
         let place = unsafe { domain.as_mut().ok_or(FiError::INVALID)? };
         let fid = abi::fid::<DomainObject>(context, &FID);
-        let head = sys::fid_domain { fid, ops: abi::table(&TABLE), mr: abi::table(&MEMORY) };
-        let domain = Arc::new(Domain { fabric: fabric.fabric.clone() });
+        let head = sys::fid_domain { fid, ops: abi::table(&TABLE), mr: abi::table(&mr::TABLE) };
+        // SAFETY: libfabric passes an info, whose parts are null or valid.
+        let mode = unsafe { info.as_ref().and_then(|info| info.domain_attr.as_ref()) };
+        let modes = Modes::of(mode.map_or(0, |domain| domain.mr_mode as u64));
+        let (fabric, memories) = (fabric.fabric.clone(), Memories::default());
+        let domain = Arc::new(Domain { fabric, modes, memories });
         *place = DomainObject { _head: Head::new(head), domain }.give();
         Ok(0)
     })

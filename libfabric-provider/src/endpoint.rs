@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use weft::{Endpoint, Found, Matching};
 
 use crate::abi::{self, AppBytes, AppRoom, Head, Object};
+use crate::atomic;
 use crate::av::AvObject;
 use crate::cntr::CntrObject;
 use crate::cq::CqObject;
@@ -23,18 +24,19 @@ use crate::rdm::{
     Binding, Caps, DEPTH, INJECT_SIZE, Incoming, Outgoing, OutgoingBytes, Peek, Rdm, Room, Wanted, Which,
 };
 use crate::refused::Refused;
+use crate::rma;
 use crate::sys::{self, fi_addr_t};
 
 #[repr(C)]
 pub(crate) struct EndpointObject {
     _head: Head<sys::fid_ep>,
-    rdm: Arc<Rdm>,
+    pub(crate) rdm: Arc<Rdm>,
     /// From enabling to closing.
     keeper: Mutex<Option<Keeper>>,
     /// Flags of calls that have none of their own.
-    send_flags: u64,
+    pub(crate) send_flags: u64,
     receive_flags: u64,
-    _domain: Arc<Domain>,
+    domain: Arc<Domain>,
 }
 
 // SAFETY: `repr(C)`, and it begins with a `fid_ep`, whose class is set by `open`.
@@ -102,39 +104,7 @@ static TAGGED: sys::fi_ops_tagged = sys::fi_ops_tagged {
     injectdata: Some(tinjectdata),
 };
 
-/// Remote memory access is not there yet, and no capability says that it is.
-static REMOTE_MEMORY: sys::fi_ops_rma = sys::fi_ops_rma {
-    size: size_of::<sys::fi_ops_rma>(),
-    read: Refused::NO,
-    readv: Refused::NO,
-    readmsg: Refused::NO,
-    write: Refused::NO,
-    writev: Refused::NO,
-    writemsg: Refused::NO,
-    inject: Refused::NO,
-    writedata: Refused::NO,
-    injectdata: Refused::NO,
-};
-
-/// Nor are atomic operations.
-static ATOMICS: sys::fi_ops_atomic = sys::fi_ops_atomic {
-    size: size_of::<sys::fi_ops_atomic>(),
-    write: Refused::NO,
-    writev: Refused::NO,
-    writemsg: Refused::NO,
-    inject: Refused::NO,
-    readwrite: Refused::NO,
-    readwritev: Refused::NO,
-    readwritemsg: Refused::NO,
-    compwrite: Refused::NO,
-    compwritev: Refused::NO,
-    compwritemsg: Refused::NO,
-    writevalid: Refused::NO,
-    readwritevalid: Refused::NO,
-    compwritevalid: Refused::NO,
-};
-
-/// Nor are collective operations. `fi_barrier` and the like call through the table without a look at it.
+/// Collective operations are not there. `fi_barrier` and the like call through the table without a look at it.
 static COLLECTIVES: sys::fi_ops_collective = sys::fi_ops_collective {
     size: size_of::<sys::fi_ops_collective>(),
     barrier: Refused::NO,
@@ -190,9 +160,9 @@ pub(crate) extern "C" fn open2(
             ops: abi::table(&TABLE),
             cm: abi::table(&NAMES),
             msg: abi::table(&MESSAGES),
-            rma: abi::table(&REMOTE_MEMORY),
+            rma: abi::table(&rma::TABLE),
             tagged: abi::table(&TAGGED),
-            atomic: abi::table(&ATOMICS),
+            atomic: abi::table(&atomic::TABLE),
             collective: abi::table(&COLLECTIVES),
         };
         let object = EndpointObject {
@@ -201,7 +171,7 @@ pub(crate) extern "C" fn open2(
             keeper: Mutex::new(None),
             send_flags: tx.map_or(0, |tx| tx.op_flags),
             receive_flags: rx.map_or(0, |rx| rx.op_flags),
-            _domain: domain.domain.clone(),
+            domain: domain.domain.clone(),
         };
         *place = object.give();
         Ok(0)
@@ -309,17 +279,21 @@ fn bind_queue(object: &EndpointObject, cq: &CqObject, flags: u64) -> Result<(), 
     })
 }
 
-/// Binds a counter to messages that are sent, received or both. To operations on remote memory, of which there are none, it
-/// may be bound as well.
+/// Binds a counter to messages that are sent, received or both, to reads, to writes, and to atomic operations as they are
+/// either. To what peers do with registered memory it may be bound as well, and counts nothing of it.
 fn bind_counter(object: &EndpointObject, cntr: &CntrObject, flags: u64) -> Result<(), FiError> {
     let remote = sys::FI_READ | sys::FI_WRITE | sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE;
     if flags == 0 || flags & !(sys::FI_SEND | sys::FI_RECV | remote) != 0 {
         return Err(FiError::BAD_FLAGS);
     }
     let (sends, receives) = (flags & sys::FI_SEND != 0, flags & sys::FI_RECV != 0);
+    let (reads, writes) = (flags & sys::FI_READ != 0, flags & sys::FI_WRITE != 0);
     // A call that is refused changes nothing. No other call is under way meanwhile.
     object.rdm.bind(|all| {
-        let taken = sends && all.sent.is_some() || receives && all.received.is_some();
+        let taken = sends && all.sent.is_some()
+            || receives && all.received.is_some()
+            || reads && all.read.is_some()
+            || writes && all.written.is_some();
         if taken { Err(FiError::INVALID) } else { Ok(()) }
     })?;
     cntr.counter.endpoints().attach(&object.rdm)?;
@@ -329,6 +303,12 @@ fn bind_counter(object: &EndpointObject, cntr: &CntrObject, flags: u64) -> Resul
         }
         if receives {
             all.received = Some(cntr.counter.clone());
+        }
+        if reads {
+            all.read = Some(cntr.counter.clone());
+        }
+        if writes {
+            all.written = Some(cntr.counter.clone());
         }
         Ok(())
     })
@@ -343,6 +323,7 @@ extern "C" fn control(fid: *mut sys::fid, command: c_int, _arg: *mut c_void) -> 
             return Err(FiError::NOT_THERE);
         }
         object.rdm.enable()?;
+        object.domain.memories.join(&object.rdm)?;
         *lock(&object.keeper)? = Some(Keeper::start(&object.rdm)?);
         Ok(0)
     })
@@ -472,7 +453,7 @@ impl Message {
     }
 }
 
-fn wanted(flags: u64) -> Wanted {
+pub(crate) fn wanted(flags: u64) -> Wanted {
     if flags & sys::FI_COMPLETION != 0 { Wanted::Always } else { Wanted::AsBound }
 }
 
@@ -480,7 +461,7 @@ fn wanted(flags: u64) -> Wanted {
 ///
 /// # Safety
 /// As [`AppBytes::new`] demands of each piece.
-unsafe fn outgoing(iov: &[sys::iovec], inject: bool) -> Result<OutgoingBytes, FiError> {
+pub(crate) unsafe fn outgoing(iov: &[sys::iovec], inject: bool) -> Result<OutgoingBytes, FiError> {
     // SAFETY: as the caller promises.
     let piece = |at: &sys::iovec| unsafe { AppBytes::new(at.iov_base, at.iov_len) };
     if iov.iter().any(|at| at.iov_len > 0 && at.iov_base.is_null()) {
@@ -553,7 +534,7 @@ impl Receive {
     }
 }
 
-fn one(buf: *const c_void, len: usize) -> [sys::iovec; 1] {
+pub(crate) fn one(buf: *const c_void, len: usize) -> [sys::iovec; 1] {
     [sys::iovec { iov_base: buf.cast_mut(), iov_len: len }]
 }
 

@@ -9,7 +9,9 @@ use weft::core::region::RegionError;
 use weft::core::wire::ses::ReturnCode;
 use weft::core::worker::BookError;
 use weft::port::PortError;
-use weft::{BuildError, CallError, Error, Failure, PeerError, ReceiveError, SendError};
+use weft::{
+    BuildError, CallError, Error, ExposeRefusal, Failure, PeerError, ReadFault, ReceiveError, SendError,
+};
 
 use crate::sys;
 
@@ -26,6 +28,8 @@ impl FiError {
     pub(crate) const NO_DATA: FiError = FiError(sys::FI_ENODATA);
     pub(crate) const NO_ENTRY: FiError = FiError(sys::FI_ENOENT);
     pub(crate) const NO_MESSAGE: FiError = FiError(sys::FI_ENOMSG);
+    pub(crate) const NO_KEY: FiError = FiError(sys::FI_ENOKEY as i32);
+    pub(crate) const NO_OPERATION: FiError = FiError(sys::FI_EOPNOTSUPP);
     pub(crate) const NO_OPTION: FiError = FiError(sys::FI_ENOPROTOOPT);
     pub(crate) const NO_MEMORY: FiError = FiError(sys::FI_ENOMEM);
     pub(crate) const NOT_THERE: FiError = FiError(sys::FI_ENOSYS);
@@ -65,6 +69,21 @@ impl From<&Error> for FiError {
             Error::Send(SendError::Failed(failure)) | Error::Connection(failure) => of_failure(failure),
             Error::Receive(ReceiveError::Truncated { .. }) => return FiError::TRUNCATED,
             Error::Receive(ReceiveError::PeerLost) => sys::FI_ECONNABORTED,
+            Error::Access(ReadFault::Cancelled | ReadFault::Answered(ReturnCode::CANCELLED)) => {
+                return FiError::CANCELED;
+            }
+            Error::Access(ReadFault::Answered(code)) => match *code {
+                ReturnCode::BAD_MKEY => sys::FI_EKEYREJECTED,
+                ReturnCode::PERM_VIOLATION => sys::FI_EACCES,
+                ReturnCode::BAD_PID => sys::FI_ECONNREFUSED,
+                ReturnCode::AMO_UNSUPPORTED_OP | ReturnCode::AMO_UNSUPPORTED_DT => sys::FI_EOPNOTSUPP,
+                _ => sys::FI_EREMOTEIO,
+            },
+            Error::Access(ReadFault::Failed(failure)) => of_failure(failure),
+            Error::Atomic(_) => sys::FI_EOPNOTSUPP,
+            Error::Exposed(ExposeRefusal::KeyInUse(_)) => return FiError::NO_KEY,
+            Error::Exposed(_) => sys::FI_EINVAL,
+            Error::WorkerElsewhere => sys::FI_ENOSYS,
             Error::Gone => sys::FI_ESHUTDOWN,
             _ => sys::FI_EIO,
         })

@@ -12,7 +12,12 @@ use crate::rdm::{DEPTH, INJECT_SIZE};
 use crate::{NAME, sys};
 
 /// Kinds of operations.
-const PRIMARY: u64 = sys::FI_MSG | sys::FI_TAGGED;
+const PRIMARY: u64 = MESSAGES | REMOTE;
+const MESSAGES: u64 = sys::FI_MSG | sys::FI_TAGGED;
+/// Operations on remote memory.
+const REMOTE: u64 = sys::FI_RMA | sys::FI_ATOMIC;
+/// Directions of operations on remote memory; all are offered with these if hints name none.
+const REMOTE_DIRECTIONS: u64 = sys::FI_READ | sys::FI_WRITE | sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE;
 /// Directions of messages; all are offered if hints name none.
 const DIRECTIONS: u64 = sys::FI_SEND | sys::FI_RECV;
 /// What is offered only to those who ask for it, since it costs something: receives that name their sender, and entries
@@ -22,7 +27,7 @@ const ON_DEMAND: u64 = sys::FI_DIRECTED_RECV | sys::FI_SOURCE;
 const ALWAYS: u64 = sys::FI_LOCAL_COMM | sys::FI_REMOTE_COMM;
 /// What every endpoint that receives messages does.
 const RECEIVING: u64 = sys::FI_MULTI_RECV;
-const CAPS: u64 = PRIMARY | DIRECTIONS | ON_DEMAND | RECEIVING | ALWAYS;
+const CAPS: u64 = PRIMARY | DIRECTIONS | REMOTE_DIRECTIONS | ON_DEMAND | RECEIVING | ALWAYS;
 
 /// Flags of messages that are sent. A message is complete when it was delivered, so that all levels below are as well.
 pub(crate) const SEND_FLAGS: u64 = sys::FI_COMPLETION
@@ -30,6 +35,8 @@ pub(crate) const SEND_FLAGS: u64 = sys::FI_COMPLETION
     | sys::FI_INJECT_COMPLETE
     | sys::FI_TRANSMIT_COMPLETE
     | sys::FI_DELIVERY_COMPLETE;
+/// Flags of accesses to remote memory.
+pub(crate) const ACCESS_FLAGS: u64 = SEND_FLAGS | sys::FI_REMOTE_CQ_DATA | sys::FI_MORE;
 /// Flags of receives.
 pub(crate) const RECEIVE_FLAGS: u64 = sys::FI_COMPLETION | sys::FI_MULTI_RECV;
 
@@ -42,6 +49,10 @@ const CQ_DATA_SIZE: usize = 4;
 const BUFFERED: usize = 64 << 20;
 /// All bits of a tag are the application's.
 const TAG_FORMAT: u64 = u64::MAX;
+/// Bytes of the keys of registered memory.
+const KEY_SIZE: usize = 8;
+/// Pieces of registered memory of a domain.
+const MEMORIES: usize = 1 << 16;
 /// Endpoints, queues and counters of a domain, as many as there are UDP ports.
 const MANY: usize = 1 << 12;
 
@@ -183,9 +194,11 @@ impl Answer {
         if let Some(hints) = hints {
             answer.narrow(hints, params)?;
         }
+        let own = sys::FI_READ | sys::FI_WRITE;
         let directed = |direction| answer.caps & !(DIRECTIONS | ALWAYS) | direction;
-        answer.transmit.caps = directed(sys::FI_SEND) & !(ON_DEMAND | RECEIVING);
-        answer.receive.caps = directed(sys::FI_RECV);
+        let outwards = directed(sys::FI_SEND) & !(ON_DEMAND | RECEIVING);
+        answer.transmit.caps = outwards & !(REMOTE_DIRECTIONS & !own);
+        answer.receive.caps = directed(sys::FI_RECV) & !own;
         Ok(answer)
     }
 
@@ -238,7 +251,7 @@ impl Answer {
         demand(hints.inject_size <= INJECT_SIZE, "injection of so many bytes")?;
         demand(hints.size <= DEPTH, "a transmit queue of that size")?;
         demand(hints.iov_limit <= IOV_LIMIT, "so many pieces of a message")?;
-        demand(hints.rma_iov_limit == 0, "remote memory access")?;
+        demand(hints.rma_iov_limit <= 1, "several places of remote memory")?;
         let classes = [sys::FI_TC_UNSPEC, sys::FI_TC_BEST_EFFORT];
         demand(classes.contains(&hints.tclass), "the traffic class")
     }
@@ -274,7 +287,8 @@ impl Answer {
         demand(counts.iter().all(|count| *count <= MANY), "so many objects of a domain")?;
         demand(hints.max_ep_stx_ctx == 0 && hints.max_ep_srx_ctx == 0, "shared contexts")?;
         demand(hints.max_ep_tx_ctx <= 1 && hints.max_ep_rx_ctx <= 1, "several contexts")?;
-        demand(hints.mr_cnt == 0 && hints.mr_iov_limit == 0 && hints.mr_key_size == 0, "registered memory")?;
+        let memory = hints.mr_cnt <= MEMORIES && hints.mr_iov_limit <= 1 && hints.mr_key_size <= KEY_SIZE;
+        demand(memory, "registered memory of so many or of several pieces, or keys of that size")?;
         demand(hints.auth_key_size == 0 && hints.max_err_data == 0, "keys or data of errors")?;
         let classes = [sys::FI_TC_UNSPEC, sys::FI_TC_BEST_EFFORT];
         demand(classes.contains(&hints.tclass), "the traffic class")
@@ -335,7 +349,7 @@ impl Answer {
         tx.caps = self.transmit.caps;
         tx.op_flags = self.transmit.op_flags;
         tx.msg_order = self.transmit.order;
-        (tx.inject_size, tx.size, tx.iov_limit) = (INJECT_SIZE, DEPTH, IOV_LIMIT);
+        (tx.inject_size, tx.size, tx.iov_limit, tx.rma_iov_limit) = (INJECT_SIZE, DEPTH, IOV_LIMIT, 1);
         rx.caps = self.receive.caps;
         rx.op_flags = self.receive.op_flags;
         rx.msg_order = self.receive.order;
@@ -353,6 +367,7 @@ impl Answer {
         (domain.cq_cnt, domain.cntr_cnt) = (MANY, MANY);
         (domain.ep_cnt, domain.tx_ctx_cnt, domain.rx_ctx_cnt) = (MANY, MANY, MANY);
         (domain.max_ep_tx_ctx, domain.max_ep_rx_ctx) = (1, 1);
+        (domain.mr_cnt, domain.mr_iov_limit, domain.mr_key_size) = (MEMORIES, 1, KEY_SIZE);
         domain.caps = ALWAYS;
         fabric.name = abi::duplicate(NAME);
         fabric.prov_version = crate::VERSION;
@@ -374,10 +389,15 @@ fn caps(wanted: u64) -> Result<u64, FiError> {
     demand(wanted & !CAPS == 0, "a capability")?;
     let kinds = if wanted & PRIMARY == 0 { PRIMARY } else { wanted & PRIMARY };
     let directions = if wanted & DIRECTIONS == 0 { DIRECTIONS } else { wanted & DIRECTIONS };
+    let remote = match (kinds & REMOTE, wanted & REMOTE_DIRECTIONS) {
+        (0, _) => 0,
+        (_, 0) => REMOTE_DIRECTIONS,
+        (_, wanted) => wanted,
+    };
     let on_demand = if wanted == 0 { ON_DEMAND } else { wanted & ON_DEMAND };
     let receiving = if directions & sys::FI_RECV != 0 && kinds & sys::FI_MSG != 0 { RECEIVING } else { 0 };
     demand(wanted & RECEIVING & !receiving == 0, "receives for many messages without any messages")?;
-    Ok(kinds | directions | on_demand | receiving | ALWAYS)
+    Ok(kinds | directions | remote | on_demand | receiving | ALWAYS)
 }
 
 /// The addresses of this host that suit, on the interface `domain` if there is a choice, and as the environment says.
@@ -500,7 +520,10 @@ mod tests {
         assert_eq!(caps(sys::FI_MSG | sys::FI_SEND), Ok(sys::FI_MSG | sys::FI_SEND | ALWAYS));
         assert_eq!(caps(sys::FI_MSG), Ok(sys::FI_MSG | DIRECTIONS | RECEIVING | ALWAYS));
         assert_eq!(caps(sys::FI_TAGGED | sys::FI_MULTI_RECV), Err(FiError::NO_DATA), "messages without tags");
-        for missing in [sys::FI_RMA, sys::FI_ATOMIC, sys::FI_HMEM, sys::FI_COLLECTIVE] {
+        let remote = sys::FI_RMA | DIRECTIONS | ALWAYS;
+        assert_eq!(caps(sys::FI_RMA), Ok(remote | REMOTE_DIRECTIONS));
+        assert_eq!(caps(sys::FI_RMA | sys::FI_READ), Ok(remote | sys::FI_READ));
+        for missing in [sys::FI_RMA_EVENT, sys::FI_HMEM, sys::FI_COLLECTIVE] {
             assert_eq!(caps(sys::FI_MSG | missing), Err(FiError::NO_DATA));
         }
     }

@@ -10,13 +10,16 @@
 //! | `abi` | the boundary: catching panics, objects behind descriptors, memory of applications |
 //! | `info`, `params`, `log` | discovery, `FI_WEFT_…` variables, messages by libfabric's logger |
 //! | `fabric`, `domain`, `av`, `cq`, `cntr`, `eq`, `poll`, `endpoint` | libfabric's tables, one kind of descriptor each |
+//! | `mr`, `rma`, `atomic` | the tables of registered memory and of remote memory |
 //! | `rdm` | an endpoint: operations, completions, peers |
+//! | `memory` | the registered memory of a domain |
 //! | `keeper` | the thread that does the work of an endpoint whose application is busy |
 //!
 //! Unsafe code is in `abi` and in the modules of tables only.
 
 mod abi;
 mod addresses;
+mod atomic;
 mod av;
 mod cntr;
 mod counter;
@@ -30,11 +33,14 @@ mod fabric;
 mod info;
 mod keeper;
 mod log;
+mod memory;
+mod mr;
 mod params;
 mod poll;
 mod queue;
 mod rdm;
 mod refused;
+mod rma;
 mod slab;
 pub mod sys;
 mod wake;

@@ -3,8 +3,10 @@
 //! There is one connection for each peer, so that its messages meet receives in the order in which they were sent
 //! (FI_ORDER_SAS). It is opened by the first message, and again after it was closed.
 
+mod remote;
 mod waiting;
 
+pub(crate) use self::remote::{Access, AtomicCall, What};
 pub(crate) use self::waiting::Peek;
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -154,6 +156,10 @@ pub(crate) struct Bindings {
     pub(crate) sent: Option<Arc<Counter>>,
     /// Counts messages that were received.
     pub(crate) received: Option<Arc<Counter>>,
+    /// Counts reads of remote memory, and fetching atomic operations.
+    pub(crate) read: Option<Arc<Counter>>,
+    /// Counts writes to remote memory, and other atomic operations.
+    pub(crate) written: Option<Arc<Counter>>,
     pub(crate) addresses: Option<Arc<Addresses>>,
 }
 
@@ -270,11 +276,12 @@ impl Rdm {
 
     /// The queues and counters that are bound do not know the endpoint from here on.
     pub(crate) fn detach(self: &Arc<Rdm>) -> Result<(), FiError> {
-        let Bindings { transmit, receive, sent, received, .. } = lock(&self.state)?.bindings.clone();
+        let Bindings { transmit, receive, sent, received, read, written, .. } =
+            lock(&self.state)?.bindings.clone();
         for binding in [transmit, receive].into_iter().flatten() {
             binding.queue.endpoints().detach(self)?;
         }
-        for counter in [sent, received].into_iter().flatten() {
+        for counter in [sent, received, read, written].into_iter().flatten() {
             counter.endpoints().detach(self)?;
         }
         Ok(())
@@ -671,7 +678,7 @@ impl State {
                 }
                 Ok(())
             }
-            _ => Ok(()),
+            other => self.end_access(other, names_source),
         }
     }
 }

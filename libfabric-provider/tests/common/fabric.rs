@@ -162,7 +162,7 @@ impl Default for How {
     }
 }
 
-fn close(fid: *mut sys::fid) -> c_int {
+pub(crate) fn close(fid: *mut sys::fid) -> c_int {
     // SAFETY: it is open.
     unsafe { ((*(*fid).ops).close.unwrap())(fid) }
 }

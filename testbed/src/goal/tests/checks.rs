@@ -42,6 +42,7 @@ fn complaint(source: u32, number: u64, len: u32, bytes: Vec<u8>) -> Option<Strin
         header_data: number,
         len,
         buffer: Buffer::Heap(bytes),
+        more: false,
         result: Ok(()),
     };
     ranks.on_completion(Time::ZERO, completion, &mut fep);

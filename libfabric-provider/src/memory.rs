@@ -1,0 +1,76 @@
+//! The registered memory of a domain: every endpoint of the domain exposes all of it.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, Weak};
+
+use weft::Rights;
+use weft::core::region::RegionSlice;
+
+use crate::error::{FiError, lock};
+use crate::rdm::Rdm;
+
+/// Memory that peers may access.
+#[derive(Clone, Debug)]
+pub(crate) struct Registration {
+    pub(crate) key: u64,
+    /// The memory; `None` for no bytes at all.
+    pub(crate) bytes: Option<RegionSlice>,
+    /// By which offset peers name its first byte.
+    pub(crate) base: u64,
+    pub(crate) rights: Rights,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Memories(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    registrations: HashMap<u64, Registration>,
+    endpoints: Vec<Weak<Rdm>>,
+}
+
+impl State {
+    fn endpoints(&self) -> impl Iterator<Item = Arc<Rdm>> {
+        self.endpoints.iter().filter_map(Weak::upgrade)
+    }
+}
+
+impl Memories {
+    /// A key that nobody can guess: the standard library's hash under keys of the system's random numbers.
+    pub(crate) fn draw_key() -> u64 {
+        RandomState::new().hash_one(0)
+    }
+
+    /// Exposes memory at all endpoints, and at those that follow.
+    ///
+    /// # Errors
+    /// The key is in use.
+    pub(crate) fn register(&self, registration: &Registration) -> Result<(), FiError> {
+        let mut state = lock(&self.0)?;
+        if state.registrations.contains_key(&registration.key) {
+            return Err(FiError::NO_KEY);
+        }
+        for endpoint in state.endpoints() {
+            endpoint.expose(registration)?;
+        }
+        state.registrations.insert(registration.key, registration.clone());
+        Ok(())
+    }
+
+    /// Peers have no access from here on, and no packet that is under way refers to the memory.
+    pub(crate) fn withdraw(&self, key: u64) -> Result<(), FiError> {
+        let mut state = lock(&self.0)?;
+        state.registrations.remove(&key);
+        state.endpoints().try_for_each(|endpoint| endpoint.withdraw(key))
+    }
+
+    /// An endpoint of the domain is enabled.
+    pub(crate) fn join(&self, endpoint: &Arc<Rdm>) -> Result<(), FiError> {
+        let mut state = lock(&self.0)?;
+        state.registrations.values().try_for_each(|registration| endpoint.expose(registration))?;
+        state.endpoints.retain(|other| other.strong_count() > 0);
+        state.endpoints.push(Arc::downgrade(endpoint));
+        Ok(())
+    }
+}

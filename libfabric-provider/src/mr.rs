@@ -1,0 +1,173 @@
+//! The tables of registered memory.
+//!
+//! Any thread may make any of these calls at any time. libfabric promises that registered memory stays where it is until it is
+//! closed.
+
+use std::ffi::{c_int, c_void};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use weft::Rights;
+use weft::core::region::Region;
+
+use crate::abi::{self, Head, Object};
+use crate::domain::{Domain, DomainObject};
+use crate::error::FiError;
+use crate::memory::{Memories, Registration};
+use crate::refused::Refused;
+use crate::sys;
+
+#[repr(C)]
+struct MrObject {
+    _head: Head<sys::fid_mr>,
+    key: u64,
+    domain: Arc<Domain>,
+}
+
+// SAFETY: `repr(C)`, and it begins with a `fid_mr`, whose class is set by `register`.
+unsafe impl Object for MrObject {
+    const CLASS: u32 = sys::FI_CLASS_MR;
+}
+
+static FID: sys::fi_ops = sys::fi_ops {
+    size: size_of::<sys::fi_ops>(),
+    close: Some(close),
+    bind: Refused::NO,
+    control: Some(control),
+    ops_open: Refused::NO,
+    tostr: None,
+    ops_set: None,
+};
+
+pub(crate) static TABLE: sys::fi_ops_mr = sys::fi_ops_mr {
+    size: size_of::<sys::fi_ops_mr>(),
+    reg: Some(reg),
+    regv: Some(regv),
+    regattr: Some(regattr),
+};
+
+/// What is to be registered.
+struct Wanted {
+    piece: sys::iovec,
+    access: u64,
+    requested_key: u64,
+    flags: u64,
+    context: *mut c_void,
+}
+
+/// # Safety
+/// `fid` is a domain of this provider's, there is a place for the answer at `mr`, and the memory stays there until it is closed.
+unsafe fn register(fid: *mut sys::fid, wanted: &Wanted, mr: *mut *mut sys::fid_mr) -> Result<c_int, FiError> {
+    // SAFETY: as the caller promises.
+    let (object, place) =
+        unsafe { (abi::object::<DomainObject, _>(fid)?, mr.as_mut().ok_or(FiError::INVALID)?) };
+    if wanted.flags != 0 {
+        return Err(FiError::BAD_FLAGS);
+    }
+    let sys::iovec { iov_base, iov_len } = wanted.piece;
+    let bytes = match NonNull::new(iov_base.cast::<u8>()) {
+        _ if iov_len == 0 => None,
+        None => return Err(FiError::INVALID),
+        Some(base) => {
+            // SAFETY: as the caller promises: the memory is there until `close`, which withdraws it first. The application may
+            // use it meanwhile, as it may any memory that others write to.
+            let region = unsafe { Region::foreign(base, iov_len, Box::new(())) };
+            let region = region.map_err(|_| FiError::INVALID)?;
+            let len = u32::try_from(iov_len).map_err(|_| FiError::INVALID)?;
+            Some(region.slice(0, len).map_err(|_| FiError::INVALID)?)
+        }
+    };
+    let modes = object.domain.modes;
+    let key = if modes.own_keys { Memories::draw_key() } else { wanted.requested_key };
+    let base = if modes.virtual_addresses { iov_base.addr() as u64 } else { 0 };
+    let has = |bit| wanted.access & bit != 0;
+    let write = has(sys::FI_REMOTE_WRITE);
+    let rights = Rights { read: has(sys::FI_REMOTE_READ), write, atomic: write };
+    object.domain.memories.register(&Registration { key, bytes, base, rights })?;
+    let fid = abi::fid::<MrObject>(wanted.context, &FID);
+    let head = sys::fid_mr { fid, mem_desc: std::ptr::null_mut(), key };
+    *place = MrObject { _head: Head::new(head), key, domain: object.domain.clone() }.give();
+    Ok(0)
+}
+
+extern "C" fn reg(
+    fid: *mut sys::fid,
+    buf: *const c_void,
+    len: usize,
+    access: u64,
+    _offset: u64,
+    requested_key: u64,
+    flags: u64,
+    mr: *mut *mut sys::fid_mr,
+    context: *mut c_void,
+) -> c_int {
+    let piece = sys::iovec { iov_base: buf.cast_mut(), iov_len: len };
+    // SAFETY: libfabric promises it.
+    abi::answer(|| unsafe { register(fid, &Wanted { piece, access, requested_key, flags, context }, mr) })
+}
+
+/// The only piece of memory to register.
+///
+/// # Safety
+/// There are `count` pieces at `iov`.
+unsafe fn only(iov: *const sys::iovec, count: usize) -> Result<sys::iovec, FiError> {
+    // SAFETY: as the caller promises.
+    match unsafe { abi::pieces(iov, count)? } {
+        [one] => Ok(sys::iovec { iov_base: one.iov_base, iov_len: one.iov_len }),
+        _ => Err(FiError::INVALID),
+    }
+}
+
+extern "C" fn regv(
+    fid: *mut sys::fid,
+    iov: *const sys::iovec,
+    count: usize,
+    access: u64,
+    _offset: u64,
+    requested_key: u64,
+    flags: u64,
+    mr: *mut *mut sys::fid_mr,
+    context: *mut c_void,
+) -> c_int {
+    abi::answer(|| {
+        // SAFETY: libfabric promises it.
+        unsafe {
+            let piece = only(iov, count)?;
+            register(fid, &Wanted { piece, access, requested_key, flags, context }, mr)
+        }
+    })
+}
+
+extern "C" fn regattr(
+    fid: *mut sys::fid,
+    attr: *const sys::fi_mr_attr,
+    flags: u64,
+    mr: *mut *mut sys::fid_mr,
+) -> c_int {
+    abi::answer(|| {
+        // SAFETY: libfabric promises it.
+        unsafe {
+            let attr = attr.as_ref().ok_or(FiError::INVALID)?;
+            if attr.auth_key_size != 0 || attr.iface != sys::FI_HMEM_SYSTEM {
+                return Err(FiError::NOT_THERE);
+            }
+            let piece = only(attr.mr_iov, attr.iov_count)?;
+            let (access, requested_key, context) = (attr.access, attr.requested_key, attr.context);
+            register(fid, &Wanted { piece, access, requested_key, flags, context }, mr)
+        }
+    })
+}
+
+/// `fi_close`: peers have no access when it returns.
+extern "C" fn close(fid: *mut sys::fid) -> c_int {
+    abi::answer(|| {
+        // SAFETY: it is registered memory of this provider's, and nobody uses it any more.
+        let object = unsafe { abi::take::<MrObject, _>(fid) };
+        object.domain.memories.withdraw(object.key).map(|()| 0)
+    })
+}
+
+/// `fi_mr_enable`: memory is always enabled.
+extern "C" fn control(_: *mut sys::fid, command: c_int, _: *mut c_void) -> c_int {
+    abi::answer(|| if command == sys::FI_ENABLE as c_int { Ok(0) } else { Err(FiError::NOT_THERE) })
+}

@@ -1,0 +1,212 @@
+//! Accesses to remote memory, and memory that peers access.
+
+use bytes::Bytes;
+use weft::core::{Buffer, Exposure};
+use weft::{
+    Atomic, AtomicOp, AtomicType, Completion, Error, OwnedBytes, ReceiveBuffer, RemoteMemory, Written,
+};
+
+use super::{
+    Bindings, DEPTH, Operation, OutgoingBytes, Piece, Rdm, Room, State, Wanted, report, with_connection,
+};
+use crate::error::{FiError, lock};
+use crate::memory::Registration;
+use crate::queue::{Entry, Problem};
+use crate::sys::{self, FI_ADDR_NOTAVAIL, fi_addr_t};
+
+/// An access to a peer's memory.
+pub(crate) struct Access {
+    pub(crate) peer: fi_addr_t,
+    pub(crate) addr: u64,
+    pub(crate) key: u64,
+    pub(crate) context: usize,
+    pub(crate) wanted: Wanted,
+    /// More will follow at once: nothing has to leave yet.
+    pub(crate) more: bool,
+    pub(crate) what: What,
+}
+
+pub(crate) enum What {
+    Read(Room),
+    Write { bytes: OutgoingBytes, data: Option<u64> },
+    Atomic(AtomicCall),
+}
+
+pub(crate) struct AtomicCall {
+    pub(crate) op: AtomicOp,
+    pub(crate) datatype: AtomicType,
+    pub(crate) operands: Vec<u8>,
+    pub(crate) compare: Option<u128>,
+    /// For what was there before, if that is wanted.
+    pub(crate) room: Option<Room>,
+}
+
+impl Rdm {
+    /// Accesses the memory of a peer.
+    ///
+    /// # Errors
+    /// [`FiError::AGAIN`] if there is no room for it now.
+    pub(crate) fn access(&self, access: Access) -> Result<(), FiError> {
+        let more = access.more;
+        let mut state = lock(&self.state)?;
+        let posted = state.access(access);
+        self.follow(&mut state, posted, more)
+    }
+
+    /// Lets peers access memory.
+    pub(crate) fn expose(&self, registration: &Registration) -> Result<(), FiError> {
+        let mut state = lock(&self.state)?;
+        let Some(endpoint) = &mut state.endpoint else { return Ok(()) };
+        let process = endpoint.process();
+        let worker = endpoint.worker_mut().ok_or(FiError::NOT_THERE)?;
+        let buffer = match &registration.bytes {
+            Some(bytes) => Buffer::Region(bytes.clone()),
+            None => Buffer::Heap(Vec::new()),
+        };
+        let Registration { key, base, rights, .. } = *registration;
+        let exposed = worker.fep_mut().expose(process, Exposure { key, buffer, base, rights, from: None });
+        exposed.map_err(|refused| FiError::from(&Error::from(refused.why)))
+    }
+
+    /// Takes memory back: nothing refers to it any more.
+    pub(crate) fn withdraw(&self, key: u64) -> Result<(), FiError> {
+        let mut state = lock(&self.state)?;
+        let Some(endpoint) = &mut state.endpoint else { return Ok(()) };
+        let process = endpoint.process();
+        let worker = endpoint.worker_mut().ok_or(FiError::NOT_THERE)?;
+        if worker.fep_mut().withdraw(process, key).is_some() {
+            // Packets that refer to it are recalled at the end of a turn.
+            worker.poll();
+        }
+        state.take_ended(self.caps.names_source)
+    }
+}
+
+impl State {
+    fn access(&mut self, access: Access) -> Result<(), FiError> {
+        let Access { peer, addr, key, context, wanted, what, .. } = access;
+        let binding = self.ready(|bindings| &bindings.transmit)?;
+        if self.sends >= DEPTH || !binding.queue.has_room()? {
+            return Err(FiError::AGAIN);
+        }
+        let peer = self.peer(peer)?;
+        let reported = wanted.is_reported(binding.selective);
+        let flags = match &what {
+            What::Read(_) => sys::FI_RMA | sys::FI_READ,
+            What::Write { .. } => sys::FI_RMA | sys::FI_WRITE,
+            What::Atomic(AtomicCall { room: Some(_), .. }) => sys::FI_ATOMIC | sys::FI_READ,
+            What::Atomic(_) => sys::FI_ATOMIC | sys::FI_WRITE,
+        };
+        let operation =
+            Operation { id: None, context, flags, buf: 0, pieces: Vec::new(), many: false, reported };
+        let number = self.operations.insert(operation);
+        let posted = self.post_access(peer, RemoteMemory { key, offset: addr }, what, number);
+        match posted {
+            Ok(()) => self.sends += 1,
+            Err(_) => drop(self.operations.remove(number)),
+        }
+        posted
+    }
+
+    fn post_access(
+        &mut self,
+        peer: weft::Addr,
+        to: RemoteMemory,
+        what: What,
+        number: usize,
+    ) -> Result<(), FiError> {
+        let State { endpoint, peers, operations, .. } = self;
+        let endpoint = endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
+        let operation = operations.get_mut(number).ok_or(FiError::OTHER)?;
+        let (connections, context) = (&mut peers.connections, number as u64);
+        let id = match what {
+            What::Read(room) => {
+                let mut buffer = Some(ReceiveBuffer::from(match room {
+                    Room::One(room) => OwnedBytes::new(room),
+                    Room::Several(rooms) => {
+                        let len = rooms.iter().map(|room| room.as_ref().len()).sum();
+                        operation.pieces = rooms.into_iter().map(Piece).collect();
+                        OwnedBytes::new(vec![0; len])
+                    }
+                }));
+                with_connection(endpoint, connections, peer, |endpoint, connection| {
+                    let taken = buffer.take().ok_or(Error::Completed)?;
+                    endpoint.read(connection, taken, to, context).map_err(|refused| {
+                        buffer = Some(refused.buffer);
+                        refused.error
+                    })
+                })
+            }
+            What::Write { bytes, data } => {
+                let data = data.map(|data| data & u64::from(u32::MAX));
+                let bytes: Bytes = match bytes {
+                    OutgoingBytes::Injected(bytes) => Bytes::copy_from_slice(bytes.as_ref()),
+                    OutgoingBytes::Lent(bytes) => Bytes::from_owner(bytes),
+                    OutgoingBytes::Gathered(pieces) => {
+                        pieces.iter().map(AsRef::as_ref).collect::<Vec<&[u8]>>().concat().into()
+                    }
+                };
+                with_connection(endpoint, connections, peer, |endpoint, connection| {
+                    endpoint
+                        .write(connection, bytes.clone(), to, data, context)
+                        .map_err(|refused| refused.error)
+                })
+            }
+            What::Atomic(AtomicCall { op, datatype, operands, compare, room }) => {
+                let fetch = room.is_some();
+                operation.pieces = match room {
+                    Some(Room::One(room)) => vec![Piece(room)],
+                    Some(Room::Several(rooms)) => rooms.into_iter().map(Piece).collect(),
+                    None => Vec::new(),
+                };
+                let RemoteMemory { key, offset } = to;
+                let atomic = Atomic { op, datatype, operands, compare, fetch, key, offset, context };
+                with_connection(endpoint, connections, peer, |endpoint, connection| {
+                    endpoint.atomic(connection, atomic.clone())
+                })
+            }
+        }?;
+        operation.id = Some(id);
+        Ok(())
+    }
+
+    /// Reports the end of an access, or that of one that a peer announces.
+    pub(super) fn end_access(&mut self, completion: Completion, names_source: bool) -> Result<(), FiError> {
+        let (context, buffer, result) = match completion {
+            Completion::Read { context, buffer, result, .. } => (context, Some(buffer), result),
+            Completion::Wrote { context, result, .. } => (context, None, result),
+            Completion::Atomic { context, fetched, result, .. } => {
+                (context, Some(ReceiveBuffer::Vec(fetched)), result)
+            }
+            Completion::Written(written) => return self.announce(&written, names_source),
+            _ => return Ok(()),
+        };
+        self.sends = self.sends.saturating_sub(1);
+        let Some(mut operation) = self.operations.remove(context as usize) else { return Ok(()) };
+        if let (Some(mut buffer), true) = (buffer, result.is_ok()) {
+            let len = buffer.len();
+            operation.scatter(&mut buffer, len);
+        }
+        let problem = result.err().map(|error| Problem { error: FiError::from(&error), beyond: 0 });
+        let entry = operation.entry(problem);
+        let Bindings { transmit, read, written, .. } = &self.bindings;
+        let counter = if operation.flags & sys::FI_READ != 0 { read } else { written };
+        report(transmit, counter, operation.reported, entry)
+    }
+
+    /// A peer has written, with data for an entry.
+    fn announce(&mut self, written: &Written, names_source: bool) -> Result<(), FiError> {
+        let source = if names_source { self.number_of(written.source)? } else { FI_ADDR_NOTAVAIL };
+        let entry = Entry {
+            context: 0,
+            flags: sys::FI_RMA | sys::FI_REMOTE_WRITE | sys::FI_REMOTE_CQ_DATA,
+            len: written.len as usize,
+            buf: 0,
+            data: written.data,
+            tag: 0,
+            source,
+            problem: None,
+        };
+        report(&self.bindings.receive, &None, true, entry)
+    }
+}

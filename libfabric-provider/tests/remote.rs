@@ -1,0 +1,377 @@
+//! Registered memory, reads, writes and atomic operations, by every function of their tables.
+
+mod common;
+
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+
+use common::fabric::{Entry, Failed, How, Side, Wish, close, table};
+use common::inside;
+use weft_fi::sys;
+
+/// Two endpoints, the number of the second in the first, and the memory of the second that the first may access.
+struct Pair {
+    a: Side,
+    b: Side,
+    to_b: u64,
+}
+
+const KEY: u64 = 0x1234;
+const ANY: u64 = sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE;
+
+fn pair(mode: c_int) -> Pair {
+    let scalable: fn(&mut sys::fi_info) = |_| ();
+    // SAFETY: new hints have all their parts.
+    let basic: fn(&mut sys::fi_info) =
+        |hints| unsafe { (*hints.domain_attr).mr_mode = sys::FI_MR_BASIC as c_int };
+    let change = if mode == 0 { scalable } else { basic };
+    let caps = sys::FI_MSG | sys::FI_RMA | sys::FI_ATOMIC;
+    let open = || Side::open(&Wish { caps, change, ..Wish::default() }, How::default());
+    let (a, b) = (open(), open());
+    let (to_b, _) = (a.insert(&b.name()), b.insert(&a.name()));
+    Pair { a, b, to_b }
+}
+
+/// Registers memory.
+fn register(side: &Side, memory: &mut [u8], access: u64, key: u64) -> Result<*mut sys::fid_mr, c_int> {
+    let mut mr = null_mut();
+    // SAFETY: the domain is open, and the memory stays until the test closes it.
+    let answer = unsafe {
+        let reg = (*(*side.domain).mr).reg.unwrap();
+        let (at, len) = (memory.as_ptr().cast(), memory.len());
+        reg(side.domain.cast(), at, len, access, 0, key, 0, &mut mr, null_mut())
+    };
+    if answer == 0 { Ok(mr) } else { Err(-answer) }
+}
+
+impl Pair {
+    /// The entry of the operation that `call` posts with context 7, while both sides work.
+    fn done(&self, call: impl FnMut() -> isize) -> Result<Entry, Failed> {
+        self.a.post(call);
+        self.entry()
+    }
+
+    fn entry(&self) -> Result<Entry, Failed> {
+        let begin = std::time::Instant::now();
+        loop {
+            assert_eq!(self.b.cq.read(), None);
+            if let Some(entry) = self.a.cq.read() {
+                return entry;
+            }
+            assert!(begin.elapsed() < common::fabric::BOUND, "no entry");
+        }
+    }
+
+    /// As [`Pair::done`], of one that succeeds.
+    fn ok(&self, flags: u64, call: impl FnMut() -> isize) {
+        let entry = self.done(call).unwrap();
+        assert_eq!((entry.context, entry.flags), (7, flags));
+    }
+
+    /// Waits until what was injected has arrived.
+    fn settled(&self, memory: impl Fn() -> bool) {
+        let begin = std::time::Instant::now();
+        while !memory() {
+            assert_eq!((self.a.cq.read(), self.b.cq.read()), (None, None));
+            assert!(begin.elapsed() < common::fabric::BOUND, "nothing arrives");
+        }
+    }
+}
+
+const CONTEXT: *mut c_void = 7 as *mut c_void;
+const WRITE: u64 = sys::FI_RMA | sys::FI_WRITE;
+const READ: u64 = sys::FI_RMA | sys::FI_READ;
+
+/// What is in memory that others write to.
+fn peek(memory: &[u8], range: std::ops::Range<usize>) -> Vec<u8> {
+    // SAFETY: the bytes are there.
+    range.map(|at| unsafe { memory.as_ptr().add(at).read_volatile() }).collect()
+}
+
+#[test]
+fn memory_is_written_and_read_by_every_call() {
+    if !inside("memory_is_written_and_read_by_every_call") {
+        return;
+    }
+    let mut memory = vec![0u8; 300_000];
+    let pair = pair(0);
+    let mr = register(&pair.b, &mut memory, ANY, KEY).unwrap();
+    // SAFETY: it is open.
+    assert_eq!(unsafe { (*mr).key }, KEY);
+    let Pair { a, to_b, .. } = &pair;
+    let bytes: Vec<u8> = (0..200_000u32).map(|n| (n / 3) as u8).collect();
+    let at = bytes.as_ptr().cast();
+    pair.ok(WRITE, || table!(a.ep, rma.write(at, bytes.len(), null_mut(), *to_b, 10, KEY, CONTEXT)));
+    assert_eq!(peek(&memory, 10..200_010), bytes);
+    let mut room = vec![0u8; bytes.len()];
+    let place = room.as_mut_ptr().cast();
+    pair.ok(READ, || table!(a.ep, rma.read(place, bytes.len(), null_mut(), *to_b, 10, KEY, CONTEXT)));
+    assert_eq!(room, bytes);
+
+    let piece =
+        |at: usize, len| sys::iovec { iov_base: bytes[at..].as_ptr().cast_mut().cast(), iov_len: len };
+    let iov = [piece(0, 5), piece(100, 7)];
+    let gathered = [&bytes[..5], &bytes[100..107]].concat();
+    pair.ok(WRITE, || table!(a.ep, rma.writev(iov.as_ptr(), null_mut(), 2, *to_b, 250_000, KEY, CONTEXT)));
+    assert_eq!(peek(&memory, 250_000..250_012), gathered);
+    let mut halves = [[0u8; 6]; 2];
+    let rooms = halves.each_mut().map(|half| sys::iovec { iov_base: half.as_mut_ptr().cast(), iov_len: 6 });
+    pair.ok(READ, || table!(a.ep, rma.readv(rooms.as_ptr(), null_mut(), 2, *to_b, 250_000, KEY, CONTEXT)));
+    assert_eq!(halves.concat(), gathered);
+
+    let places = [sys::fi_rma_iov { addr: 260_000, len: 12, key: KEY }];
+    let message = |iov: &[sys::iovec; 2]| sys::fi_msg_rma {
+        msg_iov: iov.as_ptr(),
+        desc: null_mut(),
+        iov_count: 2,
+        addr: *to_b,
+        rma_iov: places.as_ptr(),
+        rma_iov_count: 1,
+        context: CONTEXT,
+        data: 0x1_0000_0017,
+    };
+    let flags = sys::FI_REMOTE_CQ_DATA | sys::FI_DELIVERY_COMPLETE;
+    a.post(|| table!(a.ep, rma.writemsg(&message(&iov), flags)));
+    let announced = pair.b.cq.next().unwrap();
+    let remote = sys::FI_RMA | sys::FI_REMOTE_WRITE | sys::FI_REMOTE_CQ_DATA;
+    assert_eq!((announced.flags, announced.data, announced.len), (remote, 0x17, 12));
+    assert_eq!(pair.entry().unwrap().flags, WRITE);
+    halves = [[0; 6]; 2];
+    pair.ok(READ, || table!(a.ep, rma.readmsg(&message(&rooms), 0)));
+    assert_eq!(halves.concat(), gathered);
+
+    a.post(|| table!(a.ep, rma.inject(at, 3, *to_b, 270_000, KEY)));
+    pair.settled(|| peek(&memory, 270_000..270_003) == bytes[..3] || bytes[..3] == [0; 3]);
+    a.post(|| table!(a.ep, rma.writedata(at, 300, null_mut(), 5, *to_b, 280_000, KEY, CONTEXT)));
+    assert_eq!(pair.b.cq.next().unwrap().data, 5);
+    assert_eq!(pair.entry().unwrap().flags, WRITE);
+    assert_eq!(peek(&memory, 280_000..280_300), bytes[..300]);
+    a.post(|| table!(a.ep, rma.injectdata(at, 300, 6, *to_b, 290_000, KEY)));
+    assert_eq!(pair.b.cq.next().unwrap().data, 6);
+    assert_eq!(peek(&memory, 290_000..290_300), bytes[..300]);
+    assert_eq!(table!(a.ep, rma.inject(at, 4097, *to_b, 0, KEY)), -(sys::FI_EMSGSIZE as isize));
+    assert_eq!(close(mr.cast()), 0);
+}
+
+#[test]
+fn accesses_without_permission_fail_and_change_nothing() {
+    if !inside("accesses_without_permission_fail_and_change_nothing") {
+        return;
+    }
+    let (mut memory, mut other) = (vec![1u8; 1000], vec![1u8; 1000]);
+    let pair = pair(0);
+    let mr = register(&pair.b, &mut memory, sys::FI_REMOTE_READ, KEY).unwrap();
+    assert_eq!(register(&pair.b, &mut other, ANY, KEY).unwrap_err(), sys::FI_ENOKEY as i32);
+    let second = register(&pair.b, &mut other, ANY, KEY + 1).unwrap();
+    let Pair { a, to_b, .. } = &pair;
+    let bytes = [9u8; 8];
+    let at = bytes.as_ptr().cast();
+    let write = |addr, key| {
+        pair.done(|| table!(a.ep, rma.write(at, 8, null_mut(), *to_b, addr, key, CONTEXT))).unwrap_err().error
+    };
+    assert_eq!(write(0, KEY), sys::FI_EACCES);
+    assert_eq!(write(993, KEY + 1), sys::FI_EREMOTEIO);
+    assert_eq!(write(0, KEY + 2), sys::FI_EKEYREJECTED);
+    let (op, datatype) = (sys::FI_SUM, sys::FI_UINT64);
+    let failed =
+        pair.done(|| table!(a.ep, atomic.write(at, 1, null_mut(), *to_b, 0, KEY, datatype, op, CONTEXT)));
+    assert_eq!(failed.unwrap_err().error, sys::FI_EACCES);
+    assert_eq!(close(second.cast()), 0);
+    assert_eq!(write(0, KEY + 1), sys::FI_EKEYREJECTED);
+    assert_eq!(close(mr.cast()), 0);
+    assert!(memory.iter().chain(&other).all(|byte| *byte == 1));
+}
+
+#[test]
+fn memory_of_basic_mode_has_addresses_and_keys_of_the_provider() {
+    if !inside("memory_of_basic_mode_has_addresses_and_keys_of_the_provider") {
+        return;
+    }
+    let mut memory = vec![0u8; 64];
+    let pair = pair(1);
+    let mr = register(&pair.b, &mut memory, ANY, KEY).unwrap();
+    // SAFETY: it is open.
+    let key = unsafe { (*mr).key };
+    assert_ne!(key, KEY);
+    let Pair { a, to_b, .. } = &pair;
+    let (at, base) = ([5u8; 4].as_ptr().cast(), memory.as_ptr().addr() as u64);
+    pair.ok(WRITE, || table!(a.ep, rma.write(at, 4, null_mut(), *to_b, base + 8, key, CONTEXT)));
+    assert_eq!(peek(&memory, 7..13), [0, 5, 5, 5, 5, 0]);
+    let outside = pair.done(|| table!(a.ep, rma.write(at, 4, null_mut(), *to_b, base - 2, key, CONTEXT)));
+    assert_eq!(outside.unwrap_err().error, sys::FI_EREMOTEIO);
+    assert_eq!(close(mr.cast()), 0);
+}
+
+#[test]
+fn atomic_operations_are_done_by_every_call() {
+    if !inside("atomic_operations_are_done_by_every_call") {
+        return;
+    }
+    let mut memory = vec![0u8; 64];
+    let pair = pair(0);
+    let mr = register(&pair.b, &mut memory, ANY, KEY).unwrap();
+    let Pair { a, to_b, .. } = &pair;
+    let (u64s, sum) = (sys::FI_UINT64, sys::FI_SUM);
+    let numbers = |range| -> Vec<u64> {
+        peek(&memory, range).chunks(8).map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap())).collect()
+    };
+    let two = [3u64, 5];
+    let at: *const c_void = two.as_ptr().cast();
+    const PLAIN: u64 = sys::FI_ATOMIC | sys::FI_WRITE;
+    const FETCH: u64 = sys::FI_ATOMIC | sys::FI_READ;
+    pair.ok(PLAIN, || table!(a.ep, atomic.write(at, 2, null_mut(), *to_b, 0, KEY, u64s, sum, CONTEXT)));
+    assert_eq!(numbers(0..16), [3, 5]);
+    let ioc = [sys::fi_ioc { addr: at.cast_mut(), count: 2 }];
+    pair.ok(PLAIN, || {
+        table!(a.ep, atomic.writev(ioc.as_ptr(), null_mut(), 1, *to_b, 0, KEY, u64s, sum, CONTEXT))
+    });
+    let places = [sys::fi_rma_ioc { addr: 0, count: 2, key: KEY }];
+    let message = |op| sys::fi_msg_atomic {
+        msg_iov: ioc.as_ptr(),
+        desc: null_mut(),
+        iov_count: 1,
+        addr: *to_b,
+        rma_iov: places.as_ptr(),
+        rma_iov_count: 1,
+        datatype: u64s,
+        op,
+        context: CONTEXT,
+        data: 0,
+    };
+    pair.ok(PLAIN, || table!(a.ep, atomic.writemsg(&message(sum), 0)));
+    a.post(|| table!(a.ep, atomic.inject(at, 2, *to_b, 0, KEY, u64s, sum)));
+    pair.settled(|| numbers(0..16) == [12, 20]);
+
+    let mut before = [0u64; 2];
+    let result: *mut c_void = before.as_mut_ptr().cast();
+    let mut results = [sys::fi_ioc { addr: result, count: 2 }];
+    let seen = |expected: [u64; 2]| {
+        // SAFETY: it is there.
+        assert_eq!(unsafe { result.cast::<[u64; 2]>().read_volatile() }, expected);
+    };
+    pair.ok(FETCH, || {
+        table!(
+            a.ep,
+            atomic.readwrite(at, 2, null_mut(), result, null_mut(), *to_b, 0, KEY, u64s, sum, CONTEXT)
+        )
+    });
+    seen([12, 20]);
+    let read = sys::FI_ATOMIC_READ;
+    pair.ok(FETCH, || {
+        table!(
+            a.ep,
+            atomic.readwrite(
+                std::ptr::null(),
+                2,
+                null_mut(),
+                result,
+                null_mut(),
+                *to_b,
+                0,
+                KEY,
+                u64s,
+                read,
+                CONTEXT
+            )
+        )
+    });
+    seen([15, 25]);
+    pair.ok(FETCH, || {
+        let (iov, results) = (ioc.as_ptr(), results.as_mut_ptr());
+        table!(
+            a.ep,
+            atomic.readwritev(iov, null_mut(), 1, results, null_mut(), 1, *to_b, 0, KEY, u64s, sum, CONTEXT)
+        )
+    });
+    seen([15, 25]);
+    pair.ok(FETCH, || {
+        table!(a.ep, atomic.readwritemsg(&message(sum), results.as_mut_ptr(), null_mut(), 1, 0))
+    });
+    seen([18, 30]);
+
+    // 21 is there now.
+    let (cswap, compare) = (sys::FI_CSWAP, [21u64]);
+    let old: *const c_void = compare.as_ptr().cast();
+    pair.ok(FETCH, || {
+        table!(
+            a.ep,
+            atomic.compwrite(
+                at,
+                1,
+                null_mut(),
+                old,
+                null_mut(),
+                result,
+                null_mut(),
+                *to_b,
+                0,
+                KEY,
+                u64s,
+                cswap,
+                CONTEXT
+            )
+        )
+    });
+    seen([21, 30]);
+    assert_eq!(numbers(0..16), [3, 35]);
+    let one = [sys::fi_ioc { addr: at.cast_mut(), count: 1 }];
+    let olds = [sys::fi_ioc { addr: old.cast_mut(), count: 1 }];
+    results[0].count = 1;
+    pair.ok(FETCH, || {
+        let (iov, olds, results) = (one.as_ptr(), olds.as_ptr(), results.as_mut_ptr());
+        table!(
+            a.ep,
+            atomic.compwritev(
+                iov,
+                null_mut(),
+                1,
+                olds,
+                null_mut(),
+                1,
+                results,
+                null_mut(),
+                1,
+                *to_b,
+                8,
+                KEY,
+                u64s,
+                cswap,
+                CONTEXT
+            )
+        )
+    });
+    seen([35, 30]);
+    assert_eq!(numbers(0..16), [3, 35], "35 is not 21");
+    let mut swap = message(sys::FI_CSWAP_NE);
+    swap.msg_iov = one.as_ptr();
+    pair.ok(FETCH, || {
+        let (olds, results) = (olds.as_ptr(), results.as_mut_ptr());
+        table!(a.ep, atomic.compwritemsg(&swap, olds, null_mut(), 1, results, null_mut(), 1, 0))
+    });
+    seen([3, 30]);
+    assert_eq!(close(mr.cast()), 0);
+}
+
+#[test]
+fn operations_and_datatypes_are_named_or_refused() {
+    if !inside("operations_and_datatypes_are_named_or_refused") {
+        return;
+    }
+    let pair = pair(0);
+    let (a, mut count) = (&pair.a, 0);
+    let no = -sys::FI_EOPNOTSUPP;
+    assert_eq!(table!(a.ep, atomic.writevalid(sys::FI_INT8, sys::FI_SUM, &mut count)), 0);
+    assert_eq!(count, 1024);
+    assert_eq!(table!(a.ep, atomic.writevalid(sys::FI_INT8, sys::FI_ATOMIC_READ, &mut count)), no);
+    assert_eq!(table!(a.ep, atomic.readwritevalid(sys::FI_DOUBLE, sys::FI_ATOMIC_READ, &mut count)), 0);
+    assert_eq!(table!(a.ep, atomic.readwritevalid(sys::FI_DOUBLE, sys::FI_BOR, &mut count)), no);
+    assert_eq!(table!(a.ep, atomic.compwritevalid(sys::FI_FLOAT, sys::FI_CSWAP_LT, &mut count)), 0);
+    assert_eq!(count, 1);
+    assert_eq!(table!(a.ep, atomic.compwritevalid(sys::FI_FLOAT, sys::FI_SUM, &mut count)), no);
+    let mut attr = sys::fi_atomic_attr::default();
+    let mut query = |datatype, op, flags| table!(a.domain, ops.query_atomic(datatype, op, &mut attr, flags));
+    assert_eq!(query(sys::FI_LONG_DOUBLE, sys::FI_SUM, 0), no);
+    assert_eq!(query(sys::FI_UINT16, sys::FI_MSWAP, sys::FI_COMPARE_ATOMIC), 0);
+    assert_eq!(query(sys::FI_UINT16, sys::FI_SUM, sys::FI_TAGGED), no);
+    assert_eq!((attr.size, attr.count), (2, 1));
+}
