@@ -18,7 +18,7 @@ fn fi_info_lists_the_provider_and_what_it_can_do() {
     let long = provider.run(&["fi_info", "-p", "weft", "-v", "-d", "lo"]);
     for line in [
         "src_addr: fi_sockaddr_in://127.0.0.1:0",
-        "FI_MSG, FI_TAGGED",
+        "FI_MSG, FI_RMA, FI_TAGGED, FI_ATOMIC",
         "inject_size: 4096",
         "FI_ORDER_SAS",
         "threading: FI_THREAD_SAFE",
