@@ -47,7 +47,7 @@ fn only_the_first_pair_runs() {
 #[cfg(feature = "dpdk")]
 #[test]
 fn all_algorithms_and_sizes_run() {
-    for cc in ["nscc", "smartt", "rccc", "nscc+rccc", "constant"] {
+    for cc in ["nscc", "smartt", "dctcp", "swift", "lswift", "mswift", "rccc", "nscc+rccc", "constant"] {
         let report = report(&["--workload", "all-to-all:2", "--hosts", "3", "--size", "1MB", "--cc", cc]);
         assert_eq!(report["flows"]["completed"], 2, "{cc}: there and back, although one waits for a trigger");
     }

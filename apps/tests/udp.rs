@@ -48,7 +48,7 @@ fn an_all_to_all_with_triggers_arrives() {
 
 #[test]
 fn all_algorithms_balancers_and_sizes_run() {
-    for cc in ["nscc", "smartt", "rccc", "nscc+rccc", "constant"] {
+    for cc in ["nscc", "smartt", "dctcp", "swift", "lswift", "mswift", "rccc", "nscc+rccc", "constant"] {
         report(&["--workload", "incast:3", "--size", "1MB", "--cc", cc]);
     }
     report(&["--workload", "incast:3", "--size", "1MB", "--crc"]);
@@ -61,6 +61,26 @@ fn all_algorithms_balancers_and_sizes_run() {
         let report = report(&["--workload", "incast:1", "--size", size, "--mtu", mtu]);
         assert_eq!(report["packets"]["data"], packets, "{size} bytes in packets of {mtu}");
     }
+}
+
+#[test]
+fn a_trace_tells_the_delay_of_hosts_from_that_of_the_fabric() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let trace = dir.path().join("t.jsonl");
+    let name = trace.to_str().expect("UTF-8");
+    report(&["--workload", "incast:3", "--size", "1MB", "--cc", "mswift", "--trace", name]);
+    let text = std::fs::read_to_string(&trace).expect("written");
+    let (mut remote, mut local) = (0, 0);
+    for line in text.lines().filter(|line| line.contains("\"ack_received\"") && line.contains("rtt_ps")) {
+        let event: Value = serde_json::from_str(line).expect("JSON");
+        let part = |name: &str| event[name].as_u64().unwrap_or(0);
+        // What the other host says is rounded.
+        let rounding = 1_000_000;
+        assert!(part("remote_ps") + part("local_ps") <= part("rtt_ps") + rounding, "{line}");
+        remote += u32::from(part("remote_ps") > 0);
+        local += u32::from(part("local_ps") > 0);
+    }
+    assert!(remote > 100 && local > 100, "{remote} and {local} ACKs say how long they waited");
 }
 
 #[test]

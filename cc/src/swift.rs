@@ -15,6 +15,9 @@
 //! - A trimmed packet and an inferred loss are losses. A trimmed one says nothing of hosts, so only the window of the fabric
 //!   shrinks. LSwift acts on the fifth loss within an RTT: Lazy TCP waits for successive delayed packets, and a sprayed
 //!   flow has no order in which they could be successive.
+//! - The hosts' delay is averaged over ACKs, but not while windows are below one packet. ACKs are then RTTs apart: the average
+//!   would remember one long delay, such as that of a host whose processor the system took away, for the whole time in which
+//!   it shrinks the window further, down to the smallest.
 //! - `RETX_RESET_THRESHOLD` counts rounds of expiries, not packets.
 //! - The endpoint does not apply the gaps of windows below one packet to a packet whose timer has expired, and shortens
 //!   those that come near the time after which it gives a connection up.
@@ -301,7 +304,8 @@ impl SenderCc for Swift {
             self.fabric_delay = delay;
             self.rtt = delay.plus(in_hosts);
             self.base_rtt = self.base_rtt.min(delay);
-            self.endpoint_delay += shared.endpoint_gain * (in_hosts.as_ps() as f64 - self.endpoint_delay);
+            let gain = if self.cwnd() < 1.0 { 1.0 } else { shared.endpoint_gain };
+            self.endpoint_delay += gain * (in_hosts.as_ps() as f64 - self.endpoint_delay);
             let (rtt, acked) = (self.rtt, f64::from(ack.newly_received) / shared.packet);
             let target = shared.target.of(self.fabric.packets, self.hops);
             self.fabric.on_delay(now, delay, target, acked, rtt, shared);

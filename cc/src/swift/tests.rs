@@ -160,6 +160,21 @@ fn the_delay_of_hosts_is_averaged() {
 }
 
 #[test]
+fn one_long_delay_of_a_host_does_not_close_the_window() {
+    let mut swift = swift(|config| config.max_window = Some(10_000));
+    swift.on_ack(at(0), &AckSample { hosts: queued(100_000), ..ack(20) });
+    // The average needs 36 ACKs to fall below the target. A window of one packet hears one ACK an RTT.
+    let (mut now, mut least) = (200_000_f64, f64::MAX);
+    for _ in 0..100 {
+        swift.on_ack(at(now as u64), &ack(20));
+        now += 20.0 / swift.cwnd();
+        least = least.min(swift.cwnd());
+    }
+    assert!(least > 0.5, "{least}: the window shrinks on and on");
+    assert!(swift.cwnd() > 2.0, "{}", swift.cwnd());
+}
+
+#[test]
 fn below_one_packet_departures_are_an_rtt_over_the_window_apart() {
     let mut swift = swift(|_| {});
     let packet = SentPacket { bytes: 1_000, in_flight: 1_000, retransmission: false, app_limited: false };

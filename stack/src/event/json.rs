@@ -5,6 +5,7 @@ use core::fmt::{self, Write};
 use super::{Event, Record};
 use crate::packet::Addr;
 use crate::wire::pds::{ControlKind, NackCode, PdcId, Psn};
+use weft_cc::Span;
 
 /// Appends `record` as one line, with its newline.
 pub fn write_record(out: &mut String, record: &Record) {
@@ -107,11 +108,16 @@ impl<'a> Line<'a> {
                 self.pdc(pdc);
                 self.number("cack", cack.0);
             }
-            Event::AckReceived { pdc, cack, rtt, ecn } => {
+            Event::AckReceived { pdc, cack, rtt, remote, local, ecn } => {
                 self.pdc(pdc);
                 self.number("cack", cack.0);
                 if let Some(rtt) = rtt {
                     self.number("rtt_ps", rtt.as_ps());
+                }
+                for (name, span) in [("remote_ps", remote), ("local_ps", local)] {
+                    if span > Span::ZERO {
+                        self.number(name, span.as_ps());
+                    }
                 }
                 self.flag("ecn", ecn);
             }
@@ -227,7 +233,7 @@ fn nack_name(code: NackCode) -> Option<&'static str> {
 mod tests {
     use super::*;
     use crate::spray::Entropy;
-    use weft_cc::{Span, Time};
+    use weft_cc::Time;
 
     fn line(event: Event) -> String {
         let mut out = String::new();
@@ -254,9 +260,14 @@ mod tests {
 
     #[test]
     fn values_that_are_unknown_have_no_field() {
-        let ack = |rtt| line(Event::AckReceived { pdc: PdcId(1), cack: Psn(2), rtt, ecn: false });
-        assert!(ack(Some(Span::from_ps(5))).contains(",\"rtt_ps\":5,"));
-        assert!(!ack(None).contains("rtt_ps"));
+        let ack = |rtt, [remote, local]: [u64; 2]| {
+            let [remote, local] = [remote, local].map(Span::from_ps);
+            line(Event::AckReceived { pdc: PdcId(1), cack: Psn(2), rtt, remote, local, ecn: false })
+        };
+        let whole = ack(Some(Span::from_ps(5)), [3, 7]);
+        assert!(whole.contains(",\"rtt_ps\":5,\"remote_ps\":3,\"local_ps\":7,\"ecn\""), "{whole}");
+        let bare = ack(None, [0, 0]);
+        assert!(["rtt_ps", "remote_ps", "local_ps"].iter().all(|name| !bare.contains(name)), "{bare}");
         let unknown = Event::NackReceived { pdc: PdcId(1), psn: Psn(2), code: NackCode(0x60) };
         assert!(line(unknown).ends_with("\"psn\":2,\"code\":96}\n"));
     }

@@ -79,6 +79,12 @@ pub enum Event {
         cack: Psn,
         /// The RTT of the packet that triggered it, if it is unambiguous.
         rtt: Option<Span>,
+        /// The part of `rtt` between the arrival of the packet at the other host and its acknowledgement, as that host
+        /// says; zero if it says nothing.
+        remote: Span,
+        /// The part of `rtt` between the arrival of the acknowledgement and its processing; zero if the port does not
+        /// measure it.
+        local: Span,
         /// Whether the acknowledged packet carried a congestion mark.
         ecn: bool,
     },

@@ -139,7 +139,8 @@ impl Initiator {
             context.rtt.on_spurious_loss();
         }
         let rtt = outcome.rtt;
-        core.events.emit(now, Event::AckReceived { pdc: id, cack: ack.cack_psn, rtt, ecn });
+        let (cack, remote, local) = (ack.cack_psn, remote_queueing, waited);
+        core.events.emit(now, Event::AckReceived { pdc: id, cack, rtt, remote, local, ecn });
         if !outcome.probe {
             let feedback = if ecn { PathFeedback::Ecn } else { PathFeedback::Good };
             context.path_feedback(now, packet.net.entropy, feedback);
