@@ -56,6 +56,11 @@ fn the_claims_that_deviate_in_the_quick_form_are_those_that_the_swift_suite_name
     only_named_claims_deviate("swift", 15);
 }
 
+#[test]
+fn the_claims_that_deviate_in_the_quick_form_are_those_that_the_mswift_suite_names() {
+    only_named_claims_deviate("mswift", 12);
+}
+
 fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).expect("UTF-8")
 }
@@ -179,6 +184,6 @@ fn what_makes_no_sense_is_refused_before_anything_runs() {
     assert_eq!(output.status.code(), Some(2));
     assert!(
         text(&output.stderr)
-            .contains("unknown suite 'smart'; expected smartt, swift, htsim, or a file FILE.toml")
+            .contains("unknown suite 'smart'; expected smartt, swift, mswift, htsim, or a file FILE.toml")
     );
 }

@@ -63,13 +63,21 @@ pub(super) fn draw(figure: &Figure, runs: &[&Finished]) -> Result<Vec<String>, F
             chosen(group, name).iter().filter_map(|run| run.columns.get(&figure.column).copied()).collect();
         stats::confidence(&values).map(|(value, half_interval)| Bar { value, half_interval })
     };
+    let mut series: Vec<_> = (series.iter())
+        .map(|name| (name.clone(), groups.iter().map(|group| bar(group, name)).collect()))
+        .collect();
+    if let Some(beside) = &figure.beside {
+        let value = |group: &String| {
+            let known = beside.values.iter().find(|(value, _)| named(value) == *group);
+            known.map(|(_, value)| Bar { value: *value, half_interval: None })
+        };
+        series.push((beside.name.clone(), groups.iter().map(value).collect()));
+    }
     let chart = BarChart {
         title: figure.title.clone(),
         x_label: figure.group.as_deref().map(named).unwrap_or_default(),
         y_label: figure.label.clone(),
-        series: (series.iter())
-            .map(|name| (name.clone(), groups.iter().map(|group| bar(group, name)).collect()))
-            .collect(),
+        series,
         groups,
         mark: (figure.column == "slowdown_max").then(|| (1.0, "ideal (the busiest link)".to_owned())),
     };

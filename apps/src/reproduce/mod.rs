@@ -26,15 +26,16 @@ use std::thread;
 use suite::{Figure, Suite};
 
 /// The suites of this program.
-const SUITES: [(&str, &str); 3] = [
+const SUITES: [(&str, &str); 4] = [
     ("smartt", include_str!("../../suites/smartt.toml")),
     ("swift", include_str!("../../suites/swift.toml")),
+    ("mswift", include_str!("../../suites/mswift.toml")),
     ("htsim", include_str!("../../suites/htsim.toml")),
 ];
 
 #[derive(Debug, Args)]
 pub(crate) struct ReproduceArgs {
-    /// The suite: smartt, swift, htsim, or a file FILE.toml in the form of one of them.
+    /// The suite: smartt, swift, mswift, htsim, or a file FILE.toml in the form of one of them.
     #[arg(value_name = "SUITE")]
     pub(crate) suite: String,
     /// Only the figures with these numbers, or the files of experiments with these names; may be repeated.
@@ -85,7 +86,7 @@ fn jobs_of(suite: &Suite, figure: &Figure, quick: bool, out: &Path) -> Result<Ve
         return experiments::jobs(figure, quick, out);
     }
     let points = suite::combinations(&figure.options(suite, quick)).into_iter();
-    points.map(|point| Job::new(&figure.id, point, &suite.matrix, out)).collect()
+    points.map(|point| Job::new(&figure.id, point, suite, out)).collect()
 }
 
 /// The suite `name` of this program, or the one in the file of that name.

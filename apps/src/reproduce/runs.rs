@@ -1,7 +1,8 @@
 //! The runs of a suite: made by processes of their own, and kept under a hash of their options.
 
 use super::experiments::end_column;
-use super::pattern::Across;
+use super::pattern::Pattern;
+use super::suite::{Suite, plain};
 use crate::interrupt::Interrupt;
 use crate::options::RunArgs;
 use crate::resolve::{Plan, resolve};
@@ -21,6 +22,9 @@ use std::time::Duration;
 /// How often to look whether a signal has arrived.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
+/// The option that stands for several others: a name of [`Suite::case`].
+const CASE: &str = "case";
+
 /// A run to be made.
 #[derive(Clone, Debug)]
 pub(super) struct Job {
@@ -37,22 +41,28 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// The run of `figure` with the options `point`, which is refused here if it makes no sense. Matrices that the suite
+    /// The run of `figure` with the options `point`, which is refused here if it makes no sense. Matrices that the `suite`
     /// describes are written to `out`.
     pub(super) fn new(
         figure: &str,
         point: BTreeMap<String, String>,
-        matrices: &BTreeMap<String, String>,
+        suite: &Suite,
         out: &Path,
     ) -> Result<Job, Failure> {
         let refused = |what: String| Failure::Usage(format!("figure {figure}: {what}"));
+        let mut options = point.clone();
+        if let Some(name) = options.remove(CASE) {
+            let case = suite.case.get(&name);
+            let case = case.ok_or_else(|| refused(format!("there is no [case.{name}]")))?;
+            options.extend(case.iter().map(|(option, value)| (option.clone(), plain(value))));
+        }
         let mut arguments = Vec::new();
-        for (option, value) in &point {
-            let value = match (option.as_str(), Across::parse(value), matrices.get(value)) {
-                ("matrix", Some(across), _) => {
+        for (option, value) in &options {
+            let value = match (option.as_str(), Pattern::parse(value), suite.matrix.get(value)) {
+                ("matrix", Some(pattern), _) => {
                     let seed = point.get("seed").and_then(|seed| seed.parse().ok()).unwrap_or(1);
                     let name = format!("{}-{seed}", value.replace([':', ','], "-"));
-                    write_matrix(&name, &across.map_err(refused)?.matrix(seed), out)?
+                    write_matrix(&name, &pattern.map_err(refused)?.matrix(seed), out)?
                 }
                 ("matrix", None, Some(text)) => write_matrix(value, text, out)?,
                 _ => value.clone(),

@@ -27,6 +27,9 @@ pub(super) struct Suite {
     /// Connection matrices by the names that `matrix` calls them by.
     #[serde(default)]
     pub(super) matrix: BTreeMap<String, String>,
+    /// Options that go together, by the names that `case` calls them by.
+    #[serde(default)]
+    pub(super) case: BTreeMap<String, Options>,
     #[serde(default)]
     pub(super) figure: Vec<Figure>,
     #[serde(default)]
@@ -69,6 +72,9 @@ pub(super) struct Figure {
     /// Whether it is left out with `--quick`.
     #[serde(default)]
     pub(super) slow: bool,
+    /// Numbers of the source, or of a model, that stand beside the bars.
+    #[serde(default)]
+    pub(super) beside: Option<Beside>,
     /// Names for options and their values in figures.
     #[serde(default)]
     pub(super) names: BTreeMap<String, String>,
@@ -77,6 +83,16 @@ pub(super) struct Figure {
     /// Experiments that take the place of runs with options.
     #[serde(skip)]
     pub(super) experiments: Vec<Experiment>,
+}
+
+/// Numbers that are drawn as bars of their own.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Beside {
+    /// What they are.
+    pub(super) name: String,
+    /// One for each value of `group`.
+    pub(super) values: BTreeMap<String, f64>,
 }
 
 fn default_column() -> String {
@@ -208,6 +224,13 @@ impl Suite {
         }
         let suite: Suite = read(name, text)?;
         check_values(&suite.run).map_err(|what| Failure::Usage(format!("{name}: [run]: {what}")))?;
+        for (case, options) in &suite.case {
+            let list = options.iter().find(|(_, value)| !is_plain(value));
+            if let Some((option, _)) = list {
+                let what = format!("[case.{case}]: '{option}' is varied; expected text or a number");
+                return Err(Failure::Usage(format!("{name}: {what}")));
+            }
+        }
         for figure in &suite.figure {
             figure.check().map_err(|what| Failure::Usage(format!("{name}: figure {}: {what}", figure.id)))?;
         }

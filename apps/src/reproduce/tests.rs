@@ -1,7 +1,7 @@
 //! Tests of the parts of `weft reproduce`.
 
 use super::judge::{Judgement, Verdict, judge};
-use super::pattern::Across;
+use super::pattern::Pattern;
 use super::runs::Finished;
 use super::suite::{Suite, combinations};
 use std::collections::{BTreeMap, BTreeSet};
@@ -210,7 +210,7 @@ fn what_is_known_to_deviate_or_is_not_judged_does_not_fail() {
 
 #[test]
 fn flows_across_the_cores_are_a_permutation_between_halves() {
-    let across = Across::parse("across:16,2MiB,4MiB").unwrap().unwrap();
+    let across = Pattern::parse("across:16,2MiB,4MiB").unwrap().unwrap();
     let text = across.matrix(3);
     let (mut sources, mut targets) = (BTreeSet::new(), BTreeSet::new());
     for line in text.lines().skip(2) {
@@ -225,8 +225,53 @@ fn flows_across_the_cores_are_a_permutation_between_halves() {
     assert_eq!((sources.len(), targets.len()), (16, 16));
     assert_eq!(across.matrix(3), text);
     assert_ne!(across.matrix(4), text);
-    assert!(Across::parse("perm.cm").is_none());
+    assert!(Pattern::parse("perm.cm").is_none());
     for wrong in ["across:", "across:15,1MiB", "across:16", "across:16,x", "across:16,1,2,3"] {
-        assert!(Across::parse(wrong).unwrap().unwrap_err().contains("expected across:HOSTS,SIZE"), "{wrong}");
+        assert!(
+            Pattern::parse(wrong).unwrap().unwrap_err().contains("expected across:HOSTS,SIZE"),
+            "{wrong}"
+        );
     }
+}
+
+#[test]
+fn elephants_take_the_places_of_flows_of_a_permutation() {
+    let pattern = Pattern::parse("elephants:50,20MB,6,50G,5ms").unwrap().unwrap();
+    let text = pattern.matrix(3);
+    let (mut targets, mut elephants) = (BTreeSet::new(), 0);
+    for (line, host) in text.lines().skip(2).zip(0_u32..) {
+        let (source, rest) = line.split_once("->").unwrap();
+        let target: u32 = rest.split(' ').next().unwrap().parse().unwrap();
+        assert!(source == host.to_string() && target != host && target < 50, "{line}");
+        targets.insert(target);
+        let elephant = line.ends_with(" start 0 size 31250000 rate 50000000000");
+        assert!(elephant || line.ends_with(" start 0 size 20000000"), "{line}");
+        elephants += u32::from(elephant);
+    }
+    assert_eq!((targets.len(), elephants), (50, 6));
+    assert_eq!(pattern.matrix(3), text);
+    assert_ne!(pattern.matrix(4), text);
+    for wrong in ["elephants:1,20MB,0,50G,5ms", "elephants:50,20MB,51,50G,5ms", "elephants:50,20MB,6,50G"] {
+        assert!(Pattern::parse(wrong).unwrap().unwrap_err().contains("expected elephants:HOSTS"), "{wrong}");
+    }
+}
+
+#[test]
+fn a_case_stands_for_several_options() {
+    let text = SMALL
+        .replace("[run]\nhosts = 8\n", "[case.small]\nhosts = 8\nlb = 'reps'\n")
+        .replace("[figure.run]\n", "[figure.run]\ncase = ['small']\n");
+    let out = tempfile::tempdir().unwrap();
+    std::fs::create_dir(out.path().join("runs")).unwrap();
+    let jobs = |text: &str| {
+        let suite = Suite::parse("s.toml", text)?;
+        super::jobs_of(&suite, &suite.figure[0], true, out.path())
+    };
+    let arguments = format!("{:?}", jobs(&text).unwrap());
+    assert!(arguments.contains("\"--hosts=8\"") && arguments.contains("\"--lb=reps\""), "{arguments}");
+    assert!(!arguments.contains("--case"), "{arguments}");
+    let refused = |text: String| jobs(&text).unwrap_err().to_string();
+    assert_eq!(refused(text.replace("['small']", "['smal']")), "figure 1: there is no [case.smal]");
+    let message = refused(text.replace("lb = 'reps'", "lb = ['reps']"));
+    assert_eq!(message, "s.toml: [case.small]: 'lb' is varied; expected text or a number");
 }
