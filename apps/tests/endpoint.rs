@@ -177,3 +177,31 @@ fn a_server_that_is_killed_ends_a_wait_a_poll_and_a_sleep_on_the_descriptor() {
         });
     }
 }
+
+/// Applications of one server reach each other at its address, which the server tells them.
+#[test]
+fn applications_of_one_server_exchange_messages() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = dir.path().join("socket");
+    let _server = Server::start(&socket, "127.85.9.1");
+    let open = || Endpoint::builder(format!("serve:{}", socket.display())).build().unwrap();
+    let (mut alice, mut bob) = (open(), open());
+    assert_eq!(alice.ip(), Some([127, 85, 9, 1].into()));
+    let content: Vec<u8> = (0..3_000_000u32).map(|at| (at % 251) as u8).collect();
+    bob.receive(vec![0; content.len()]).unwrap();
+    let peer = alice.peer(alice.ip().unwrap()).unwrap();
+    let there = ConnectOptions::default().process(bob.process());
+    let connection = alice.connect_with(peer, there).unwrap();
+    alice.send(connection, content.clone()).unwrap();
+    let begin = Instant::now();
+    loop {
+        assert!(begin.elapsed() < LIMIT, "nothing arrives");
+        alice.poll().unwrap();
+        if let Some(Completion::Received { source, len, buffer, result, .. }) = bob.poll().unwrap() {
+            result.unwrap();
+            assert_eq!(source.map(|source| source.process), Some(alice.process()));
+            assert!(buffer.to_bytes(len) == content, "the bytes");
+            return;
+        }
+    }
+}

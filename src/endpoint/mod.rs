@@ -13,6 +13,7 @@ mod setup;
 mod thread;
 mod zone;
 
+use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -108,7 +109,7 @@ macro_rules! each {
 
 impl Endpoint {
     /// A builder of an endpoint at the port, or with the server, that `spec` names: `udp` (at an address of this host),
-    /// `udp:ADDRESS[,port=N][,entropies=N][,shared=on|off][,gso=on|off][,gro=on|off]`, `memif:SOCKET,role=server|client[,…]`,
+    /// `udp:ADDRESS[,port=N][,entropies=N][,shared=on|off][,called=ADDRESS][,gso=on|off][,gro=on|off]`, `memif:SOCKET,role=server|client[,…]`,
     /// `dpdk:DEVICE[,ARGUMENTS]`, or `serve:SOCKET`. The IP address of a `memif:` or `dpdk:` port may stand in its name, as
     /// `,ip=ADDRESS`.
     pub fn builder(spec: impl Into<String>) -> Builder {
@@ -132,6 +133,14 @@ impl Endpoint {
         match &self.backend {
             Backend::Direct(direct) => direct.process(),
             Backend::Remote(remote) => remote.process(),
+        }
+    }
+
+    /// The IP address under which peers reach this endpoint. `None` only for a server that has not said.
+    pub fn ip(&self) -> Option<IpAddr> {
+        match &self.backend {
+            Backend::Direct(direct) => Some(direct.worker.book().called()),
+            Backend::Remote(remote) => remote.ip(),
         }
     }
 

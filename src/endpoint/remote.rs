@@ -1,6 +1,7 @@
 //! The worker in another thread or process, reached through a session.
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -150,6 +151,10 @@ impl Remote {
 
     pub(super) fn process(&self) -> u16 {
         self.client.process()
+    }
+
+    pub(super) fn ip(&self) -> Option<IpAddr> {
+        self.client.host()
     }
 
     /// Asks the worker for a peer and waits for the answer. Completions that come meanwhile are kept.

@@ -206,6 +206,9 @@ impl Setup {
         let (host, link) = (info.host, info.link_config());
         let at = Attachment { port, host, link, prefixes: self.prefixes.clone() };
         let mut worker = at.worker(&self.config, own, known, strangers, Clock::new(), Rng::new(seed, 0))?;
+        if let Some(called) = info.called {
+            worker.book_mut().set_called(called)?;
+        }
         for (addr, ip) in to_be_asked {
             worker.meet(addr, ip, None)?;
         }

@@ -76,6 +76,7 @@ pub(super) fn open(spec: &PortSpec, device: &str, options: &PortOptions) -> Resu
         host: HostAddr { mac, ip },
         paths: ALL_PATHS,
         link,
+        called: None,
         checksum: options.checksum,
         crc: options.crc,
         vlan: options.vlan,

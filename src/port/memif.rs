@@ -98,6 +98,7 @@ impl MemifSpec {
             host: HostAddr { mac, ip },
             paths: ALL_PATHS,
             link: None,
+            called: None,
             checksum: options.checksum,
             crc: options.crc,
             vlan: options.vlan,

@@ -206,6 +206,8 @@ pub struct PortInfo {
     pub paths: u16,
     /// The rate of its link, where the system or the device tells.
     pub link: Option<Rate>,
+    /// The IP address that peers know it by, if it is another one.
+    pub(crate) called: Option<IpAddr>,
     /// The packets that leave with a UDP checksum.
     checksum: Checksum,
     /// Whether packets end with a CRC-32C.
@@ -240,6 +242,7 @@ impl OpenPort {
             host,
             paths: ALL_PATHS,
             link: None,
+            called: None,
             checksum: Checksum::default(),
             crc: false,
             vlan: None,

@@ -29,7 +29,7 @@ impl SpecError {
 /// The name of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PortSpec {
-    /// `udp:ADDRESS[,port=N][,entropies=N][,shared=on|off][,gso=on|off][,gro=on|off]`: kernel UDP.
+    /// `udp:ADDRESS[,port=N][,entropies=N][,shared=on|off][,called=ADDRESS][,gso=on|off][,gro=on|off]`: kernel UDP.
     Udp(UdpSpec),
     /// `memif:SOCKET,role=server|client[,id=N][,secret=TEXT][,bsize=BYTES][,rsize=N]`: memory shared with
     /// another process.

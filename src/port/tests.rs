@@ -20,13 +20,14 @@ fn specs_are_read_and_printed() {
         port: None,
         entropies: None,
         shared: false,
+        called: None,
         gso: true,
         gro: true,
     };
     assert_eq!(spec("udp:192.0.2.1"), PortSpec::Udp(plain.clone()));
     let all = UdpSpec { port: Some(5000), entropies: Some(16), gso: false, gro: false, ..plain };
-    let all = UdpSpec { shared: true, ..all };
-    let text = "udp:192.0.2.1,port=5000,entropies=16,shared=on,gso=off,gro=off";
+    let all = UdpSpec { shared: true, called: Some([198, 51, 100, 7].into()), ..all };
+    let text = "udp:192.0.2.1,port=5000,entropies=16,shared=on,called=198.51.100.7,gso=off,gro=off";
     assert_eq!(spec(text), PortSpec::Udp(all));
     assert_eq!(spec(text).to_string(), text);
     assert_eq!(spec("udp:[fd00::1],entropies=4").to_string(), "udp:fd00::1,entropies=4");
@@ -53,7 +54,7 @@ fn refusals_name_the_part_and_the_expected_value() {
     assert_eq!(refusal("udp:1.2.3.4,port=0"), "expected 1 to 65535 instead of \"port=0\"");
     assert_eq!(
         refusal("udp:1.2.3.4,paths=4"),
-        "expected port=N, entropies=N, shared=on|off, gso=on|off or gro=on|off instead of \"paths=4\""
+        "expected port=N, entropies=N, shared=on|off, called=ADDRESS, gso=on|off or gro=on|off instead of \"paths=4\""
     );
     for wrong in ["dpdk:", "dpdk:,role=server", "dpdk:net ring"] {
         assert!(refusal(wrong).contains("is no device"), "{wrong}");

@@ -1,4 +1,4 @@
-//! Ports over kernel UDP: `udp:ADDRESS[,port=N][,entropies=N][,shared=on|off][,gso=on|off][,gro=on|off]`.
+//! Ports over kernel UDP: `udp:ADDRESS[,port=N][,entropies=N][,shared=on|off][,called=ADDRESS][,gso=on|off][,gro=on|off]`.
 
 use core::fmt;
 use core::str::FromStr;
@@ -24,6 +24,8 @@ pub struct UdpSpec {
     /// Whether several processes have endpoints at this address, and at those of peers, so that peers are named
     /// `IP:PORT`: [`UdpConfig::shared_address`].
     pub shared: bool,
+    /// The IP address that peers know this end by, if something on the way translates addresses.
+    pub called: Option<IpAddr>,
     /// Whether to hand the kernel several datagrams at a time.
     pub gso: bool,
     /// Whether to take several datagrams from the kernel at a time.
@@ -38,7 +40,8 @@ impl UdpSpec {
         let address = bare.parse().map_err(|_| {
             SpecError::expected(format!("udp:ADDRESS with an IP address of this host instead of {address:?}"))
         })?;
-        let mut spec = UdpSpec { address, port: None, entropies: None, shared: false, gso: true, gro: true };
+        let (port, entropies, shared, called) = (None, None, false, None);
+        let mut spec = UdpSpec { address, port, entropies, shared, called, gso: true, gro: true };
         for part in parts {
             spec.set(part)?;
         }
@@ -51,11 +54,15 @@ impl UdpSpec {
             "port" => self.port = Some(number(part, value, 1..=u16::MAX)?),
             "entropies" => self.entropies = Some(number(part, value, 1..=MAX_SOURCES)?),
             "shared" => self.shared = switch(part, value)?,
+            "called" => {
+                let expected = || SpecError::expected(format!("an IP address instead of {part:?}"));
+                self.called = Some(value.parse().map_err(|_| expected())?);
+            }
             "gso" => self.gso = switch(part, value)?,
             "gro" => self.gro = switch(part, value)?,
             _ => {
                 return Err(SpecError::expected(format!(
-                    "port=N, entropies=N, shared=on|off, gso=on|off or gro=on|off instead of {part:?}"
+                    "port=N, entropies=N, shared=on|off, called=ADDRESS, gso=on|off or gro=on|off instead of {part:?}"
                 )));
             }
         }
@@ -101,6 +108,7 @@ impl UdpSpec {
             host: HostAddr { mac: mac_of(port.ip()), ip: port.ip() },
             paths: port.entropies(),
             link: interface.as_deref().and_then(interface_rate),
+            called: self.called,
             checksum: options.checksum,
             crc: options.crc,
             vlan: None,
@@ -119,6 +127,9 @@ impl fmt::Display for UdpSpec {
         }
         if self.shared {
             f.write_str(",shared=on")?;
+        }
+        if let Some(called) = self.called {
+            write!(f, ",called={called}")?;
         }
         for (key, on) in [("gso", self.gso), ("gro", self.gro)] {
             if !on {

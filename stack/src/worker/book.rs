@@ -67,6 +67,8 @@ pub enum Strangers {
 pub struct AddressBook {
     own: Addr,
     own_host: HostAddr,
+    /// The IP address that peers know the endpoint by, if it is another one.
+    called: Option<IpAddr>,
     /// The addresses of peers, by [`Addr`]; never longer than `capacity`.
     hosts: Vec<Option<HostAddr>>,
     /// The routes to `hosts`, by the same index, computed in advance for packets.
@@ -141,6 +143,7 @@ impl AddressBook {
         let mut book = AddressBook {
             own,
             own_host: host,
+            called: None,
             hosts: Vec::new(),
             routes: Vec::new(),
             asked: BTreeMap::new(),
@@ -171,6 +174,26 @@ impl AddressBook {
     /// The addresses of that endpoint.
     pub fn own_host(&self) -> HostAddr {
         self.own_host
+    }
+
+    /// Peers know the endpoint by another IP address than the one in its frames, as something on the way translates
+    /// addresses. It stands for the endpoint here too.
+    ///
+    /// # Errors
+    /// Another endpoint has that address.
+    pub fn set_called(&mut self, ip: IpAddr) -> Result<(), BookError> {
+        match *self.by_ip.entry(ip).or_insert(self.own) {
+            holder if holder == self.own => {
+                self.called = Some(ip);
+                Ok(())
+            }
+            holder => Err(BookError::IpTaken { ip, addr: holder }),
+        }
+    }
+
+    /// The IP address that peers know the endpoint by.
+    pub fn called(&self) -> IpAddr {
+        self.called.unwrap_or(self.own_host.ip)
     }
 
     /// Enters `host` under `addr`, permanently: a peer whose Ethernet address was asked for is not asked any more.

@@ -74,7 +74,8 @@
 //! # Addresses
 //!
 //! The [`AddressBook`] holds the addresses of peers. A peer of which only the IP address is known is entered with
-//! [`Worker::meet`], which resolves its Ethernet address by ARP or neighbour discovery ([`neighbours`]).
+//! [`Worker::meet`], which resolves its Ethernet address by ARP or neighbour discovery ([`neighbours`]). Packets to the
+//! endpoint itself never reach the port.
 //!
 //! # Many workers
 //!
@@ -91,6 +92,7 @@ mod codec;
 #[cfg(test)]
 mod copies;
 mod ip_prefix;
+mod loopback;
 pub mod neighbours;
 mod predict;
 pub mod ring;
@@ -116,6 +118,7 @@ pub use wait::Waker;
 use weft_cc::Time;
 
 use self::backoff::Backoff;
+use self::loopback::Loopback;
 use self::neighbours::Neighbours;
 use self::predict::Predictions;
 use crate::fep::Fep;
@@ -143,6 +146,8 @@ pub struct Worker<P> {
     whole: FramePool,
     /// Frames to be sent. Frames that the port has no room for stay here for the next turn.
     tx: TxBurst,
+    /// Packets to the endpoint itself.
+    loopback: Loopback,
     /// The headers of the packet that is being written.
     scratch: Packet,
     /// The headers of the packet that is being read.
@@ -255,6 +260,7 @@ impl<P: Port> Worker<P> {
             rx: RxBurst::with_tails(),
             whole,
             tx,
+            loopback: Loopback::default(),
             scratch: Packet::BLANK,
             arrived: Packet::BLANK,
             expected: Predictions::new(),

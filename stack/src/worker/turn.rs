@@ -16,9 +16,9 @@ const STANDSTILL: Span = Span::from_ms(1_000);
 /// The result of one turn of the loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TurnResult {
-    /// Number of frames that arrived.
+    /// Number of frames that arrived, and of packets from the endpoint itself.
     pub received: usize,
-    /// Number of frames that the port took.
+    /// Number of frames that the port took, and of packets to the endpoint itself.
     pub sent: usize,
     /// Whether a timer was due.
     pub timers: bool,
@@ -53,7 +53,10 @@ impl<P: Port> Worker<P> {
     /// One turn of the loop at `now`, which must not lie before that of an earlier turn.
     pub fn poll_at(&mut self, now: Time) -> TurnResult {
         self.counters.polls += 1;
-        let received = self.receive(now);
+        let mut received = self.receive(now);
+        if self.loopback.len() > 0 {
+            received += self.loopback.deliver(&mut self.fep, now);
+        }
         let timers = self.fep.poll_timeout().is_some_and(|at| now.is_at_or_after(at));
         if timers {
             self.fep.on_timeout(now);
@@ -62,7 +65,7 @@ impl<P: Port> Worker<P> {
         if asked {
             self.neighbours.ask(now, &mut self.tx);
         }
-        let sent = self.transmit(now);
+        let sent = self.transmit(now) + self.loopback.len();
         if self.fep.take_abandoned() {
             self.recall();
         }
@@ -213,6 +216,14 @@ impl<P: Port> Worker<P> {
                 return false;
             };
             let Some(payload) = self.fep.poll_transmit_into(now, &mut self.scratch) else { return false };
+            if self.scratch.net.dst == self.book.own() {
+                drop(frame);
+                self.loopback.push(&self.scratch, self.fep.payload(payload));
+                if self.loopback.is_full() {
+                    return false;
+                }
+                continue;
+            }
             let written = if self.attaches && payload.len() >= WORTH_ATTACHING {
                 write_by_reference(&self.fep, &self.codec, &self.book, &self.scratch, payload, &mut frame)
             } else {

@@ -33,6 +33,7 @@ const POLLS_TO_CHECK: u32 = 4096;
 /// descriptor became readable, and else within 4,096 polls that find nothing.
 #[derive(Debug)]
 pub struct Client {
+    host: Option<IpAddr>,
     commands: Producer<8>,
     reports: Consumer<8>,
     memory: Region,
@@ -104,6 +105,7 @@ impl Client {
         config: &SessionConfig,
         region: &Region,
         link: Link,
+        host: Option<IpAddr>,
         addr: Addr,
         process: u16,
     ) -> Result<Client, OpenError> {
@@ -113,6 +115,7 @@ impl Client {
             reports: Consumer::at(region, layout.reports, config.reports)?,
             memory: region.carve(layout.memory, config.memory as usize)?,
             link,
+            host,
             addr,
             process,
             operations: Handles::new(config.operations, Resource::Operations),
@@ -120,6 +123,11 @@ impl Client {
             idle_polls: 0,
             armed: false,
         })
+    }
+
+    /// The IP address that peers know the endpoint by, if it has one.
+    pub fn host(&self) -> Option<IpAddr> {
+        self.host
     }
 
     /// The endpoint's address.

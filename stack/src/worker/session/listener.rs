@@ -8,13 +8,13 @@
 //! | bytes | request | reply |
 //! |---|---|---|
 //! | 0–7 | `weft-ses` | `weft-ses` |
-//! | 8–11 | version: 5 | version |
+//! | 8–11 | version: 6 | version |
 //! | 12–15 | process; 0 if any | 0 joined, 1 refused |
 //! | 16–19 | commands | the endpoint's address |
 //! | 20–23 | reports | process |
 //! | 24–27 | operations | length of a text |
 //! | 28–31 | connections | 0 |
-//! | 32–35 | bytes of memory | why it is refused, from byte 32 on |
+//! | 32–35 | bytes of memory | the text, from byte 32 on: the endpoint's IP address, or why it is refused |
 //! | 36–39 | peers | |
 //! | 40–43 | 1 for any process, 0 for the one that is named | |
 //!
@@ -228,7 +228,8 @@ impl SessionListener {
         let (id, file) = opened.ok()?;
         let process = sessions.process(id).unwrap_or(0);
         // An application that cannot be told is dead: its end of the socket is closed.
-        let _ = reply(&answer, 0, fep.addr().0, process, "", Some(&file));
+        let host = sessions.host().map(|ip| ip.to_string()).unwrap_or_default();
+        let _ = reply(&answer, 0, fep.addr().0, process, &host, Some(&file));
         Some(id)
     }
 
@@ -432,16 +433,20 @@ impl Client {
         if word(8) != VERSION {
             return Err(JoinError::Version(path.to_owned(), word(8)));
         }
+        let len = (word(24) as usize).min(REPLY - TEXT);
+        let text = String::from_utf8_lossy(&reply[TEXT..TEXT + len]);
         if word(12) != 0 {
-            let len = (word(24) as usize).min(REPLY - TEXT);
-            let why = String::from_utf8_lossy(&reply[TEXT..TEXT + len]).into_owned();
-            return Err(JoinError::Refused(path.to_owned(), why));
+            return Err(JoinError::Refused(path.to_owned(), text.into_owned()));
         }
+        let host = match &*text {
+            "" => None,
+            text => Some(text.parse().map_err(|_| protocol("its IP address is none"))?),
+        };
         let file = file.ok_or_else(|| protocol("no memory came with it"))?;
         let region = Region::map(&file, layout.total).map_err(failed)?;
         let process =
             u16::try_from(word(20)).map_err(|_| protocol("the process that it names does not exist"))?;
-        Ok(Client::new(config, &region, Link::of(stream), Addr(word(16)), process)?)
+        Ok(Client::new(config, &region, Link::of(stream), host, Addr(word(16)), process)?)
     }
 }
 

@@ -129,7 +129,8 @@ impl Bad {
         let (own, other) = Link::pair().expect("sockets");
         let (sessions, fep) = (&mut world.sessions[side], &mut world.feps[side]);
         let id = sessions.admit(fep, &LITTLE, Some(BAD[side]), &region, own).expect("room");
-        let client = Client::new(&LITTLE, &region, other, Addr(side as u32), BAD[side]).expect("it fits");
+        let client =
+            Client::new(&LITTLE, &region, other, None, Addr(side as u32), BAD[side]).expect("it fits");
         Bad { side, id, client, region }
     }
 

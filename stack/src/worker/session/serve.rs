@@ -56,7 +56,7 @@ impl<P: Port> SessionServer<P> {
         // It may be closed already.
         let _ = worker.fep_mut().close_process(0);
         SessionServer {
-            sessions: Sessions::with_waker(capacity, waker.clone()),
+            sessions: Sessions::with_waker(capacity, waker.clone()).with_host(worker.book().called()),
             listener: None,
             place: None,
             waker,

@@ -1,5 +1,6 @@
 //! The worker's side of all sessions: applications come and go, and the endpoint's completions are reported to them.
 
+use core::net::IpAddr;
 use std::collections::VecDeque;
 
 use weft_cc::Time;
@@ -44,6 +45,8 @@ pub struct Sessions {
     connections: Connections,
     serial: u64,
     last_process: u16,
+    /// The IP address that peers know the endpoint by, for applications to hand on.
+    host: Option<IpAddr>,
     /// Wakes the owner, where applications of this process may find it asleep.
     waker: Option<Waker>,
     /// A receive for many messages of an application that does not read its reports: it must not go on.
@@ -60,6 +63,7 @@ impl Sessions {
             connections: Connections::new(capacity),
             serial: 0,
             last_process: 0,
+            host: None,
             waker: None,
             unread: None,
             ended: VecDeque::new(),
@@ -69,6 +73,16 @@ impl Sessions {
     /// As [`Sessions::new`], for an owner that sleeps until `waker` is used: the clients of [`Sessions::open`] use it.
     pub fn with_waker(capacity: usize, waker: Waker) -> Sessions {
         Sessions { waker: Some(waker), ..Sessions::new(capacity) }
+    }
+
+    /// The same, which tell applications that peers know the endpoint by the IP address `host`.
+    #[must_use]
+    pub fn with_host(self, host: IpAddr) -> Sessions {
+        Sessions { host: Some(host), ..self }
+    }
+
+    pub(super) fn host(&self) -> Option<IpAddr> {
+        self.host
     }
 
     /// Opens a session for an application in this process, which may hand the client to another thread. Peers know it
@@ -88,7 +102,7 @@ impl Sessions {
         let (own, other) = Link::pair()?;
         let other = other.waking(self.waker.clone());
         let id = self.admit(fep, config, process, &region, own)?;
-        Client::new(config, &region, other, fep.addr(), self.process(id).unwrap_or(0))
+        Client::new(config, &region, other, self.host, fep.addr(), self.process(id).unwrap_or(0))
     }
 
     /// Opens a session whose rings and memory lie in `region`, and whose application is at the other end of `link`.

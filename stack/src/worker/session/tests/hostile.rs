@@ -145,7 +145,7 @@ fn open_with_region(world: &mut World) -> (Client, Region) {
     let (own, other) = Link::pair().unwrap();
     let id = world.sessions[0].admit(&mut world.feps[0], &SMALL, None, &region, own).unwrap();
     let process = world.sessions[0].process(id).unwrap();
-    (Client::new(&SMALL, &region, other, Addr(0), process).unwrap(), region)
+    (Client::new(&SMALL, &region, other, None, Addr(0), process).unwrap(), region)
 }
 
 #[test]

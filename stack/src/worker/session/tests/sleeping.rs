@@ -128,7 +128,7 @@ fn killed_processes_are_noticed_by_their_sockets() {
     let (own, other) = Link::pair().unwrap();
     world.sessions[0].admit(&mut world.feps[0], &SMALL, None, &region, own).unwrap();
     // It lives to the end, so that no flag is set.
-    let mut deaf = Client::new(&SMALL, &region, other, Addr(0), 1).unwrap();
+    let mut deaf = Client::new(&SMALL, &region, other, None, Addr(0), 1).unwrap();
     world.step(1);
     world.sessions[0].check(&mut world.feps[0], world.now);
     assert_eq!(world.sessions[0].len(), 1, "alive");
@@ -141,7 +141,7 @@ fn killed_processes_are_noticed_by_their_sockets() {
     // And the other way: the worker.
     let (own, other) = Link::pair().unwrap();
     let region = Region::allocate(SMALL.layout().unwrap().total).unwrap();
-    let mut client = Client::new(&SMALL, &region, other, Addr(0), 1).unwrap();
+    let mut client = Client::new(&SMALL, &region, other, None, Addr(0), 1).unwrap();
     for _ in 0..10_000 {
         assert_eq!(client.poll(), Ok(None));
     }
