@@ -74,7 +74,7 @@ fn a_trace_tells_the_delay_of_hosts_from_that_of_the_fabric() {
     for line in text.lines().filter(|line| line.contains("\"ack_received\"") && line.contains("rtt_ps")) {
         let event: Value = serde_json::from_str(line).expect("JSON");
         let part = |name: &str| event[name].as_u64().unwrap_or(0);
-        // What the other host says is rounded.
+        // The peer reports its delay in rounded units.
         let rounding = 1_000_000;
         assert!(part("remote_ps") + part("local_ps") <= part("rtt_ps") + rounding, "{line}");
         remote += u32::from(part("remote_ps") > 0);

@@ -32,7 +32,7 @@ pub(crate) static TABLE: sys::fi_ops_atomic = sys::fi_ops_atomic {
 const MOST: usize = 1024;
 const ROOM: u32 = 1100;
 
-/// What a family of calls does with memory.
+/// A family of atomic calls, by what the initiator gets back and supplies.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Family {
     Plain,

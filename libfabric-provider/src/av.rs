@@ -159,7 +159,7 @@ impl Results {
         Ok(Results { numbers, errors, events, inserted: 0 })
     }
 
-    /// What the call answers: how many addresses were inserted, or 0 if an event tells.
+    /// The return value of the call: the number of inserted addresses, or 0 if an event reports it.
     fn finish(self) -> Result<c_int, FiError> {
         let Some((events, fid, context)) = self.events else { return Ok(self.inserted) };
         events.push_inserted(fid, context, self.inserted as u64)?;

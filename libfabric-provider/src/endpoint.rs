@@ -280,10 +280,9 @@ fn bind_queue(object: &EndpointObject, cq: &CqObject, flags: u64) -> Result<(), 
 }
 
 /// Binds a counter to messages that are sent, received or both, to reads, to writes, and to atomic operations as they are
-/// either. To what peers do with registered memory it may be bound as well, and counts nothing of it.
+/// either. Counters of what peers do with registered memory need FI_RMA_EVENT, which is not there: they are refused.
 fn bind_counter(object: &EndpointObject, cntr: &CntrObject, flags: u64) -> Result<(), FiError> {
-    let remote = sys::FI_READ | sys::FI_WRITE | sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE;
-    if flags == 0 || flags & !(sys::FI_SEND | sys::FI_RECV | remote) != 0 {
+    if flags == 0 || flags & !(sys::FI_SEND | sys::FI_RECV | sys::FI_READ | sys::FI_WRITE) != 0 {
         return Err(FiError::BAD_FLAGS);
     }
     let (sends, receives) = (flags & sys::FI_SEND != 0, flags & sys::FI_RECV != 0);

@@ -42,7 +42,7 @@ enum Event {
     Failure(Failure),
 }
 
-/// What did not work of an asynchronous operation.
+/// The failure of an asynchronous operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     /// The address of the object's descriptor.

@@ -23,9 +23,9 @@ const DIRECTIONS: u64 = sys::FI_SEND | sys::FI_RECV;
 /// What is offered only to those who ask for it, since it costs something: receives that name their sender, and entries
 /// that do.
 const ON_DEMAND: u64 = sys::FI_DIRECTED_RECV | sys::FI_SOURCE;
-/// What every endpoint does.
+/// Capabilities of every endpoint.
 const ALWAYS: u64 = sys::FI_LOCAL_COMM | sys::FI_REMOTE_COMM;
-/// What every endpoint that receives messages does.
+/// Capabilities of every endpoint that receives messages.
 const RECEIVING: u64 = sys::FI_MULTI_RECV;
 const CAPS: u64 = PRIMARY | DIRECTIONS | REMOTE_DIRECTIONS | ON_DEMAND | RECEIVING | ALWAYS;
 

@@ -411,7 +411,7 @@ fn counters_count_what_has_ended_and_wake_those_who_wait() {
     let bind = sys::FI_SEND | sys::FI_RECV | sys::FI_SELECTIVE_COMPLETION;
     let how = How { bind, counters: Some(sys::FI_WAIT_FD), ..How::default() };
     let (a, b, to_b, _) = pair(how);
-    let ([sent, _], [_, received]) = (&a.counters[..], &b.counters[..]) else { panic!("two each") };
+    let ([sent, ..], [_, received, ..]) = (&a.counters[..], &b.counters[..]) else { panic!("four each") };
     assert_eq!((sent.read(), received.read()), ((0, 0), (0, 0)));
     assert_eq!(sent.wait(1, 0), -sys::FI_ETIMEDOUT);
     let mut rooms = [[0; 8]; 10];

@@ -26,7 +26,8 @@ fn pair(mode: c_int) -> Pair {
         |hints| unsafe { (*hints.domain_attr).mr_mode = sys::FI_MR_BASIC as c_int };
     let change = if mode == 0 { scalable } else { basic };
     let caps = sys::FI_MSG | sys::FI_RMA | sys::FI_ATOMIC;
-    let open = || Side::open(&Wish { caps, change, ..Wish::default() }, How::default());
+    let how = || How { counters: Some(sys::FI_WAIT_FD), ..How::default() };
+    let open = || Side::open(&Wish { caps, change, ..Wish::default() }, how());
     let (a, b) = (open(), open());
     let (to_b, _) = (a.insert(&b.name()), b.insert(&a.name()));
     Pair { a, b, to_b }
@@ -374,4 +375,34 @@ fn operations_and_datatypes_are_named_or_refused() {
     assert_eq!(query(sys::FI_UINT16, sys::FI_MSWAP, sys::FI_COMPARE_ATOMIC), 0);
     assert_eq!(query(sys::FI_UINT16, sys::FI_SUM, sys::FI_TAGGED), no);
     assert_eq!((attr.size, attr.count), (2, 1));
+}
+
+#[test]
+fn counters_tell_reads_from_writes_and_count_none_of_peers() {
+    if !inside("counters_tell_reads_from_writes_and_count_none_of_peers") {
+        return;
+    }
+    let mut memory = vec![0u8; 100];
+    let pair = pair(0);
+    let mr = register(&pair.b, &mut memory, ANY, KEY).unwrap();
+    let Pair { a, b, to_b } = &pair;
+    let [_, _, read, written] = &a.counters[..] else { panic!("four") };
+    let mut bytes = [9u8; 8];
+    let at = bytes.as_mut_ptr();
+    for _ in 0..3 {
+        pair.ok(WRITE, || table!(a.ep, rma.write(at.cast(), 8, null_mut(), *to_b, 0, KEY, CONTEXT)));
+    }
+    pair.ok(READ, || table!(a.ep, rma.read(at.cast(), 8, null_mut(), *to_b, 0, KEY, CONTEXT)));
+    assert_eq!((read.read(), written.read()), ((1, 0), (3, 0)));
+    // A write that is refused is counted as failed.
+    pair.done(|| table!(a.ep, rma.write(at.cast(), 8, null_mut(), *to_b, 99, KEY, CONTEXT))).unwrap_err();
+    assert_eq!((read.read(), written.read()), ((1, 0), (3, 1)));
+
+    for kind in [sys::FI_REMOTE_READ, sys::FI_REMOTE_WRITE, sys::FI_WRITE | sys::FI_REMOTE_WRITE] {
+        let counter = b.counters[3].0.cast();
+        // SAFETY: the endpoint and the counter are open.
+        let answer = unsafe { (*(*b.ep).fid.ops).bind.unwrap()(b.ep.cast(), counter, kind) };
+        assert_eq!(answer, -(sys::FI_EBADFLAGS as c_int), "{kind:#x}");
+    }
+    assert_eq!(close(mr.cast()), 0);
 }

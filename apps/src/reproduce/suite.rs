@@ -89,7 +89,7 @@ pub(super) struct Figure {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Beside {
-    /// What they are.
+    /// The label of the bars.
     pub(super) name: String,
     /// One for each value of `group`.
     pub(super) values: BTreeMap<String, f64>,

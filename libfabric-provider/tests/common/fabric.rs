@@ -151,7 +151,7 @@ pub(crate) struct How {
     pub(crate) enabled: c_int,
     /// Whether the endpoint's address is left to the provider.
     pub(crate) anywhere: bool,
-    /// The wait object of counters for both directions, if it has any.
+    /// The wait object of four counters, of what is sent, received, read and written, if it has any.
     pub(crate) counters: Option<sys::fi_wait_obj>,
 }
 
@@ -220,13 +220,13 @@ impl Side {
         checked("fi_cq_open", table!(domain, ops.cq_open(&mut attr, &mut cq, null_mut())));
         checked("fi_endpoint", table!(domain, ops.endpoint(info.0, &mut ep, null_mut())));
         let mut counters = Vec::new();
-        for direction in [sys::FI_SEND, sys::FI_RECV] {
+        for kind in [sys::FI_SEND, sys::FI_RECV, sys::FI_READ, sys::FI_WRITE] {
             let Some(wait_obj) = how.counters else { break };
             let mut attr = sys::fi_cntr_attr { wait_obj, ..sys::fi_cntr_attr::default() };
             let mut cntr = null_mut();
             checked("fi_cntr_open", table!(domain, ops.cntr_open(&mut attr, &mut cntr, null_mut())));
             // SAFETY: the endpoint and what is bound are open.
-            let bound = unsafe { (*(*ep).fid.ops).bind.unwrap()(ep.cast(), cntr.cast(), direction) };
+            let bound = unsafe { (*(*ep).fid.ops).bind.unwrap()(ep.cast(), cntr.cast(), kind) };
             checked("bind cntr", bound);
             counters.push(Cntr(cntr));
         }
