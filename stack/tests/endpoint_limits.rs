@@ -330,6 +330,49 @@ fn a_peer_uses_up_only_its_own_quota_of_early_packets() {
     assert!(give(5, 20, 1).is_empty());
 }
 
+/// Peers, each of which stays below its own quota, make the target keep no more early packets and responses together than
+/// the endpoint may, and every one of them gets some.
+#[test]
+fn many_peers_make_a_target_keep_no_more_than_the_endpoint_may() {
+    const ALL: u64 = 100_000;
+    const LEN: u32 = 1_000;
+    let limits = Limits { reorder_bytes: ALL, response_bytes: 2_000, ..Limits::default() };
+    let mut alone = Alone::new(FepConfig { limits, rod_receive: RodReceive::Reorder, ..impatient_config() });
+    let keep = |alone: &mut Alone, src, pdc, psn| {
+        let mut packet = Packet { payload_len: LEN, ..syn(src, pdc, psn, LEN) };
+        let Pds::Request(request) = &mut packet.pds else { unreachable!() };
+        request.mode = DeliveryMode::Rod;
+        alone.arrive(&packet, &[7; LEN as usize]);
+        alone.transmit_all().is_empty()
+    };
+    let mut total = 0;
+    // Each takes half of what the one before it has left: at least two packets, for five peers.
+    for peer in 5..10 {
+        let kept = (1..=200).filter(|psn| keep(&mut alone, peer, 1, *psn)).count() as u64;
+        assert!(kept > 0, "peer {peer} gets nothing: {total} packets are kept");
+        total += kept;
+        assert!(total * u64::from(LEN) < ALL, "{total} packets of {LEN} bytes");
+    }
+    assert!(total * u64::from(LEN) > ALL / 2, "{total} packets of {LEN} bytes");
+    // What a peer's packets had is free again once they are delivered.
+    (5..10).for_each(|peer| assert!(!keep(&mut alone, peer, 1, 0), "the first packet is acknowledged"));
+    let again = (1..=200).filter(|psn| keep(&mut alone, 20, 1, *psn)).count() as u64;
+    assert!(again * u64::from(LEN) > ALL / 3, "{again} packets of {LEN} bytes");
+
+    let mut store = |src, msg_id: u16| {
+        let mut packet = syn(src, 2, msg_id, 100);
+        let Pds::Request(request) = &mut packet.pds else { unreachable!() };
+        request.clear_psn_offset = -(msg_id as i16) - 1;
+        let Ses::Standard(header) = &mut packet.ses else { unreachable!() };
+        header.pid_on_fep = 9;
+        alone.arrive(&packet, &[0; 100]);
+        matches!(alone.transmit_all()[0].pds, Pds::Ack(_))
+    };
+    let stored: Vec<usize> = (30..40).map(|peer| (0..200).filter(|n| store(peer, *n)).count()).collect();
+    assert!(stored[0] > stored[1] && stored[1] > stored[2], "each takes no more than it leaves: {stored:?}");
+    assert!(stored.iter().all(|stored| *stored > 0), "the first of each PDC is always answered: {stored:?}");
+}
+
 /// The target's window may be smaller than the first burst: it refuses the rest, and gets it again. `psn_offset` has 12
 /// bits.
 #[test]

@@ -127,11 +127,16 @@ pub struct Limits {
     /// refused with NO_PKT_BUFFER until there is room or a receive for it. The same limit applies separately to the
     /// peer's ROD packets that arrived early.
     pub unexpected_bytes_per_peer: u64,
+    /// Bytes kept of early ROD packets of all peers together. A peer may have as many as it leaves.
+    pub reorder_bytes: u64,
     /// Bytes that the responses stored for one peer count for until it clears them: their own, and those of the data that
     /// they promise, which is not copied. Further reads of the peer, and messages that would be answered with an error, are
     /// refused with NO_GTD_DEL_AVAIL, and it retries; except for one in each PDC, the first that is not cleared, without
     /// which none of the others ever would be. It bounds the responses that wait for the port, too.
     pub response_bytes_per_peer: u64,
+    /// Bytes that the responses stored for all peers together count for. A peer may have as many as it leaves; beyond that
+    /// it is refused as for [`Limits::response_bytes_per_peer`], with the same exception.
+    pub response_bytes: u64,
     /// Acknowledgements, NACKs and control packets waiting for the port.
     pub control_queue: usize,
     /// Packets that a ROD target keeps for one PDC until the missing ones before them arrive.
@@ -166,7 +171,9 @@ impl Default for Limits {
             unexpected_bytes: 4 << 30,
             unexpected_messages_per_peer: 1 << 16,
             unexpected_bytes_per_peer: 64 << 20,
+            reorder_bytes: 4 << 30,
             response_bytes_per_peer: 64 << 20,
+            response_bytes: 16 << 30,
             control_queue: 1 << 16,
             reorder_packets: 256,
         }

@@ -519,10 +519,9 @@ fn admit(
 /// Whether the quota of its initiator has room for an answer of this cost to packet `psn` of `pdc`.
 pub(super) fn may_store(core: &Core, usage: &PeerUsage, pdc: &TargetPdc, psn: Psn, cost: u64) -> bool {
     // Clears are cumulative: the responses behind a refused request stay until it is answered. So the first request that
-    // is not cleared must get its answer whatever the others of the peer take.
+    // is not cleared must get its answer whatever the others take.
     let is_first = psn == pdc.rx.cack().plus(1);
-    let stored = usage.response_bytes(pdc.rx.peer);
-    is_first || stored + cost <= core.config.limits.response_bytes_per_peer
+    is_first || usage.may_store(&core.config.limits, pdc.rx.peer, cost)
 }
 
 /// The refusal of packet `psn` with the error `code`; as busy while there is no room to store the error.

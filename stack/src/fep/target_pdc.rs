@@ -285,8 +285,7 @@ impl TargetPdc {
             Payload::Virtual(_) => 0,
         };
         let cost = (size_of::<Early>() + len) as u64;
-        let taken = usage.of(packet.net.src).early_bytes;
-        if self.early.len() >= limits.reorder_packets || taken + cost > limits.unexpected_bytes_per_peer {
+        if self.early.len() >= limits.reorder_packets || !usage.may_keep(limits, packet.net.src, cost) {
             return false;
         }
         let bytes: Box<[u8]> = match payload {
@@ -566,8 +565,9 @@ pub(super) fn established(
 /// The resources that each peer uses here.
 #[derive(Default)]
 pub(super) struct PeerUsage {
-    /// A peer that uses none has no entry.
-    peers: Map<Addr, Usage>,
+    /// A peer that uses none has no entry. The bytes of all peers together are under `None`, because two more numbers here
+    /// would move what follows to other cache lines.
+    peers: Map<Option<Addr>, Usage>,
 }
 
 /// The resources that one peer uses here.
@@ -586,7 +586,12 @@ struct Usage {
 
 impl PeerUsage {
     fn of(&self, peer: Addr) -> Usage {
-        self.peers.get(&peer).copied().unwrap_or_default()
+        self.peers.get(&Some(peer)).copied().unwrap_or_default()
+    }
+
+    /// The bytes of all peers; PDCs are not counted here.
+    fn of_all(&self) -> Usage {
+        self.peers.get(&None).copied().unwrap_or_default()
     }
 
     /// Whether `peer` can open no further PDC.
@@ -598,9 +603,18 @@ impl PeerUsage {
             || used.open + used.remembered >= limits.closed_pdcs_per_peer
     }
 
-    /// Bytes that the responses stored for `peer` count for.
-    pub(super) fn response_bytes(&self, peer: Addr) -> u64 {
-        self.of(peer).response_bytes
+    /// Whether a response that counts for `cost` bytes may be stored for `peer`.
+    pub(super) fn may_store(&self, limits: &Limits, peer: Addr, cost: u64) -> bool {
+        let wanted = self.of(peer).response_bytes.saturating_add(cost);
+        wanted <= limits.response_bytes_per_peer
+            && leaves_as_much(limits.response_bytes, self.of_all().response_bytes, cost, wanted)
+    }
+
+    /// Whether an early ROD packet of `peer` that takes `cost` bytes may be kept.
+    fn may_keep(&self, limits: &Limits, peer: Addr, cost: u64) -> bool {
+        let wanted = self.of(peer).early_bytes.saturating_add(cost);
+        wanted <= limits.unexpected_bytes_per_peer
+            && leaves_as_much(limits.reorder_bytes, self.of_all().early_bytes, cost, wanted)
     }
 
     /// Stores `answer` to packet `psn` of `pdc`.
@@ -620,12 +634,29 @@ impl PeerUsage {
     }
 
     fn change(&mut self, peer: Addr, change: impl FnOnce(&mut Usage)) {
-        let usage = self.peers.entry(peer).or_default();
+        let usage = self.peers.entry(Some(peer)).or_default();
+        let before = *usage;
         change(usage);
-        if *usage == Usage::default() {
-            self.peers.remove(&peer);
+        let after = *usage;
+        if after == Usage::default() {
+            self.peers.remove(&Some(peer));
+        }
+        let bytes = |usage: Usage| (usage.early_bytes, usage.response_bytes);
+        if bytes(before) != bytes(after) {
+            let all = self.peers.entry(None).or_default();
+            all.early_bytes = all.early_bytes - before.early_bytes + after.early_bytes;
+            all.response_bytes = all.response_bytes - before.response_bytes + after.response_bytes;
+            if *all == Usage::default() {
+                self.peers.remove(&None);
+            }
         }
     }
+}
+
+/// Whether a peer that takes `more` of `limit`, of which all peers have `taken`, and has `wanted` then, leaves as much to
+/// the others: so there is always something left for the next.
+fn leaves_as_much(limit: u64, taken: u64, more: u64, wanted: u64) -> bool {
+    limit.checked_sub(taken).and_then(|free| free.checked_sub(more)).is_some_and(|left| wanted <= left)
 }
 
 /// PDCs closed a while ago: late copies of their packets must not open them again.
