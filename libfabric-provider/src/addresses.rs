@@ -1,7 +1,7 @@
 //! The addresses of an address vector.
 
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -68,6 +68,13 @@ impl Addresses {
         Ok(lock(&self.all)?.numbers.get(addr).and_then(|numbers| numbers.first().copied()))
     }
 
+    /// The IP addresses of all.
+    pub(crate) fn hosts(&self) -> Result<BTreeSet<Ipv4Addr>, FiError> {
+        let all = lock(&self.all)?;
+        let v4 = |addr: &SocketAddr| if let IpAddr::V4(ip) = addr.ip() { Some(ip) } else { None };
+        Ok(all.numbers.keys().filter_map(v4).collect())
+    }
+
     /// A number that is another one after each change.
     pub(crate) fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
@@ -88,6 +95,7 @@ mod tests {
         all.remove(0).unwrap();
         assert_ne!(all.version(), version);
         assert_eq!((all.find(&at(1)), all.get(0), all.get(2)), (Ok(Some(2)), Ok(None), Ok(Some(at(1)))));
+        assert_eq!(all.hosts().unwrap().len(), 1);
         assert_eq!((all.remove(0), all.remove(9)), (Err(FiError::INVALID), Err(FiError::INVALID)));
         all.remove(2).unwrap();
         assert_eq!(all.find(&at(1)), Ok(None));

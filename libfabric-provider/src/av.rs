@@ -23,7 +23,7 @@ pub(crate) struct AvObject {
     /// Whether the ends of insertions are events.
     has_events: bool,
     events: Mutex<Option<Arc<Events>>>,
-    _domain: Arc<Domain>,
+    domain: Arc<Domain>,
 }
 
 // SAFETY: `repr(C)`, and it begins with a `fid_av`, whose class is set by `open`.
@@ -82,7 +82,7 @@ pub(crate) extern "C" fn open(
             addresses: Arc::default(),
             has_events: attr.flags & sys::FI_EVENT != 0,
             events: Mutex::default(),
-            _domain: domain.domain.clone(),
+            domain: domain.domain.clone(),
         };
         *place = object.give();
         Ok(0)
@@ -188,9 +188,9 @@ impl Results {
     }
 }
 
-fn inserted(addresses: &Addresses, addr: Option<SocketAddr>) -> Result<fi_addr_t, FiError> {
-    let addr = addr.filter(|addr| addr.port() != 0 && !addr.ip().is_unspecified()).ok_or(FiError::INVALID)?;
-    addresses.insert(addr)
+fn inserted(object: &AvObject, addr: Option<SocketAddr>) -> Result<fi_addr_t, FiError> {
+    let addr = addr.filter(|addr| object.domain.place.is_name(addr)).ok_or(FiError::INVALID)?;
+    object.addresses.insert(addr)
 }
 
 /// `fi_av_insert`: any thread may call it.
@@ -214,7 +214,7 @@ extern "C" fn insert(
             // SAFETY: there are `count` addresses of this length.
             let addr = unsafe { abi::read_addr(addr.cast::<u8>().add(n * ADDR_LEN).cast(), ADDR_LEN) };
             // SAFETY: there are `count` places for results.
-            unsafe { results.write(n, inserted(&object.addresses, addr))? };
+            unsafe { results.write(n, inserted(object, addr))? };
         }
         results.finish()
     })
@@ -238,7 +238,7 @@ extern "C" fn insertsvc(
         let (node, service) = unsafe { (abi::text(node)?, abi::text(service)?) };
         let addr = info::resolve(node, service, false).ok();
         // SAFETY: there is a place for one result.
-        unsafe { results.write(0, inserted(&object.addresses, addr))? };
+        unsafe { results.write(0, inserted(object, addr))? };
         results.finish()
     })
 }

@@ -7,6 +7,8 @@ use crate::abi::{self, Head, Object};
 use crate::error::FiError;
 use crate::fabric::{Fabric, FabricObject};
 use crate::memory::Memories;
+use crate::params::Params;
+use crate::place::Place;
 use crate::refused::Refused;
 use crate::{atomic, av, cntr, cq, endpoint, mr, poll, sys};
 
@@ -14,6 +16,8 @@ use crate::{atomic, av, cntr, cq, endpoint, mr, poll, sys};
 #[derive(Debug)]
 pub(crate) struct Domain {
     pub(crate) fabric: Arc<Fabric>,
+    /// Where its endpoints are.
+    pub(crate) place: Place,
     pub(crate) modes: Modes,
     pub(crate) memories: Memories,
 }
@@ -96,15 +100,18 @@ pub(crate) extern "C" fn open2(
         // SAFETY: it is a fabric of this provider's.
         let fabric: &FabricObject = unsafe { abi::object(fabric)? };
         // SAFETY: a place for the answer.
-        let place = unsafe { domain.as_mut().ok_or(FiError::INVALID)? };
+        let answer = unsafe { domain.as_mut().ok_or(FiError::INVALID)? };
         let fid = abi::fid::<DomainObject>(context, &FID);
         let head = sys::fid_domain { fid, ops: abi::table(&TABLE), mr: abi::table(&mr::TABLE) };
         // SAFETY: libfabric passes an info, whose parts are null or valid.
-        let mode = unsafe { info.as_ref().and_then(|info| info.domain_attr.as_ref()) };
-        let modes = Modes::of(mode.map_or(0, |domain| domain.mr_mode as u64));
+        let attr = unsafe { info.as_ref().and_then(|info| info.domain_attr.as_ref()) };
+        let modes = Modes::of(attr.map_or(0, |domain| domain.mr_mode as u64));
+        // SAFETY: as before; the name is null or a text.
+        let name = unsafe { attr.map_or(Ok(None), |domain| abi::text(domain.name))? };
+        let place = Params::read()?.place(name)?;
         let (fabric, memories) = (fabric.fabric.clone(), Memories::default());
-        let domain = Arc::new(Domain { fabric, modes, memories });
-        *place = DomainObject { _head: Head::new(head), domain }.give();
+        let domain = Arc::new(Domain { fabric, place, modes, memories });
+        *answer = DomainObject { _head: Head::new(head), domain }.give();
         Ok(0)
     })
 }

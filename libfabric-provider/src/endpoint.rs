@@ -4,10 +4,9 @@
 //! while an endpoint is bound, enabled or closed.
 
 use std::ffi::{c_int, c_void};
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
-use weft::{Endpoint, Found, Matching};
+use weft::{Found, Matching};
 
 use crate::abi::{self, AppBytes, AppRoom, Head, Object};
 use crate::atomic;
@@ -145,7 +144,7 @@ pub(crate) extern "C" fn open2(
         // SAFETY: it is a domain of this provider's.
         let domain: &DomainObject = unsafe { abi::object(domain)? };
         // SAFETY: libfabric passes an info, whose parts are null or valid, and a place for the answer.
-        let (info, place) =
+        let (info, answer) =
             unsafe { (info.as_ref().ok_or(FiError::INVALID)?, ep.as_mut().ok_or(FiError::INVALID)?) };
         // SAFETY: as before.
         let (kind, tx, rx) = unsafe { (info.ep_attr.as_ref(), info.tx_attr.as_ref(), info.rx_attr.as_ref()) };
@@ -153,8 +152,9 @@ pub(crate) extern "C" fn open2(
             return Err(FiError::NO_DATA);
         }
         let params = Params::read()?;
-        let endpoint = endpoint_at(info::source_of(info, &params)?, &params)?;
-        let rdm = Arc::new(Rdm::new(endpoint, Caps::of(info.caps))?);
+        let place = &domain.domain.place;
+        let endpoint = place.open(info::source_of(info, place, &params)?, &params)?;
+        let rdm = Arc::new(Rdm::new(endpoint, place, Caps::of(info.caps))?);
         let head = sys::fid_ep {
             fid: abi::fid::<EndpointObject>(context, &FID),
             ops: abi::table(&TABLE),
@@ -173,30 +173,8 @@ pub(crate) extern "C" fn open2(
             receive_flags: rx.map_or(0, |rx| rx.op_flags),
             domain: domain.domain.clone(),
         };
-        *place = object.give();
+        *answer = object.give();
         Ok(0)
-    })
-}
-
-/// The endpoint at this address, at any free UDP ports if it names none.
-fn endpoint_at(addr: SocketAddr, params: &Params) -> Result<Endpoint, FiError> {
-    let mut spec = format!("udp:{},shared=on,entropies={}", addr.ip(), params.entropies);
-    if addr.port() != 0 {
-        spec += &format!(",port={}", addr.port());
-    }
-    let mut builder = Endpoint::builder(spec.clone()).busy_timeout(params.busy_timeout);
-    if let Some(cc) = &params.cc {
-        builder = builder.cc(cc);
-    }
-    if let Some(lb) = &params.lb {
-        builder = builder.lb(lb);
-    }
-    if let Some(mtu) = params.mtu {
-        builder = builder.mtu(mtu);
-    }
-    builder.build().map_err(|error| {
-        crate::log::warn(&format!("{spec}: {error}"));
-        FiError::from(&error)
     })
 }
 

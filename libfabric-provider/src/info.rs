@@ -3,11 +3,12 @@
 use std::ffi::{CString, c_char, c_int};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 
-use weft::MAX_MESSAGE;
+use weft::MAX_PROCESS;
 
 use crate::abi::{self, ADDR_LEN, IOV_LIMIT};
 use crate::error::FiError;
 use crate::params::Params;
+use crate::place::Place;
 use crate::rdm::{DEPTH, INJECT_SIZE};
 use crate::{NAME, sys};
 
@@ -86,8 +87,10 @@ pub(crate) extern "C" fn getinfo(
         let (hints, info) = unsafe { (hints.as_ref(), info.as_mut().ok_or(FiError::INVALID)?) };
         let params = Params::read()?;
         let wish = wish(node, service, flags, hints)?;
-        let list = Answer::of(hints, &params)?.list(&wish, &params, hints)?;
-        *info = list;
+        // SAFETY: as before; the domain's part of the hints is null or valid, and so is its name.
+        let domain = unsafe { domain_of(hints)? };
+        let place = params.place(domain)?;
+        *info = Answer::of(hints, &place, &params)?.list(&wish, &params, &place, domain)?;
         Ok(0)
     })
 }
@@ -149,6 +152,10 @@ pub(crate) fn resolve(
 
 /// The properties of what is offered, beside addresses: those of the provider, narrowed by hints.
 struct Answer {
+    /// All capabilities that there are.
+    offered: u64,
+    /// The longest message, bytes.
+    longest: u64,
     caps: u64,
     transmit: Direction,
     receive: Direction,
@@ -178,9 +185,11 @@ fn demand(holds: bool, what: &str) -> Result<(), FiError> {
 }
 
 impl Answer {
-    fn of(hints: Option<&sys::fi_info>, params: &Params) -> Result<Answer, FiError> {
+    fn of(hints: Option<&sys::fi_info>, place: &Place, params: &Params) -> Result<Answer, FiError> {
         let mut answer = Answer {
-            caps: CAPS,
+            offered: offered_caps(place),
+            longest: place.longest_message(params),
+            caps: offered_caps(place),
             transmit: Direction { caps: 0, op_flags: 0, order: sys::FI_ORDER_SAS },
             receive: Direction { caps: 0, op_flags: 0, order: sys::FI_ORDER_SAS },
             threading: sys::FI_THREAD_SAFE,
@@ -192,7 +201,7 @@ impl Answer {
             tag_format: TAG_FORMAT,
         };
         if let Some(hints) = hints {
-            answer.narrow(hints, params)?;
+            answer.narrow(hints)?;
         }
         let own = sys::FI_READ | sys::FI_WRITE;
         let directed = |direction| answer.caps & !(DIRECTIONS | ALWAYS) | direction;
@@ -202,8 +211,8 @@ impl Answer {
         Ok(answer)
     }
 
-    fn narrow(&mut self, hints: &sys::fi_info, _params: &Params) -> Result<(), FiError> {
-        self.caps = caps(hints.caps)?;
+    fn narrow(&mut self, hints: &sys::fi_info) -> Result<(), FiError> {
+        self.caps = caps(hints.caps, self.offered)?;
         let formats = [sys::FI_FORMAT_UNSPEC, sys::FI_SOCKADDR, sys::FI_SOCKADDR_IN];
         demand(formats.contains(&hints.addr_format), "the address format")?;
         demand(hints.handle.is_null(), "a connection request")?;
@@ -234,7 +243,7 @@ impl Answer {
         demand([sys::FI_EP_UNSPEC, sys::FI_EP_RDM].contains(&hints.type_), "the endpoint type")?;
         demand([sys::FI_PROTO_UNSPEC, PROTOCOL].contains(&hints.protocol), "the protocol")?;
         demand(hints.protocol_version <= PROTOCOL_VERSION, "the protocol version")?;
-        demand(hints.max_msg_size as u64 <= MAX_MESSAGE, "a message of that length")?;
+        demand(hints.max_msg_size as u64 <= self.longest, "a message of that length")?;
         let orders = [hints.max_order_raw_size, hints.max_order_war_size, hints.max_order_waw_size];
         demand(orders == [0; 3], "an order of bytes")?;
         demand(hints.tx_ctx_cnt <= 1 && hints.rx_ctx_cnt <= 1, "several contexts")?;
@@ -246,7 +255,8 @@ impl Answer {
     }
 
     fn transmit(&mut self, hints: &sys::fi_tx_attr) -> Result<(), FiError> {
-        self.transmit.narrow(hints.caps, hints.op_flags & !SEND_FLAGS, hints.msg_order, hints.comp_order)?;
+        let unknown = hints.caps & !self.offered;
+        self.transmit.narrow(unknown, hints.op_flags & !SEND_FLAGS, hints.msg_order, hints.comp_order)?;
         self.transmit.op_flags = hints.op_flags;
         demand(hints.inject_size <= INJECT_SIZE, "injection of so many bytes")?;
         demand(hints.size <= DEPTH, "a transmit queue of that size")?;
@@ -258,7 +268,7 @@ impl Answer {
 
     fn receive(&mut self, hints: &sys::fi_rx_attr) -> Result<(), FiError> {
         self.receive.narrow(
-            hints.caps,
+            hints.caps & !self.offered,
             hints.op_flags & !RECEIVE_FLAGS,
             hints.msg_order,
             hints.comp_order,
@@ -299,21 +309,23 @@ impl Answer {
         &self,
         wish: &Wish,
         params: &Params,
-        hints: Option<&sys::fi_info>,
+        place: &Place,
+        domain: Option<&str>,
     ) -> Result<*mut sys::fi_info, FiError> {
-        // SAFETY: the domain's part of the hints is null or valid, and so is its name.
-        let domain = unsafe {
-            match hints.and_then(|hints| hints.domain_attr.as_ref()) {
-                Some(domain) => abi::text(domain.name)?,
-                None => None,
-            }
-        };
         let port = wish.source.map_or(0, |source| source.port());
-        demand(port.is_multiple_of(params.entropies), "a UDP port that is no multiple of FI_WEFT_ENTROPIES")?;
         let mut list = List::default();
+        if let Place::Named(name) = place {
+            demand(domain.is_none_or(|domain| domain == name), "another domain")?;
+            demand(place.exists(), "a server whose socket is not there")?;
+            demand(port <= MAX_PROCESS, "a process with that number")?;
+            list.append(self.info(name, wish.source, wish.destination)?);
+            return Ok(std::mem::take(&mut list.first));
+        }
+        let entropies = params.entropies();
+        demand(port.is_multiple_of(entropies), "a UDP port that is no multiple of FI_WEFT_ENTROPIES")?;
         for local in offered(wish, params, domain)? {
             let source = SocketAddr::from((local.ip, port));
-            list.append(self.info(&local, source, wish.destination)?);
+            list.append(self.info(&local.interface, Some(source), wish.destination)?);
         }
         demand(!list.first.is_null(), "an address of this host")?;
         Ok(std::mem::take(&mut list.first))
@@ -321,18 +333,20 @@ impl Answer {
 
     fn info(
         &self,
-        local: &Local,
-        source: SocketAddr,
+        domain: &str,
+        source: Option<SocketAddr>,
         destination: Option<SocketAddr>,
     ) -> Result<*mut sys::fi_info, FiError> {
-        let interface = CString::new(local.interface.as_str()).map_err(|_| FiError::INVALID)?;
+        let domain_name = CString::new(domain).map_err(|_| FiError::INVALID)?;
         // SAFETY: without an original it is a new one with all its parts, all of which are zero.
         let at = unsafe { sys::fi_dupinfo(std::ptr::null()) };
         // SAFETY: as before; nobody else knows it yet.
         let info = unsafe { at.as_mut() }.ok_or(FiError::NO_MEMORY)?;
         info.caps = self.caps;
         info.addr_format = sys::FI_SOCKADDR_IN;
-        (info.src_addr, info.src_addrlen) = (abi::duplicate_addr(&source)?, ADDR_LEN);
+        if let Some(source) = source {
+            (info.src_addr, info.src_addrlen) = (abi::duplicate_addr(&source)?, ADDR_LEN);
+        }
         if let Some(destination) = destination {
             (info.dest_addr, info.dest_addrlen) = (abi::duplicate_addr(&destination)?, ADDR_LEN);
         }
@@ -356,10 +370,10 @@ impl Answer {
         (rx.total_buffered_recv, rx.size, rx.iov_limit) = (BUFFERED, DEPTH, IOV_LIMIT);
         ep.type_ = sys::FI_EP_RDM;
         (ep.protocol, ep.protocol_version) = (PROTOCOL, PROTOCOL_VERSION);
-        ep.max_msg_size = MAX_MESSAGE as usize;
+        ep.max_msg_size = self.longest as usize;
         ep.mem_tag_format = self.tag_format;
         (ep.tx_ctx_cnt, ep.rx_ctx_cnt) = (1, 1);
-        domain.name = abi::duplicate(&interface);
+        domain.name = abi::duplicate(&domain_name);
         domain.threading = self.threading;
         (domain.control_progress, domain.data_progress) = (self.control_progress, self.data_progress);
         (domain.resource_mgmt, domain.av_type, domain.mr_mode) = (self.resources, self.av_type, self.mr_mode);
@@ -376,18 +390,43 @@ impl Answer {
 }
 
 impl Direction {
-    fn narrow(&mut self, caps: u64, unknown_flags: u64, order: u64, completions: u64) -> Result<(), FiError> {
-        demand(caps & !CAPS == 0, "a capability of one direction")?;
+    fn narrow(
+        &mut self,
+        unknown_caps: u64,
+        unknown_flags: u64,
+        order: u64,
+        completions: u64,
+    ) -> Result<(), FiError> {
+        demand(unknown_caps == 0, "a capability of one direction")?;
         demand(unknown_flags == 0, "a flag of operations")?;
         demand(order & !sys::FI_ORDER_SAS == 0, "the order of messages")?;
         demand(completions == sys::FI_ORDER_NONE, "an order of completions")
     }
 }
 
-/// The capabilities for those that hints ask for.
-fn caps(wanted: u64) -> Result<u64, FiError> {
-    demand(wanted & !CAPS == 0, "a capability")?;
-    let kinds = if wanted & PRIMARY == 0 { PRIMARY } else { wanted & PRIMARY };
+/// All capabilities of endpoints at this place.
+fn offered_caps(place: &Place) -> u64 {
+    if place.has_remote_memory() { CAPS } else { CAPS & !(REMOTE | REMOTE_DIRECTIONS) }
+}
+
+/// The name of the domain in hints.
+///
+/// # Safety
+/// The domain's part of the hints is null or valid, and so is its name.
+unsafe fn domain_of(hints: Option<&sys::fi_info>) -> Result<Option<&str>, FiError> {
+    // SAFETY: as the caller promises.
+    unsafe {
+        match hints.and_then(|hints| hints.domain_attr.as_ref()) {
+            Some(domain) => abi::text(domain.name),
+            None => Ok(None),
+        }
+    }
+}
+
+/// The capabilities for those that hints ask for, of those that are offered.
+fn caps(wanted: u64, offered: u64) -> Result<u64, FiError> {
+    demand(wanted & !offered == 0, "a capability")?;
+    let kinds = if wanted & PRIMARY == 0 { PRIMARY & offered } else { wanted & PRIMARY };
     let directions = if wanted & DIRECTIONS == 0 { DIRECTIONS } else { wanted & DIRECTIONS };
     let remote = match (kinds & REMOTE, wanted & REMOTE_DIRECTIONS) {
         (0, _) => 0,
@@ -411,11 +450,11 @@ fn offered(wish: &Wish, params: &Params, domain: Option<&str>) -> Result<Vec<Loc
 }
 
 /// The address of an endpoint that is opened with `info`: if that names none, the first that `fi_getinfo` would offer to
-/// reach the destination, if it names that.
+/// reach the destination, if it names that; at a named place whichever there is.
 ///
 /// # Errors
 /// No address of this host suits, or one is none of IPv4.
-pub(crate) fn source_of(info: &sys::fi_info, params: &Params) -> Result<SocketAddr, FiError> {
+pub(crate) fn source_of(info: &sys::fi_info, place: &Place, params: &Params) -> Result<SocketAddr, FiError> {
     // SAFETY: the info says how long its addresses are.
     let (source, destination) =
         unsafe { (hinted(info.src_addr, info.src_addrlen), hinted(info.dest_addr, info.dest_addrlen)) };
@@ -423,13 +462,11 @@ pub(crate) fn source_of(info: &sys::fi_info, params: &Params) -> Result<SocketAd
     if let Some(source) = source.filter(|source| !source.ip().is_unspecified()) {
         return Ok(source);
     }
+    if *place != Place::OwnPorts {
+        return Ok(source.unwrap_or((Ipv4Addr::UNSPECIFIED, 0).into()));
+    }
     // SAFETY: the domain's part of the info is null or valid, and so is its name.
-    let domain = unsafe {
-        match info.domain_attr.as_ref() {
-            Some(domain) => abi::text(domain.name)?,
-            None => None,
-        }
-    };
+    let domain = unsafe { domain_of(Some(info))? };
     let locals = offered(&Wish { source: None, destination }, params, domain)?;
     let local = locals.first().ok_or(FiError::NO_ADDRESS)?;
     Ok((local.ip, source.map_or(0, |source| source.port())).into())
@@ -514,18 +551,25 @@ mod tests {
     #[test]
     fn capabilities_are_those_that_were_asked_for_and_what_they_imply() {
         let tagged = sys::FI_TAGGED | DIRECTIONS | ALWAYS;
-        assert_eq!(caps(0), Ok(CAPS));
-        assert_eq!(caps(sys::FI_TAGGED), Ok(tagged));
-        assert_eq!(caps(sys::FI_TAGGED | sys::FI_SOURCE), Ok(tagged | sys::FI_SOURCE));
-        assert_eq!(caps(sys::FI_MSG | sys::FI_SEND), Ok(sys::FI_MSG | sys::FI_SEND | ALWAYS));
-        assert_eq!(caps(sys::FI_MSG), Ok(sys::FI_MSG | DIRECTIONS | RECEIVING | ALWAYS));
-        assert_eq!(caps(sys::FI_TAGGED | sys::FI_MULTI_RECV), Err(FiError::NO_DATA), "messages without tags");
+        assert_eq!(caps(0, CAPS), Ok(CAPS));
+        assert_eq!(caps(sys::FI_TAGGED, CAPS), Ok(tagged));
+        assert_eq!(caps(sys::FI_TAGGED | sys::FI_SOURCE, CAPS), Ok(tagged | sys::FI_SOURCE));
+        assert_eq!(caps(sys::FI_MSG | sys::FI_SEND, CAPS), Ok(sys::FI_MSG | sys::FI_SEND | ALWAYS));
+        assert_eq!(caps(sys::FI_MSG, CAPS), Ok(sys::FI_MSG | DIRECTIONS | RECEIVING | ALWAYS));
+        assert_eq!(
+            caps(sys::FI_TAGGED | sys::FI_MULTI_RECV, CAPS),
+            Err(FiError::NO_DATA),
+            "messages without tags"
+        );
         let remote = sys::FI_RMA | DIRECTIONS | ALWAYS;
-        assert_eq!(caps(sys::FI_RMA), Ok(remote | REMOTE_DIRECTIONS));
-        assert_eq!(caps(sys::FI_RMA | sys::FI_READ), Ok(remote | sys::FI_READ));
+        assert_eq!(caps(sys::FI_RMA, CAPS), Ok(remote | REMOTE_DIRECTIONS));
+        assert_eq!(caps(sys::FI_RMA | sys::FI_READ, CAPS), Ok(remote | sys::FI_READ));
         for missing in [sys::FI_RMA_EVENT, sys::FI_HMEM, sys::FI_COLLECTIVE] {
-            assert_eq!(caps(sys::FI_MSG | missing), Err(FiError::NO_DATA));
+            assert_eq!(caps(sys::FI_MSG | missing, CAPS), Err(FiError::NO_DATA));
         }
+        let messages = offered_caps(&Place::parse("serve:/x"));
+        assert_eq!(caps(0, messages), Ok(messages));
+        assert_eq!(caps(sys::FI_MSG | sys::FI_RMA, messages), Err(FiError::NO_DATA), "a server has no RMA");
     }
 
     #[test]

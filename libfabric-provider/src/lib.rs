@@ -2,7 +2,7 @@
 //! over weft unchanged. `docs/libfabric.md` says what works.
 //!
 //! libfabric loads the library, calls [`fi_prov_ini`] and from then on the functions of the tables that it is given. The
-//! provider is a translation only: each endpoint of libfabric is a [`weft::Endpoint`] at UDP ports of its own.
+//! provider is a translation only: each endpoint of libfabric is a [`weft::Endpoint`].
 //!
 //! | module | has |
 //! |---|---|
@@ -12,6 +12,7 @@
 //! | `fabric`, `domain`, `av`, `cq`, `cntr`, `eq`, `poll`, `endpoint` | libfabric's tables, one kind of descriptor each |
 //! | `mr`, `rma`, `atomic` | the tables of registered memory and of remote memory |
 //! | `rdm` | an endpoint: operations, completions, peers |
+//! | `place` | where endpoints are, and how their names look |
 //! | `memory` | the registered memory of a domain |
 //! | `keeper` | the thread that does the work of an endpoint whose application is busy |
 //!
@@ -36,6 +37,7 @@ mod log;
 mod memory;
 mod mr;
 mod params;
+mod place;
 mod poll;
 mod queue;
 mod rdm;

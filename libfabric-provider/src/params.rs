@@ -5,6 +5,7 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use weft::{BusyTimeout, Span};
 
 use crate::error::FiError;
+use crate::place::Place;
 use crate::{provider, sys};
 
 const IFACE: &CStr = c"iface";
@@ -12,11 +13,16 @@ const CC: &CStr = c"cc";
 const LB: &CStr = c"lb";
 const ENTROPIES: &CStr = c"entropies";
 const MTU: &CStr = c"mtu";
+const PORT: &CStr = c"port";
+const MEMORY: &CStr = c"memory";
 const BUSY_TIMEOUT: &CStr = c"busy_timeout";
 
 /// UDP ports of an endpoint, unless the environment says otherwise: few, so that most ports that programs ask for are a
 /// multiple of it.
 const DEFAULT_ENTROPIES: u16 = 4;
+/// MiB of memory for messages that an endpoint asks a server for: as many as a `weft serve` permits unless it is told
+/// otherwise.
+const DEFAULT_MEMORY: c_int = 256;
 
 /// What the environment says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,15 +31,18 @@ pub(crate) struct Params {
     pub(crate) iface: Option<String>,
     pub(crate) cc: Option<String>,
     pub(crate) lb: Option<String>,
-    pub(crate) entropies: u16,
+    entropies: Option<u16>,
     pub(crate) mtu: Option<u16>,
-    pub(crate) busy_timeout: BusyTimeout,
+    pub(crate) busy_timeout: Option<BusyTimeout>,
+    place: Place,
+    /// Bytes of memory for messages of an endpoint of a server.
+    pub(crate) memory: u32,
 }
 
 /// Tells libfabric of the variables, so that `fi_info -e` lists them.
 pub(crate) fn define() {
     use sys::{FI_PARAM_INT, FI_PARAM_STRING};
-    let all: [(&CStr, sys::fi_param_type, &CStr); 6] = [
+    let all: [(&CStr, sys::fi_param_type, &CStr); 8] = [
         (
             IFACE,
             FI_PARAM_STRING,
@@ -48,6 +57,17 @@ pub(crate) fn define() {
             FI_PARAM_INT,
             c"Seconds after which a peer that takes nothing is given up; 0: never (default: 0)",
         ),
+        (
+            PORT,
+            FI_PARAM_STRING,
+            c"Where endpoints are: udp, each at UDP ports of its own; serve:SOCKET, in a `weft serve`; or the name of a \
+              port that one endpoint has for itself, such as memif:SOCKET,role=client,ip=ADDRESS (default: udp)",
+        ),
+        (
+            MEMORY,
+            FI_PARAM_INT,
+            c"MiB of memory for messages of each endpoint of a `weft serve`, at most its --memory (default: 256)",
+        ),
     ];
     for (name, kind, help) in all {
         // SAFETY: the provider lives for ever, the texts end with zeros, and the help has no place for arguments.
@@ -61,18 +81,42 @@ impl Params {
     pub(crate) fn read() -> Result<Params, FiError> {
         let mtu = number(MTU, 68, u16::MAX.into())?;
         let entropies = number(ENTROPIES, 1, 64)?;
-        let busy = number(BUSY_TIMEOUT, 0, 1 << 22)?.unwrap_or(0);
+        let busy = number(BUSY_TIMEOUT, 0, 1 << 22)?;
+        let memory = number(MEMORY, 1, 3 << 10)?.unwrap_or(DEFAULT_MEMORY);
         Ok(Params {
             iface: text(IFACE),
             cc: text(CC),
             lb: text(LB),
-            entropies: entropies.map_or(DEFAULT_ENTROPIES, |n| n as u16),
+            entropies: entropies.map(|n| n as u16),
             mtu: mtu.map(|n| n as u16),
-            busy_timeout: match busy {
+            busy_timeout: busy.map(|seconds| match seconds {
                 0 => BusyTimeout::Endless,
                 seconds => Span::from_ms(seconds as u64 * 1000).into(),
-            },
+            }),
+            place: text(PORT).map_or(Place::OwnPorts, |port| Place::parse(&port)),
+            memory: (memory as u32) << 20,
         })
+    }
+
+    /// UDP ports of an endpoint that has some of its own.
+    pub(crate) fn entropies(&self) -> u16 {
+        self.entropies.unwrap_or(DEFAULT_ENTROPIES)
+    }
+
+    /// Where the endpoints of a domain with this name are.
+    ///
+    /// # Errors
+    /// Other variables have no effect there.
+    pub(crate) fn place(&self, domain: Option<&str>) -> Result<Place, FiError> {
+        let place = domain.and_then(Place::of_domain).unwrap_or_else(|| self.place.clone());
+        let without_effect = [("IFACE", self.iface.is_some()), ("ENTROPIES", self.entropies.is_some())];
+        if let (Place::Named(name), Some((variable, _))) =
+            (&place, without_effect.iter().find(|(_, is_set)| *is_set))
+        {
+            crate::log::warn(&format!("FI_WEFT_{variable} has no effect on endpoints at {name}: unset it"));
+            return Err(FiError::INVALID);
+        }
+        Ok(place)
     }
 }
 

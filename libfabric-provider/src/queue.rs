@@ -91,12 +91,12 @@ impl Queue {
     /// # Errors
     /// There is none, or the first one has failed.
     pub(crate) fn read(&self, count: usize, mut write: impl FnMut(usize, &Entry)) -> Result<usize, FiError> {
-        if lock(&self.state)?.entries.len() < count.max(1) {
-            self.endpoints.progress()?;
-        }
+        let is_short = lock(&self.state)?.entries.len() < count.max(1);
+        let worked = if is_short { self.endpoints.progress() } else { Ok(()) };
         let mut state = lock(&self.state)?;
         match state.entries.front() {
-            None => return Err(FiError::AGAIN),
+            // An endpoint that can work no longer has ended its operations before: their entries come first.
+            None => return Err(worked.err().unwrap_or(FiError::AGAIN)),
             Some(entry) if entry.problem.is_some() => return Err(FiError::ERROR_ENTRY),
             Some(_) => {}
         }

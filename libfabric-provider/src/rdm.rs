@@ -3,9 +3,11 @@
 //! There is one connection for each peer, so that its messages meet receives in the order in which they were sent
 //! (FI_ORDER_SAS). It is opened by the first message, and again after it was closed.
 
+mod connections;
 mod remote;
 mod waiting;
 
+use self::connections::{Connections, Returned};
 pub(crate) use self::remote::{Access, AtomicCall, What};
 pub(crate) use self::waiting::Peek;
 use std::collections::HashMap;
@@ -18,10 +20,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use weft::core::wire::ses::ReturnCode;
-use weft::port::AnyPort;
 use weft::{
-    Addr, CallError, Completion, ConnectionId, Endpoint, Error, MAX_COPY, Matching, OperationId, OwnedBytes,
-    ReceiveBuffer, ReceiveError, ReceiveOptions, SendError, SendOptions, Source,
+    Completion, Endpoint, Error, MAX_COPY, Matching, OperationId, OwnedBytes, ReceiveBuffer, ReceiveError,
+    ReceiveOptions, SendBuffer, SendError, SendOptions, Source,
 };
 
 use self::waiting::Claimed;
@@ -29,6 +30,7 @@ use crate::abi::{AppBytes, AppRoom};
 use crate::addresses::Addresses;
 use crate::counter::Counter;
 use crate::error::{FiError, lock};
+use crate::place::{Names, Place};
 use crate::queue::{Entry, Problem, Queue};
 use crate::slab::Slab;
 use crate::sys::{self, FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, fi_addr_t};
@@ -136,6 +138,8 @@ struct Operation {
     reported: bool,
     /// Whether it receives many messages.
     many: bool,
+    /// How a message is sent, and to whom, should it come back unsent.
+    sending: Option<(Source, SendOptions)>,
 }
 
 /// A piece of an application's memory that a message is copied to when it is complete.
@@ -218,12 +222,14 @@ struct State {
 /// What is known of the peers.
 #[derive(Debug, Default)]
 struct Peers {
-    /// The version of the address vector that this is about.
+    /// The endpoint's own name, and what is known of others; none after the endpoint was closed.
+    names: Option<Names>,
+    /// The version of the address vector that the following is about.
     version: u64,
-    by_number: HashMap<fi_addr_t, Addr>,
+    by_number: HashMap<fi_addr_t, Source>,
     /// The numbers of peers, or that they have none.
-    numbers: HashMap<Addr, fi_addr_t>,
-    connections: HashMap<Addr, ConnectionId>,
+    numbers: HashMap<Source, fi_addr_t>,
+    connections: Connections,
 }
 
 /// Says while it lives that a thread of the application sleeps and will let the endpoint work.
@@ -244,12 +250,11 @@ impl Drop for Attended {
 }
 
 impl Rdm {
-    pub(crate) fn new(endpoint: Endpoint, caps: Caps) -> Result<Rdm, FiError> {
-        let local = match endpoint.worker().map(|worker| worker.port()) {
-            Some(AnyPort::Udp(port)) => port.local(),
-            _ => return Err(FiError::OTHER),
-        };
-        let state = State::new(Some(endpoint));
+    pub(crate) fn new(endpoint: Endpoint, place: &Place, caps: Caps) -> Result<Rdm, FiError> {
+        let names = Names::new(&endpoint, place)?;
+        let local = names.own();
+        let mut state = State::new(Some(endpoint));
+        state.peers.names = Some(names);
         let (state, visits, attending) = (Mutex::new(state), AtomicU64::new(0), AtomicUsize::new(0));
         Ok(Rdm { caps, local, state, visits, attending })
     }
@@ -442,16 +447,21 @@ impl State {
             pieces: Vec::new(),
             many: false,
             reported: wanted.is_reported(binding.selective),
+            sending: None,
         };
         let peer = self.peer(to)?;
+        if self.peers.connections.is_returning(peer) {
+            return Err(FiError::AGAIN);
+        }
         let number = self.operations.insert(operation);
         let header_data = data.map_or(0, |data| HAS_DATA | data & u64::from(u32::MAX));
         let mut options = SendOptions::default().header_data(header_data).context(number as u64);
         options.tag = tag;
         match self.post(peer, bytes, options) {
             Ok(id) => {
+                self.peers.connections.begin(peer);
                 if let Some(operation) = self.operations.get_mut(number) {
-                    operation.id = Some(id);
+                    (operation.id, operation.sending) = (Some(id), Some((peer, options)));
                 }
                 self.sends += 1;
                 Ok(())
@@ -466,26 +476,44 @@ impl State {
     /// Posts the bytes on the connection to `peer`, or on a new one if that has been closed.
     fn post(
         &mut self,
-        peer: Addr,
+        peer: Source,
         bytes: OutgoingBytes,
         options: SendOptions,
     ) -> Result<OperationId, FiError> {
         let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
         let connections = &mut self.peers.connections;
         let lent: Bytes = match bytes {
-            OutgoingBytes::Injected(bytes) => {
-                return with_connection(endpoint, connections, peer, |endpoint, connection| {
+            OutgoingBytes::Injected(bytes) if endpoint.worker().is_some() => {
+                return connections.post(endpoint, peer, |endpoint, connection| {
                     endpoint.send_copy(connection, bytes.as_ref(), options)
                 });
             }
+            // A server may give it back unsent.
+            OutgoingBytes::Injected(bytes) => Bytes::copy_from_slice(bytes.as_ref()),
             OutgoingBytes::Lent(bytes) => Bytes::from_owner(bytes),
             OutgoingBytes::Gathered(pieces) => {
                 pieces.iter().map(AsRef::as_ref).collect::<Vec<&[u8]>>().concat().into()
             }
         };
-        with_connection(endpoint, connections, peer, |endpoint, connection| {
+        connections.post(endpoint, peer, |endpoint, connection| {
             endpoint.send_with(connection, lent.clone(), options).map_err(|refused| refused.error)
         })
+    }
+
+    /// Posts a message again that came back unsent, since its connection had been closed.
+    fn post_again(&mut self, number: usize, buffer: SendBuffer) -> Result<(), FiError> {
+        let State { endpoint, peers, operations, .. } = self;
+        let endpoint = endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
+        let operation = operations.get_mut(number).ok_or(FiError::OTHER)?;
+        let (Some((peer, options)), SendBuffer::Bytes(bytes)) = (operation.sending, buffer) else {
+            return Err(FiError::OTHER);
+        };
+        let id = peers.connections.post(endpoint, peer, |endpoint, connection| {
+            endpoint.send_with(connection, bytes.clone(), options).map_err(|refused| refused.error)
+        })?;
+        peers.connections.begin(peer);
+        operation.id = Some(id);
+        Ok(())
     }
 
     fn receive(&mut self, receive: Incoming, directed: bool) -> Result<(), FiError> {
@@ -515,7 +543,7 @@ impl State {
             Which::First | Which::Many => None,
         };
         let many = which == Which::Many;
-        let operation = Operation { id: None, context, flags, buf, pieces, reported, many };
+        let operation = Operation { id: None, context, flags, buf, pieces, reported, many, sending: None };
         let number = self.operations.insert(operation);
         let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
         let options = options.context(number as u64);
@@ -559,37 +587,46 @@ impl State {
     }
 
     /// The peer with this number.
-    fn peer(&mut self, number: fi_addr_t) -> Result<Addr, FiError> {
+    fn peer(&mut self, number: fi_addr_t) -> Result<Source, FiError> {
         let addresses = self.bindings.addresses.as_ref().ok_or(FiError::NO_AV)?;
         let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
         self.peers.refresh(addresses);
         if let Some(peer) = self.peers.by_number.get(&number) {
             return Ok(*peer);
         }
-        let socket = addresses.get(number)?.ok_or(FiError::INVALID)?;
-        let peer = endpoint.peer(socket).map_err(|error| {
-            crate::log::warn(&format!("{socket}: {error}"));
-            FiError::from(&error)
-        })?;
+        let name = addresses.get(number)?.ok_or(FiError::INVALID)?;
+        let names = self.peers.names.as_mut().ok_or(FiError::BAD_STATE)?;
+        let peer = names.peer(endpoint, name)?;
         self.peers.by_number.insert(number, peer);
         Ok(peer)
+    }
+
+    /// Lets packets of the peers in the address vector in, if there are new ones.
+    fn meet(&mut self) -> Result<(), FiError> {
+        let State { endpoint: Some(endpoint), bindings, peers, .. } = self else { return Ok(()) };
+        match (&mut peers.names, &bindings.addresses) {
+            (Some(names), Some(addresses)) => names.meet(endpoint, addresses),
+            _ => Ok(()),
+        }
     }
 
     /// The number of a sender.
     fn number_of(&mut self, source: Source) -> Result<fi_addr_t, FiError> {
         let addresses = self.bindings.addresses.as_ref().ok_or(FiError::NO_AV)?;
         self.peers.refresh(addresses);
-        if let Some(number) = self.peers.numbers.get(&source.peer) {
+        if let Some(number) = self.peers.numbers.get(&source) {
             return Ok(*number);
         }
-        let worker = self.endpoint.as_ref().and_then(Endpoint::worker).ok_or(FiError::BAD_STATE)?;
-        let AnyPort::Udp(port) = worker.port() else { return Err(FiError::OTHER) };
-        let socket = worker.book().ip(source.peer).and_then(|alias| port.socket_of(alias));
-        let number = match socket {
-            Some(socket) => addresses.find(&socket)?.unwrap_or(FI_ADDR_NOTAVAIL),
+        let (Some(endpoint), Some(names)) = (&mut self.endpoint, &mut self.peers.names) else {
+            return Err(FiError::BAD_STATE);
+        };
+        // Its host may be one that was inserted just now.
+        names.meet(endpoint, addresses)?;
+        let number = match names.of(endpoint, source) {
+            Some(name) => addresses.find(&name)?.unwrap_or(FI_ADDR_NOTAVAIL),
             None => FI_ADDR_NOTAVAIL,
         };
-        self.peers.numbers.insert(source.peer, number);
+        self.peers.numbers.insert(source, number);
         Ok(number)
     }
 
@@ -602,6 +639,7 @@ impl State {
     }
 
     fn work(&mut self, names_source: bool) -> Result<(), FiError> {
+        self.meet()?;
         for _ in 0..BATCH {
             let Some(endpoint) = &mut self.endpoint else { return Ok(()) };
             match endpoint.poll() {
@@ -615,14 +653,27 @@ impl State {
 
     fn end(&mut self, completion: Completion, names_source: bool) -> Result<(), FiError> {
         match completion {
-            Completion::Sent { context, result, .. } => {
+            Completion::Sent { context, buffer, mut result, .. } => {
+                let number = context as usize;
+                let sending = self.operations.get_mut(number).and_then(|operation| operation.sending);
+                let returned = sending.and_then(|(peer, _)| self.peers.connections.end(peer, &result));
+                let mut error = None;
+                match returned {
+                    Some(Returned::Again) => match self.post_again(number, buffer) {
+                        Ok(()) => return Ok(()),
+                        Err(why) => error = Some(why),
+                    },
+                    Some(Returned::Failed(why)) => result = Err(why),
+                    None => {}
+                }
                 self.sends = self.sends.saturating_sub(1);
-                let Some(operation) = self.operations.remove(context as usize) else { return Ok(()) };
+                let Some(operation) = self.operations.remove(number) else { return Ok(()) };
                 let problem = match result {
                     // It has arrived, as far as its sender is concerned: the receiver has an error entry.
                     Ok(()) | Err(Error::Send(SendError::Answered(ReturnCode::TOO_LONG))) => None,
-                    Err(error) => Some(Problem { error: FiError::from(&error), beyond: 0 }),
+                    Err(why) => Some(error.unwrap_or_else(|| FiError::from(&why))),
                 };
+                let problem = problem.map(|error| Problem { error, beyond: 0 });
                 let entry = operation.entry(problem);
                 let Bindings { transmit, sent, .. } = &self.bindings;
                 report(transmit, sent, operation.reported, entry)
@@ -669,10 +720,8 @@ impl State {
                 let found = result.map(|()| message).map_err(|error| FiError::from(&error));
                 self.end_peek(context as usize, found, claim, names_source)
             }
-            Completion::Closed { connection, peer, result } => {
-                if self.peers.connections.get(&peer) == Some(&connection) {
-                    self.peers.connections.remove(&peer);
-                }
+            Completion::Closed { connection, result, .. } => {
+                self.peers.connections.close(connection, &result);
                 if let Err(error) = result {
                     crate::log::info(&format!("a connection was closed: {error}"));
                 }
@@ -752,25 +801,6 @@ fn report(
     }
 }
 
-/// Posts on the connection to `peer`. It is opened if there is none; a connection that has been closed meanwhile, say
-/// for its silence, is opened once more.
-fn with_connection(
-    endpoint: &mut Endpoint,
-    connections: &mut HashMap<Addr, ConnectionId>,
-    peer: Addr,
-    mut post: impl FnMut(&mut Endpoint, ConnectionId) -> Result<OperationId, Error>,
-) -> Result<OperationId, FiError> {
-    if let Some(connection) = connections.get(&peer) {
-        match post(endpoint, *connection) {
-            Err(Error::Refused(CallError::NotOpen)) => {}
-            posted => return posted.map_err(|error| FiError::from(&error)),
-        }
-    }
-    let connection = endpoint.connect(peer).map_err(|error| FiError::from(&error))?;
-    connections.insert(peer, connection);
-    post(endpoint, connection).map_err(|error| FiError::from(&error))
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Instant;
@@ -779,7 +809,7 @@ mod tests {
 
     fn endpoint() -> Rdm {
         let endpoint = Endpoint::builder("udp:127.0.0.1,shared=on").build().unwrap();
-        let rdm = Rdm::new(endpoint, Caps::of(0)).unwrap();
+        let rdm = Rdm::new(endpoint, &Place::OwnPorts, Caps::of(0)).unwrap();
         let binding = || Some(Binding { queue: Arc::new(Queue::new(4, false).unwrap()), selective: true });
         let addresses = Some(Arc::new(Addresses::default()));
         lock(&rdm.state).unwrap().bindings =

@@ -664,6 +664,7 @@ fn hints_are_honoured_or_refused() {
     let info = getinfo(&Wish {
         caps: sys::FI_TAGGED | sys::FI_DIRECTED_RECV,
         service: Some(4000),
+        domain: None,
         // SAFETY: as before.
         change: |hints| unsafe {
             (*hints.domain_attr).threading = sys::FI_THREAD_DOMAIN;

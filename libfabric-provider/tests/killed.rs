@@ -8,9 +8,14 @@ use std::time::{Duration, Instant};
 
 use common::fabric::{BOUND, Failed, How, Side, Wish};
 use common::inside;
+use common::server::Server;
+use weft::Endpoint;
 use weft_fi::sys;
 
 const NAME: &str = "the_others_of_an_all_to_all_get_errors_when_one_is_killed";
+const SERVED: &str = "so_they_do_when_they_share_a_server_which_then_serves_the_next_job";
+/// The variable that names the server of the processes, if they have one.
+const SERVER: &str = "WEFT_FI_SERVER";
 /// The variable that makes the test one of the processes that exchange messages, and says its number.
 const RANK: &str = "WEFT_FI_RANK";
 const RANKS: usize = 4;
@@ -28,9 +33,10 @@ struct Rank {
 }
 
 impl Rank {
-    fn start(number: usize) -> Rank {
+    fn start(number: usize, server: Option<&str>) -> Rank {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args([NAME, "--exact", "--nocapture"]).env(RANK, number.to_string());
+        command.envs(server.map(|name| (SERVER, name)));
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         Rank { child, lines }
@@ -55,7 +61,24 @@ fn the_others_of_an_all_to_all_get_errors_when_one_is_killed() {
     if let Some(number) = std::env::var_os(RANK) {
         return exchange(number.to_str().unwrap().parse().unwrap());
     }
-    let mut ranks: Vec<Rank> = (0..RANKS).map(Rank::start).collect();
+    kill_one(None);
+}
+
+#[test]
+fn so_they_do_when_they_share_a_server_which_then_serves_the_next_job() {
+    if !inside(SERVED) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let server = Server::start(Endpoint::builder("udp:127.41.0.1"), &directory.path().join("socket"));
+    for _job in 0..2 {
+        kill_one(Some(&server.name()));
+    }
+}
+
+/// Processes exchange messages until one of them is killed.
+fn kill_one(server: Option<&str>) {
+    let mut ranks: Vec<Rank> = (0..RANKS).map(|number| Rank::start(number, server)).collect();
     let names: Vec<String> = ranks.iter_mut().map(|rank| rank.says("name ")).collect();
     for rank in &mut ranks {
         writeln!(rank.child.stdin.as_mut().unwrap(), "{}", names.join(" ")).unwrap();
@@ -82,7 +105,10 @@ fn content(from: usize, to: usize, round: usize) -> Vec<u8> {
 
 /// One of the processes. A round ends when all its messages were sent and received.
 fn exchange(own: usize) {
-    let side = Side::open(&Wish::default(), How::default());
+    let domain = std::env::var(SERVER).ok();
+    // A server knows at once that a process is gone, others only that it is silent.
+    let error = if domain.is_some() { sys::FI_ECONNREFUSED } else { sys::FI_ETIMEDOUT };
+    let side = Side::open(&Wish { domain, ..Wish::default() }, How::default());
     println!("name {}", u128::from_be_bytes(side.name()));
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();
@@ -93,8 +119,12 @@ fn exchange(own: usize) {
     for round in 0.. {
         let others: Vec<usize> = (0..RANKS).filter(|rank| *rank != own).collect();
         if let Err(failed) = play(&side, own, &others, &numbers, round) {
-            assert_eq!(failed.error, sys::FI_ETIMEDOUT, "{failed:?}");
-            assert_eq!(failed.context, VICTIM, "only messages to the one that was killed fail");
+            assert_eq!(failed.error, error, "{failed:?}");
+            assert_eq!(
+                failed.context,
+                context(round, VICTIM),
+                "only messages to the one that was killed fail"
+            );
             break;
         }
         if round == ROUNDS {
@@ -113,9 +143,15 @@ fn exchange(own: usize) {
 
 /// The tag of messages of no round, and the context of those to ranks that live.
 const NO_ROUND: u64 = u64::MAX;
-const ASKING: usize = 1000;
+const ASKING: usize = usize::MAX;
 
-/// A round with `others`. Sends have the rank that they are for as context, receives `RANKS` and that which they are from.
+/// The context of an operation of a round: sends have the rank that they are for, receives `RANKS` and that which they are
+/// from.
+fn context(round: usize, which: usize) -> usize {
+    round << 8 | which
+}
+
+/// A round with `others`.
 ///
 /// One that was killed may have taken a message before, and sent none: a receive knows nothing of that, so whoever has waited
 /// for a second sends those another one that have not sent theirs.
@@ -124,32 +160,32 @@ fn play(side: &Side, own: usize, others: &[usize], numbers: &[u64], round: usize
         others.iter().map(|from| vec![0; content(*from, own, round).len()]).collect();
     let messages: Vec<Vec<u8>> = others.iter().map(|to| content(own, *to, round)).collect();
     for (room, from) in rooms.iter_mut().zip(others) {
-        side.receive(room, numbers[*from], Some((round as u64, 0)), RANKS + from);
+        side.receive(room, numbers[*from], Some((round as u64, 0)), context(round, RANKS + from));
     }
     for (message, to) in messages.iter().zip(others) {
-        side.send(numbers[*to], message, Some(round as u64), *to);
+        side.send(numbers[*to], message, Some(round as u64), context(round, *to));
     }
     let (mut left, begin) = (2 * others.len(), Instant::now());
     let (mut failed, mut missing, mut asked) = (None, others.to_vec(), 0);
     while left > 0 && failed.is_none() {
         assert!(begin.elapsed() < BOUND, "round {round} hangs");
         match side.cq.read() {
-            Some(Ok(entry)) if entry.context == ASKING => {}
-            Some(Ok(entry)) => {
-                missing.retain(|from| RANKS + from != entry.context);
+            Some(Ok(entry)) if entry.context >> 8 == round => {
+                missing.retain(|from| context(round, RANKS + from) != entry.context);
                 left -= 1;
             }
-            // Of a round before, which has failed.
-            Some(Err(late)) if late.context == ASKING || !others.contains(&late.context) => {}
-            Some(Err(error)) => failed = Some(error),
+            Some(Err(error)) if error.context >> 8 == round => failed = Some(error),
+            // Of a round before, which has failed, or one that asks.
+            Some(_) => {}
             None => std::thread::yield_now(),
         }
         if begin.elapsed() > Duration::from_secs(asked + 1) {
             asked += 1;
             for from in &missing {
-                let context = if *from == VICTIM { VICTIM } else { ASKING };
+                let is_victim = *from == VICTIM;
+                let context = if is_victim { context(round, VICTIM) } else { ASKING };
                 side.send(numbers[*from], b"", Some(NO_ROUND), context);
-                left += usize::from(context == VICTIM);
+                left += usize::from(is_victim);
             }
         }
     }

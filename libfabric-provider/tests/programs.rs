@@ -2,13 +2,10 @@
 
 mod common;
 
-use std::process::{Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::process::Stdio;
 
-use common::{Provider, free_port, target};
-
-/// Seconds that a program may take on a machine that is busy with other tests.
-const PATIENCE: &str = "120";
+use common::mpi::{Library, alone, exchange};
+use common::{PATIENCE, Provider, free_port};
 
 #[test]
 fn fi_info_lists_the_provider_and_what_it_can_do() {
@@ -35,6 +32,8 @@ fn fi_info_lists_the_provider_and_what_it_can_do() {
         "FI_WEFT_ENTROPIES",
         "FI_WEFT_MTU",
         "FI_WEFT_BUSY_TIMEOUT",
+        "FI_WEFT_PORT",
+        "FI_WEFT_MEMORY",
     ] {
         assert!(variables.contains(name), "{name}: {variables}");
     }
@@ -48,13 +47,6 @@ fn capabilities_that_are_not_there_are_refused() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && said.contains("-61"), "{hints:?}: {said}");
     }
-}
-
-/// Programs that spin while they wait need the processors for themselves.
-static SPINNING: Mutex<()> = Mutex::new(());
-
-fn alone() -> MutexGuard<'static, ()> {
-    SPINNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Two processes of `fi_pingpong`, with contents compared.
@@ -99,50 +91,12 @@ fn fi_pingpong_exchanges_tagged_messages() {
     ping_pong(&["-m", "tagged"]);
 }
 
-/// Ranks of an MPI job.
-const RANKS: &str = "4";
-
-/// Builds the program that exchanges messages with the compiler `cc` of an MPI library, and runs it by `launch`.
-fn exchange(provider: &Provider, cc: &str, launch: impl FnOnce(&mut Command, &str)) {
-    let _alone = alone();
-    let directory = tempfile::tempdir().unwrap();
-    let program = directory.path().join("exchange");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/exchange.c");
-    provider.run(&[cc, "-O1", "-o", program.to_str().unwrap(), source]);
-    let mut command = provider.command("timeout");
-    launch(command.arg(PATIENCE), program.to_str().unwrap());
-    let output = command.output().unwrap();
-    let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    let right = said.contains(&format!("{RANKS} ranks: all values are right"));
-    assert!(output.status.success() && right, "{said} {errors}");
-}
-
-/// MPICH as `scripts/setup.sh` installs it. It brings a libfabric 2 of its own.
 #[test]
 fn mpich_exchanges_and_reduces() {
-    let prefix = target().join("mpich/bin");
-    let place = |program: &str| prefix.join(program).to_str().unwrap().to_owned();
-    let Some(provider) = Provider::get(&place("mpicc")) else { return };
-    exchange(&provider, &place("mpicc"), |command, program| {
-        command.args([&place("mpiexec"), "-n", RANKS, program]);
-        // Ranks of one host would exchange messages through memory that they share.
-        command.env("MPIR_CVAR_CH4_NETMOD", "ofi").env("MPIR_CVAR_NOLOCAL", "1").env("FI_PROVIDER", "weft");
-        // Without a capability of the provider, MPICH needs to be told so.
-        command.env("MPIR_CVAR_CH4_OFI_ENABLE_RMA", "0").env("MPIR_CVAR_CH4_OFI_ENABLE_ATOMICS", "0");
-    });
+    exchange(Library::Mpich, &[]);
 }
 
 #[test]
 fn open_mpi_exchanges_and_reduces() {
-    let Some(provider) = Provider::get("mpicc.openmpi") else { return };
-    exchange(&provider, "mpicc.openmpi", open_mpi);
-}
-
-fn open_mpi(command: &mut Command, program: &str) {
-    command.args(["mpirun.openmpi", "-n", RANKS, "--oversubscribe"]);
-    // The one-sided component would ask the provider for remote memory access.
-    command.args(["--mca", "pml", "cm", "--mca", "mtl", "ofi", "--mca", "mtl_ofi_provider_include", "weft"]);
-    command.args(["--mca", "osc", "^rdma", "--mca", "btl", "self"]);
-    command.args(["-x", "FI_PROVIDER_PATH", program]);
-    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    exchange(Library::OpenMpi, &[]);
 }

@@ -6,9 +6,7 @@ use weft::{
     Atomic, AtomicOp, AtomicType, Completion, Error, OwnedBytes, ReceiveBuffer, RemoteMemory, Written,
 };
 
-use super::{
-    Bindings, DEPTH, Operation, OutgoingBytes, Piece, Rdm, Room, State, Wanted, report, with_connection,
-};
+use super::{Bindings, DEPTH, Operation, OutgoingBytes, Piece, Rdm, Room, State, Wanted, report};
 use crate::error::{FiError, lock};
 use crate::memory::Registration;
 use crate::queue::{Entry, Problem};
@@ -97,8 +95,16 @@ impl State {
             What::Atomic(AtomicCall { room: Some(_), .. }) => sys::FI_ATOMIC | sys::FI_READ,
             What::Atomic(_) => sys::FI_ATOMIC | sys::FI_WRITE,
         };
-        let operation =
-            Operation { id: None, context, flags, buf: 0, pieces: Vec::new(), many: false, reported };
+        let operation = Operation {
+            id: None,
+            context,
+            flags,
+            buf: 0,
+            pieces: Vec::new(),
+            many: false,
+            reported,
+            sending: None,
+        };
         let number = self.operations.insert(operation);
         let posted = self.post_access(peer, RemoteMemory { key, offset: addr }, what, number);
         match posted {
@@ -110,7 +116,7 @@ impl State {
 
     fn post_access(
         &mut self,
-        peer: weft::Addr,
+        peer: weft::Source,
         to: RemoteMemory,
         what: What,
         number: usize,
@@ -129,7 +135,7 @@ impl State {
                         OwnedBytes::new(vec![0; len])
                     }
                 }));
-                with_connection(endpoint, connections, peer, |endpoint, connection| {
+                connections.post(endpoint, peer, |endpoint, connection| {
                     let taken = buffer.take().ok_or(Error::Completed)?;
                     endpoint.read(connection, taken, to, context).map_err(|refused| {
                         buffer = Some(refused.buffer);
@@ -146,7 +152,7 @@ impl State {
                         pieces.iter().map(AsRef::as_ref).collect::<Vec<&[u8]>>().concat().into()
                     }
                 };
-                with_connection(endpoint, connections, peer, |endpoint, connection| {
+                connections.post(endpoint, peer, |endpoint, connection| {
                     endpoint
                         .write(connection, bytes.clone(), to, data, context)
                         .map_err(|refused| refused.error)
@@ -161,9 +167,8 @@ impl State {
                 };
                 let RemoteMemory { key, offset } = to;
                 let atomic = Atomic { op, datatype, operands, compare, fetch, key, offset, context };
-                with_connection(endpoint, connections, peer, |endpoint, connection| {
-                    endpoint.atomic(connection, atomic.clone())
-                })
+                connections
+                    .post(endpoint, peer, |endpoint, connection| endpoint.atomic(connection, atomic.clone()))
             }
         }?;
         operation.id = Some(id);

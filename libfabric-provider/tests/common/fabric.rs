@@ -18,20 +18,23 @@ const VERSION: u32 = 1 << 16 | 17;
 pub(crate) struct Wish {
     pub(crate) caps: u64,
     pub(crate) service: Option<u16>,
+    /// The name of the domain, such as that of a server, which then has the address.
+    pub(crate) domain: Option<String>,
     pub(crate) change: fn(&mut sys::fi_info),
 }
 
 impl Default for Wish {
     fn default() -> Wish {
-        Wish { caps: 0, service: None, change: |_| () }
+        Wish { caps: 0, service: None, domain: None, change: |_| () }
     }
 }
 
 pub(crate) struct Info(pub(crate) *mut sys::fi_info);
 
-/// The info at the loopback address for what is wished.
+/// The info for what is wished, at the loopback address unless a domain is named.
 pub(crate) fn getinfo(wish: &Wish) -> Result<Info, i32> {
     let service = wish.service.map(|port| CString::new(port.to_string()).unwrap());
+    let domain = wish.domain.as_ref().map(|name| CString::new(name.as_str()).unwrap());
     let mut info = null_mut();
     // SAFETY: all pointers are valid, and the hints are new ones with all their parts.
     let answer = unsafe {
@@ -40,8 +43,11 @@ pub(crate) fn getinfo(wish: &Wish) -> Result<Info, i32> {
         (*(*hints).fabric_attr).prov_name = libc::strdup(c"weft".as_ptr());
         (wish.change)(&mut *hints);
         let service = service.as_ref().map_or(null(), |text| text.as_ptr());
-        let answer =
-            sys::fi_getinfo(VERSION, c"127.0.0.1".as_ptr(), service, sys::FI_SOURCE, hints, &mut info);
+        let node = if domain.is_some() { null() } else { c"127.0.0.1".as_ptr() };
+        if let Some(domain) = &domain {
+            (*(*hints).domain_attr).name = libc::strdup(domain.as_ptr());
+        }
+        let answer = sys::fi_getinfo(VERSION, node, service, sys::FI_SOURCE, hints, &mut info);
         sys::fi_freeinfo(hints);
         answer
     };

@@ -3,10 +3,15 @@
 #![allow(dead_code, reason = "not every test file uses all of it")]
 
 pub(crate) mod fabric;
+pub(crate) mod mpi;
+pub(crate) mod server;
 
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Command, Output};
+
+/// Seconds that a program may take on a machine that is busy with other tests.
+pub(crate) const PATIENCE: &str = "120";
 
 /// A directory that holds the provider and nothing else.
 pub(crate) struct Provider {

@@ -1,0 +1,273 @@
+//! Where endpoints are, and so how their names look: each at UDP ports of its own, or at a port or server that a text names,
+//! such as `serve:/run/weft.sock`, which several endpoints share (`FI_WEFT_PORT`, or the name of a domain).
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::fs::FileTypeExt;
+
+use weft::core::port::udp::UdpPort;
+use weft::core::worker::session::SessionConfig;
+use weft::port::AnyPort;
+use weft::{Addr, Builder, BusyTimeout, Endpoint, MAX_MESSAGE, MAX_PROCESS, Source};
+
+use crate::addresses::Addresses;
+use crate::error::FiError;
+use crate::params::Params;
+use crate::rdm::DEPTH;
+
+/// What the name of a port or server begins with.
+const SCHEMES: [&str; 3] = ["serve:", "memif:", "udp:"];
+/// Connections of an endpoint of a server: what a `weft serve` lets an application have unless it is told otherwise.
+const CONNECTIONS: u32 = 512;
+/// Peers that an endpoint of a server may add to that one's address book: as many as a `weft serve` permits.
+const PEERS: u32 = 256;
+/// The process of the only endpoint of a port. 0 would be no name: libfabric's programs take port 0 for none.
+const ALONE: u16 = 1;
+
+/// Where the endpoints of a domain are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Each at consecutive UDP ports of the kernel, which are nobody else's. Its name is its address and the first port.
+    #[default]
+    OwnPorts,
+    /// At a port, or in a server, that a text names. The name of an endpoint is the IP address there and its process.
+    Named(String),
+}
+
+impl Place {
+    /// The place that `FI_WEFT_PORT` names.
+    pub(crate) fn parse(text: &str) -> Place {
+        if text == "udp" { Place::OwnPorts } else { Place::Named(text.to_owned()) }
+    }
+
+    /// The place that the name of a domain names, if it is not that of an interface.
+    pub(crate) fn of_domain(name: &str) -> Option<Place> {
+        SCHEMES.iter().any(|scheme| name.starts_with(scheme)).then(|| Place::Named(name.to_owned()))
+    }
+
+    /// Whether endpoints there can access remote memory: a server does so for nobody.
+    pub(crate) fn has_remote_memory(&self) -> bool {
+        self.socket().is_none()
+    }
+
+    /// The longest message that an endpoint there sends and receives, bytes. One of a server has memory for one in each
+    /// direction.
+    pub(crate) fn longest_message(&self, params: &Params) -> u64 {
+        match self.socket() {
+            Some(_) => u64::from(params.memory / 2),
+            None => MAX_MESSAGE,
+        }
+    }
+
+    /// Whether there may be endpoints: a server's socket is there.
+    pub(crate) fn exists(&self) -> bool {
+        let is_socket = |socket| std::fs::metadata(socket).is_ok_and(|data| data.file_type().is_socket());
+        self.socket().is_none_or(is_socket)
+    }
+
+    fn socket(&self) -> Option<&str> {
+        match self {
+            Place::Named(spec) => spec.strip_prefix("serve:"),
+            Place::OwnPorts => None,
+        }
+    }
+
+    /// Whether an endpoint there can have this name.
+    pub(crate) fn is_name(&self, name: &SocketAddr) -> bool {
+        let has_port = match self {
+            Place::OwnPorts => name.port() != 0,
+            Place::Named(_) => (1..=MAX_PROCESS).contains(&name.port()),
+        };
+        has_port && !name.ip().is_unspecified()
+    }
+
+    /// An endpoint with this name, of which the port may be 0 for any, and at a named place the address as well.
+    ///
+    /// # Errors
+    /// There can be none; a warning says why.
+    pub(crate) fn open(&self, name: SocketAddr, params: &Params) -> Result<Endpoint, FiError> {
+        let (spec, builder) = match self {
+            Place::OwnPorts => {
+                let mut spec = format!("udp:{},shared=on,entropies={}", name.ip(), params.entropies());
+                if name.port() != 0 {
+                    spec += &format!(",port={}", name.port());
+                }
+                (spec.clone(), Endpoint::builder(spec))
+            }
+            Place::Named(spec) => (spec.clone(), self.named(spec, name.port())?),
+        };
+        let refused = |error: &weft::BuildError| {
+            crate::log::warn(&format!("{spec}: {error}"));
+            FiError::from(error)
+        };
+        let endpoint = self.set(builder, params).build().map_err(|error| refused(&error))?;
+        if let (Place::Named(_), false) = (self, name.ip().is_unspecified())
+            && endpoint.ip() != Some(name.ip())
+        {
+            crate::log::warn(&format!("{spec}: endpoints there are not at {}", name.ip()));
+            return Err(FiError::NO_ADDRESS);
+        }
+        Ok(endpoint)
+    }
+
+    fn named(&self, spec: &str, process: u16) -> Result<Builder, FiError> {
+        if process > MAX_PROCESS {
+            crate::log::warn(&format!("{spec}: expected a process from 1 to {MAX_PROCESS}, not {process}"));
+            return Err(FiError::INVALID);
+        }
+        let builder = Endpoint::builder(spec);
+        Ok(match (self.socket(), process) {
+            (Some(_), 0) => builder,
+            (None, 0) => builder.process(ALONE),
+            (_, process) => builder.process(process),
+        })
+    }
+
+    /// The settings that an endpoint there takes. Those of the environment that it does not take fail when it is built.
+    fn set(&self, builder: Builder, params: &Params) -> Builder {
+        let (builder, default) = match self.socket() {
+            Some(_) => (builder.session(session(params)), None),
+            None => (builder, Some(BusyTimeout::Endless)),
+        };
+        let builder = params.busy_timeout.or(default).into_iter().fold(builder, Builder::busy_timeout);
+        let builder = params.cc.iter().fold(builder, |builder, cc| builder.cc(cc));
+        let builder = params.lb.iter().fold(builder, |builder, lb| builder.lb(lb));
+        params.mtu.into_iter().fold(builder, Builder::mtu)
+    }
+}
+
+/// What an endpoint asks its server for.
+fn session(params: &Params) -> SessionConfig {
+    SessionConfig {
+        commands: 1 << 12,
+        reports: 1 << 13,
+        // Those of both directions, and requests for peers.
+        operations: 4 * DEPTH as u32,
+        connections: CONNECTIONS,
+        memory: params.memory,
+        peers: PEERS,
+    }
+}
+
+/// The name of an endpoint, and what is known of its peers' names.
+#[derive(Debug)]
+pub(crate) struct Names {
+    own: SocketAddr,
+    /// Whether the endpoint has UDP ports of its own, as its peers have.
+    own_ports: bool,
+    /// The hosts that endpoints at named places are at; empty for endpoints at ports of their own.
+    hosts: HashMap<Ipv4Addr, Addr>,
+    ips: HashMap<Addr, Ipv4Addr>,
+    /// The version of the address vector whose hosts are known.
+    met: u64,
+}
+
+impl Names {
+    /// # Errors
+    /// It has no name of IPv4.
+    pub(crate) fn new(endpoint: &Endpoint, place: &Place) -> Result<Names, FiError> {
+        let own_ports = *place == Place::OwnPorts;
+        let own = match port_of(endpoint) {
+            Some(port) if own_ports => port.local(),
+            _ => match endpoint.ip() {
+                Some(ip @ IpAddr::V4(_)) => (ip, endpoint.process()).into(),
+                ip => {
+                    crate::log::warn(&format!("expected an endpoint at an IPv4 address, not at {ip:?}"));
+                    return Err(FiError::NO_ADDRESS);
+                }
+            },
+        };
+        Ok(Names { own, own_ports, hosts: HashMap::new(), ips: HashMap::new(), met: 0 })
+    }
+
+    pub(crate) fn own(&self) -> SocketAddr {
+        self.own
+    }
+
+    /// Makes hosts whose addresses are in the vector known, so that a server lets their packets in. One that cannot be
+    /// reached is an error of those who send to it.
+    pub(crate) fn meet(&mut self, endpoint: &mut Endpoint, addresses: &Addresses) -> Result<(), FiError> {
+        let version = addresses.version();
+        if self.met == version {
+            return Ok(());
+        }
+        self.met = version;
+        if self.own_ports {
+            return Ok(());
+        }
+        let hosts: BTreeSet<Ipv4Addr> = addresses.hosts()?;
+        for ip in hosts {
+            let _ = self.host(endpoint, ip);
+        }
+        Ok(())
+    }
+
+    /// The peer with this name.
+    ///
+    /// # Errors
+    /// It cannot be reached; a warning says why.
+    pub(crate) fn peer(&mut self, endpoint: &mut Endpoint, name: SocketAddr) -> Result<Source, FiError> {
+        if self.own_ports {
+            let peer = endpoint.peer(name).map_err(|error| unreachable(&name, &error))?;
+            return Ok(peer.into());
+        }
+        let IpAddr::V4(ip) = name.ip() else { return Err(FiError::INVALID) };
+        Ok(Source { peer: self.host(endpoint, ip)?, process: name.port() })
+    }
+
+    /// The name of a sender, unless nothing is known of it.
+    pub(crate) fn of(&self, endpoint: &Endpoint, source: Source) -> Option<SocketAddr> {
+        if self.own_ports {
+            let alias = endpoint.worker()?.book().ip(source.peer)?;
+            return port_of(endpoint)?.socket_of(alias);
+        }
+        self.ips.get(&source.peer).map(|ip| (*ip, source.process).into())
+    }
+
+    fn host(&mut self, endpoint: &mut Endpoint, ip: Ipv4Addr) -> Result<Addr, FiError> {
+        if let Some(addr) = self.hosts.get(&ip) {
+            return Ok(*addr);
+        }
+        let addr = endpoint.peer(IpAddr::V4(ip)).map_err(|error| unreachable(&ip, &error))?;
+        self.hosts.insert(ip, addr);
+        self.ips.insert(addr, ip);
+        Ok(addr)
+    }
+}
+
+/// The port over kernel UDP of an endpoint that has one.
+fn port_of(endpoint: &Endpoint) -> Option<&UdpPort> {
+    match endpoint.worker()?.port() {
+        AnyPort::Udp(port) => Some(port),
+        _ => None,
+    }
+}
+
+fn unreachable(name: &dyn std::fmt::Display, error: &weft::PeerError) -> FiError {
+    crate::log::warn(&format!("{name}: {error}"));
+    FiError::from(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_have_a_port_or_a_process() {
+        let (own, named) = (Place::parse("udp"), Place::parse("serve:/run/weft"));
+        let name = |port| SocketAddr::from(([192, 0, 2, 1], port));
+        assert_eq!([0, 1, 4095, 4096].map(|port| own.is_name(&name(port))), [false, true, true, true]);
+        assert_eq!([0, 1, 4095, 4096].map(|port| named.is_name(&name(port))), [false, true, true, false]);
+        assert!(!named.is_name(&([0, 0, 0, 0], 1).into()));
+    }
+
+    #[test]
+    fn names_of_domains_are_places_or_interfaces() {
+        assert_eq!(Place::of_domain("eth0"), None);
+        assert_eq!(Place::of_domain("serve:/x"), Some(Place::Named("serve:/x".to_owned())));
+        assert!(!Place::parse("serve:/nowhere/at/all").exists());
+        assert!(
+            !Place::parse("serve:/x").has_remote_memory() && Place::parse("memif:/x").has_remote_memory()
+        );
+    }
+}

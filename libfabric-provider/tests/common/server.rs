@@ -1,0 +1,70 @@
+//! A server as `weft serve` is one, on a thread of the test.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+
+use weft::core::worker::Waker;
+use weft::core::worker::session::{ServerEvent, SessionConfig, SessionServer};
+use weft::{Builder, Limits};
+
+/// A server that ends when this is dropped.
+pub(crate) struct Server {
+    socket: PathBuf,
+    waker: Waker,
+    thread: Option<JoinHandle<()>>,
+    joined: Arc<AtomicUsize>,
+}
+
+impl Server {
+    /// A server over the port that `builder` names, where applications join at `socket`. Like `weft serve` it lets in nobody
+    /// whom no application has named.
+    pub(crate) fn start(builder: Builder, socket: &Path) -> Server {
+        let limits =
+            Limits { sends: 1 << 22, connections: u16::MAX.into(), processes: 64, ..Limits::default() };
+        let (mut worker, info, _) = builder.limits(limits).learn_peers(false).build_worker().unwrap();
+        let waker = Waker::new().unwrap();
+        let mut server = SessionServer::new(&mut worker, 64, waker.clone());
+        if let Some(place) = info.place_peers() {
+            server.place_peers(place);
+        }
+        let most = SessionConfig {
+            commands: 1 << 16,
+            reports: 1 << 16,
+            operations: 1 << 16,
+            connections: 512,
+            memory: 256 << 20,
+            peers: 256,
+        };
+        server.listen(socket, most).unwrap();
+        let joined = Arc::new(AtomicUsize::new(0));
+        let count = joined.clone();
+        let thread = std::thread::spawn(move || {
+            server.run(worker, |event| {
+                eprintln!("server: {event:?}");
+                count.fetch_add(usize::from(matches!(event, ServerEvent::Joined { .. })), Ordering::Relaxed);
+            })
+        });
+        Server { socket: socket.to_owned(), waker, thread: Some(thread), joined }
+    }
+
+    /// How many applications have joined.
+    pub(crate) fn joined(&self) -> usize {
+        self.joined.load(Ordering::Relaxed)
+    }
+
+    /// The name of its place, for the provider.
+    pub(crate) fn name(&self) -> String {
+        format!("serve:{}", self.socket.display())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.waker.stop();
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
