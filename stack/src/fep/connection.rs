@@ -162,12 +162,6 @@ impl Connection {
         }
     }
 
-    /// Message `key` leaves the queue, wherever it is.
-    pub(super) fn remove_message(&mut self, key: Key) {
-        self.queue.retain(|other| *other != key);
-        self.trim();
-    }
-
     /// Removes the gaps at both ends.
     #[cold]
     fn trim(&mut self) {

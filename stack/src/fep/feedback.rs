@@ -556,5 +556,6 @@ fn forgo_rest(
     let Some(message) = sends.get_mut(send).filter(|message| !message.is_cut()) else { return };
     context.backlog = context.backlog.saturating_sub(unsent_bytes(config, message));
     message.cut_short();
-    connection.remove_message(send);
+    let place = message.place;
+    connection.withdraw(sends, send, place);
 }
