@@ -7,7 +7,8 @@
 #   --only CAMPAIGN  this campaign alone; with MINUTES 0 and --seed it repeats one run
 #   --list           prints the campaigns and ends
 #
-# WEFT names the binary of the real campaigns; without it the script makes a development build, with all assertions.
+# WEFT names the binary of the real campaigns; without it the script makes a build with the profile ci, which has all
+# assertions.
 # A campaign fails if something that must be true is not, or if nothing moves within its bound after all faults have
 # healed. For each failure the last lines of its output are printed, and the command that repeats it; the exit status is
 # 1 then. Real campaigns use kernel UDP on the loopback interface, at addresses in 127.64.0.0/10, and no privileges.
@@ -21,12 +22,12 @@ case ${1:---help} in
 esac
 
 if [[ -z ${WEFT:-} ]]; then
-    cargo build --quiet -p weft-apps --bin weft
-    WEFT=${CARGO_TARGET_DIR:-target}/debug/weft
+    cargo build --quiet --profile ci -p weft-apps --bin weft
+    WEFT=${CARGO_TARGET_DIR:-target}/ci/weft
 fi
 export WEFT
 # The tests that campaigns run: building them takes no time from the soak.
-cargo test --quiet --no-run -p weft-stack --test endpoint_pair
-cargo test --quiet --no-run -p weft-testbed --test random_fabrics
-cargo test --quiet --no-run -p weft-apps --test serve
+cargo test --quiet --profile ci --no-run -p weft-stack --test endpoint_pair
+cargo test --quiet --profile ci --no-run -p weft-testbed --test random_fabrics
+cargo test --quiet --profile ci --no-run -p weft-apps --test serve
 exec python3 scripts/lib/soak.py "$@"

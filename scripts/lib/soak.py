@@ -94,7 +94,8 @@ class Process:
 
 def cargo_test(package, target, name, environment, seconds):
     """Runs tests of the repository and returns what they have printed."""
-    command = ["cargo", "test", "--quiet", "-p", package, "--test", target, *name, "--", "--nocapture"]
+    command = ["cargo", "test", "--quiet", "--profile", "ci", "-p", package, "--test", target, *name]
+    command += ["--", "--nocapture"]
     with Process(command, environment) as process:
         status = process.wait(seconds, " ".join(command))
         if status != 0:
@@ -103,25 +104,30 @@ def cargo_test(package, target, name, environment, seconds):
         return process.said()
 
 
+def counted(said, cases, tests):
+    """What tests say that they have run, so many cases each."""
+    counts = Counts()
+    for packets, payload in re.findall(r"cases: (\d+) packets, (\d+) bytes", said):
+        counts.add(Counts(cases, int(packets), int(payload)))
+    if counts.cases != tests * cases:
+        raise Failed(f"the tests have not said what they have run:\n{said[-2000:]}")
+    return counts
+
+
 def fabrics(seed):
     """Simulated: random fabrics, faults and workloads; every flow ends as the faults explain, within its bound."""
     cases = 40
     environment = {"WEFT_FABRIC_CASES": str(cases), "WEFT_FABRIC_SEED": str(seed)}
     said = cargo_test("weft-testbed", "random_fabrics", ["every_message_arrives_once"], environment, 600)
-    counts = Counts()
-    for packets, payload in re.findall(r"cases: (\d+) packets, (\d+) bytes", said):
-        counts.add(Counts(cases, int(packets), int(payload)))
-    if counts.cases != 2 * cases:
-        raise Failed(f"the test has not said what it has run:\n{said[-2000:]}")
-    return counts
+    return counted(said, cases, 2)
 
 
 def endpoints(seed):
     """Simulated: two endpoints, any calls at any time, any fault of the channel, forged packets; then it heals."""
     cases = 1500
     environment = {"WEFT_ENDPOINT_CASES": str(cases), "WEFT_ENDPOINT_SEED": str(seed % 2**32)}
-    cargo_test("weft-stack", "endpoint_pair", ["every_message"], environment, 600)
-    return Counts(2 * cases)
+    said = cargo_test("weft-stack", "endpoint_pair", ["every_message"], environment, 600)
+    return counted(said, cases, 2)
 
 
 def address(seed, n):
@@ -129,22 +135,37 @@ def address(seed, n):
     return f"127.{64 + os.getpid() % 60}.{seed % 250 + 1}.{n}"
 
 
+class Way:
+    """What happens to the datagrams of one direction: some are lost, copied and delayed, all of them, or the long or the
+    short ones only."""
+
+    # Acknowledgements have fewer bytes than all data of `path` but the shortest.
+    LONG = 500
+
+    def __init__(self, rng):
+        self.lose, self.copy = rng.choice([0, 0.01, 0.05]), rng.choice([0, 0.02])
+        self.late = rng.choice([0, 0.05])
+        self.hits = rng.choice(["all", "long", "short"])
+
+    def spares(self, length):
+        return self.hits == ("short" if length > Way.LONG else "long")
+
+
 class Network:
     """A network between a client at address 2 and a server at address 3, which take it for each other at addresses 1 and
-    4. It loses, copies and delays datagrams, and loses all of them now and then. It can heal."""
+    4. Its two directions have faults of their own, and outages, in which a direction loses all that its faults hit, or
+    both do. It can heal."""
 
     def __init__(self, seed, rng, outages):
         self.rng = random.Random(rng.random())
-        self.lose, self.copy = rng.choice([0, 0.01, 0.05]), rng.choice([0, 0.02])
-        self.late = rng.choice([0, 0.05])
-        # Half of the networks that lose lose long datagrams only.
-        self.long_only = rng.random() < 0.5
-        self.outages = outages
+        # Begin, end, and the directions: towards the server is 0, towards the client 1.
+        self.outages = [(begin, end, rng.choice([(0,), (1,), (0, 1)])) for begin, end in outages]
         self.over, self.healed = threading.Event(), threading.Event()
         self.passed = self.lost = 0
         ip = [address(seed, n) for n in range(5)]
-        self.ways = [(bound(ip[1], PORT), bound(ip[4], ENTROPY), (ip[3], PORT))]
-        self.ways.append((bound(ip[4], PORT), bound(ip[1], ENTROPY), (ip[2], PORT)))
+        towards_server = (bound(ip[1], PORT), bound(ip[4], ENTROPY), (ip[3], PORT), 0, Way(rng))
+        towards_client = (bound(ip[4], PORT), bound(ip[1], ENTROPY), (ip[2], PORT), 1, Way(rng))
+        self.ways = [towards_server, towards_client]
         self.begin = time.monotonic()
         self.thread = threading.Thread(target=self.forward, daemon=True)
         self.thread.start()
@@ -155,27 +176,27 @@ class Network:
     def __exit__(self, *_):
         self.over.set()
         self.thread.join()
-        for inside, outside, _ in self.ways:
+        for inside, outside, *_ in self.ways:
             inside.close()
             outside.close()
 
-    def is_out(self):
+    def is_out(self, number):
         at = time.monotonic() - self.begin
-        return any(begin <= at < end for begin, end in self.outages)
+        return any(begin <= at < end and number in numbers for begin, end, numbers in self.outages)
 
     def forward(self):
         held = []
-        by_socket = {inside: way for way in self.ways for inside in way[:1]}
+        by_socket = {way[0]: way for way in self.ways}
         while not self.over.is_set():
             ready, _, _ = select.select(list(by_socket), [], [], 0.002 if held else 0.02)
             now = time.monotonic()
             for inside in ready:
-                _, outside, to = by_socket[inside]
+                _, outside, to, number, way = by_socket[inside]
                 try:
                     datagram = inside.recv(1 << 16)
                 except OSError:
                     continue
-                for due in self.fates(len(datagram), now):
+                for due in self.fates(len(datagram), now, number, way):
                     held.append((due, outside, to, datagram))
             later = []
             for entry in held:
@@ -191,16 +212,15 @@ class Network:
                     self.lost += 1
             held = later
 
-    def fates(self, length, now):
+    def fates(self, length, now, number, way):
         """When copies of a datagram arrive."""
-        if self.healed.is_set():
+        if self.healed.is_set() or way.spares(length):
             return [now]
-        loses = self.lose if length > 2000 or not self.long_only else 0
-        if self.is_out() or self.rng.random() < loses:
+        if self.is_out(number) or self.rng.random() < way.lose:
             self.lost += 1
             return []
-        late = now + 0.005 if self.rng.random() < self.late else now
-        return [now, late] if self.rng.random() < self.copy else [late]
+        late = now + 0.005 if self.rng.random() < way.late else now
+        return [now, late] if self.rng.random() < way.copy else [late]
 
 
 def bound(ip, port):
@@ -240,9 +260,22 @@ class Noise:
                 pass
 
 
+def listed(what):
+    """The names that `weft list` prints in its first column, without those that stand for combinations."""
+    said = subprocess.run([WEFT, "list", what], check=True, capture_output=True, text=True).stdout
+    return [line.split()[0] for line in said.split("\n") if line and line[0] != " " and line.split()[0].islower()]
+
+
+def algorithms(rng):
+    """A congestion control, alone, with receiver credit, or behind a median; and a load balancer."""
+    one = rng.choice(listed("cc"))
+    cc = rng.choice([one, one, one if one == "rccc" else f"{one}+rccc", "median(nscc)"])
+    return ["--cc", cc, "--lb", rng.choice(listed("lb"))]
+
+
 def perf_options(rng, longest="1MiB"):
     """What both ends of a test are told, and what the client is."""
-    both = ["--cc", rng.choice(["nscc", "smartt", "constant", "rccc", "nscc+rccc", "dctcp"])]
+    both = [*algorithms(rng), "--trim", rng.choice(["on", "off"])]
     both += ["--payload", str(rng.choice([1000, 4096, 8000])), "--rto", f"{RTO_MS}ms", "--patience", "30000ms"]
     test = {
         "throughput": ["--size", rng.choice(["1", "5000", "64KiB", longest])],
@@ -256,15 +289,16 @@ def perf_options(rng, longest="1MiB"):
     return both, client
 
 
-def server_at(ip, both):
-    process = Process([WEFT, "perf", "server", "--port", f"udp:{ip},entropies=1", *both])
+def server_at(ip, both, entropies=8):
+    process = Process([WEFT, "perf", "server", "--port", f"udp:{ip},entropies={entropies}", *both])
     time.sleep(0.3)
     return process
 
 
-def client_at(ip, server, options, seconds):
+def client_at(ip, server, options, seconds, entropies=8):
+    port = f"udp:{ip},entropies={entropies}"
     duration = ["--duration", f"{seconds * 1000:.0f}ms"]
-    return Process([WEFT, "perf", "client", server, "--port", f"udp:{ip},entropies=1", *options, *duration, "--json", "-"])
+    return Process([WEFT, "perf", "client", server, "--port", port, *options, *duration, "--json", "-"])
 
 
 def finish(client, server, seconds, what):
@@ -284,13 +318,15 @@ def finish(client, server, seconds, what):
 
 
 def path(seed):
-    """Real: weft perf with --verify over a path that loses, copies, delays and fails, with nonsense beside it."""
+    """Real: weft perf with --verify over a path whose directions lose, copy, delay and fail, each in its own way, all
+    datagrams, long or short ones; with nonsense beside it."""
     rng = random.Random(seed)
     both, test = perf_options(rng, "100KiB")
     outages = [(at, at + rng.uniform(0.05, SILENCE / 3)) for at in (rng.uniform(0.5, 2), rng.uniform(2.5, 4))]
     one, two, three = (address(seed, n) for n in (1, 2, 3))
     with Network(seed, rng, outages) as network, Noise(seed, rng, [two, three]) as noise:
-        with server_at(three, both) as server, client_at(two, one, [*both, *test], 4) as client:
+        # The network has one port of each end.
+        with server_at(three, both, 1) as server, client_at(two, one, [*both, *test], 4, 1) as client:
             time.sleep(5)
             network.healed.set()
             noise.over.set()
@@ -344,11 +380,13 @@ def soft(seed):
     size = rng.choice([256 << 10, 1 << 20])
     command += ["--workload", workload, "--size", str(size), "--seed", str(seed)]
     command += ["--trim", rng.choice(["on", "off"]), "--queue", rng.choice(["8KiB", "1bdp"]), "--until", "60s"]
-    command += ["--cc", rng.choice(["nscc", "smartt", "rccc", "nscc+rccc"])]
-    fault = rng.choice(["drop=0.02", "corrupt=0.02", "gilbert=0.01,0.3"])
-    command += ["--link-event", f"0ms host={rng.randrange(8)} {fault}"]
-    link = f"tier=0 switch={rng.randrange(2)} link={rng.randrange(2)}"
-    command += ["--link-event", f"20ms {link} fail", "--link-event", f"{rng.randrange(40, 300)}ms {link} restore"]
+    command += algorithms(rng)
+    direction = rng.choice(["", "dir=up ", "dir=down "])
+    fault = rng.choice(["drop=0.02", "corrupt=0.02", "gilbert=0.01,0.3", "ber=0.000002"])
+    command += ["--link-event", f"0ms host={rng.randrange(8)} {direction}{fault}"]
+    link = f"tier=0 switch={rng.randrange(2)} link={rng.randrange(2)} {rng.choice(['', 'dir=up ', 'dir=down '])}"
+    fault = rng.choice(["fail", "drop-over=1000", "drop=0.3"])
+    command += ["--link-event", f"20ms {link}{fault}", "--link-event", f"{rng.randrange(40, 300)}ms {link}restore"]
     with tempfile.TemporaryDirectory() as directory:
         report = os.path.join(directory, "report.json")
         with Process([*command, "--json", report]) as process:
@@ -383,7 +421,7 @@ def parse():
     options = parser.parse_args()
     if options.list:
         for campaign in CAMPAIGNS:
-            print(f"{campaign.__name__:<10} {campaign.__doc__}")
+            print(f"{campaign.__name__:<10} {' '.join(campaign.__doc__.split())}")
         sys.exit()
     if options.minutes is None or not 0 <= options.minutes <= 10_000:
         parser.error("MINUTES is a number from 0 to 10000")

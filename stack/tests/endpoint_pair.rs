@@ -2,6 +2,8 @@
 
 mod endpoint_model;
 
+use std::cell::Cell;
+
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
@@ -17,7 +19,7 @@ impl std::fmt::Debug for Bytes {
 
 /// Runs `property` on many cases, which are the same in every run. `WEFT_ENDPOINT_CASES` sets their number,
 /// `WEFT_ENDPOINT_SEED` draws others.
-fn explore(default: u32, choices: impl Strategy<Value = Bytes>, property: fn(&[u8])) {
+fn explore(default: u32, choices: impl Strategy<Value = Bytes>, property: fn(&[u8]) -> (u64, u64)) {
     let number = |variable| std::env::var(variable).ok().map(|text| text.parse::<u32>().expect(variable));
     let cases = number("WEFT_ENDPOINT_CASES").unwrap_or(default);
     let config = Config { cases, failure_persistence: None, max_shrink_time: 30_000, ..Config::default() };
@@ -25,13 +27,18 @@ fn explore(default: u32, choices: impl Strategy<Value = Bytes>, property: fn(&[u
     if let Some(number) = number("WEFT_ENDPOINT_SEED") {
         seed[..4].copy_from_slice(&number.to_le_bytes());
     }
+    let (packets, payload) = (Cell::new(0), Cell::new(0));
     let run = |bytes: Bytes| {
-        property(&bytes.0);
+        let arrived = property(&bytes.0);
+        packets.set(packets.get() + arrived.0);
+        payload.set(payload.get() + arrived.1);
         Ok(())
     };
     TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &seed))
         .run(&choices, run)
         .unwrap_or_else(|error| panic!("{error}"));
+    // For scripts/soak.sh.
+    println!("{cases} cases: {} packets, {} bytes", packets.get(), payload.get());
 }
 
 #[test]

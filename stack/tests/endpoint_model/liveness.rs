@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use weft_cc::{CcChoice, CcParams, Span, Time};
+use weft_cc::{CcParams, Span, Time};
 use weft_stack::buffer::Buffer;
 use weft_stack::event::{Event, Recorder};
 use weft_stack::fep::{
@@ -18,8 +18,8 @@ use weft_stack::spray::LbChoice;
 use weft_stack::spray::registry::BALANCERS;
 use weft_stack::wire::pds::{DeliveryMode, NackCode};
 
-use super::Choices;
 use super::harness::{self, Pair, Transit, params};
+use super::{Choices, congestion_control};
 
 /// No run lasts so long.
 const LIMIT: Span = Span::from_ms(3_600_000);
@@ -91,8 +91,7 @@ struct Run {
 }
 
 fn config(choices: &mut Choices<'_>) -> FepConfig {
-    let cc =
-        CcChoice::parse(choices.pick(&["nscc", "smartt", "constant", "rccc", "nscc+rccc", "dctcp"])).unwrap();
+    let cc = congestion_control(choices);
     let params = CcParams {
         mtu: choices.pick(&[64, 1_000]),
         network_rtt: Span::from_us(50),
@@ -303,8 +302,9 @@ impl Run {
     }
 }
 
-/// Whatever the path swallows, every message is delivered once, or ends with an error in time; and nothing is left.
-pub(crate) fn every_message_ends(bytes: &[u8]) {
+/// Whatever the path swallows, every message is delivered once, or ends with an error in time; and nothing is left. Returns the packets
+/// that arrived, and the bytes of their payloads.
+pub(crate) fn every_message_ends(bytes: &[u8]) -> (u64, u64) {
     let mut choices = Choices(bytes);
     let mut run = Run::new(&mut choices);
     for _ in 0..=choices.below(8) {
@@ -313,4 +313,5 @@ pub(crate) fn every_message_ends(bytes: &[u8]) {
         run.advance(run.pair.now + pause);
     }
     run.finish();
+    run.pair.arrived
 }

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use harness::{Pair, params};
 use ledger::{Ledger, MEMORY};
 pub(crate) use liveness::every_message_ends;
+use weft_cc::registry::all_names;
 use weft_cc::{CcChoice, CcParams, Span, Time};
 use weft_stack::fep::{BusyTimeout, ConnectOptions, ConnectionId, FepConfig, Limits, TrafficClass};
 use weft_stack::packet::{Addr, Class};
@@ -75,9 +76,16 @@ struct World {
     forged: bool,
 }
 
+/// Any congestion control. Those of the recorded strings of bytes come first.
+fn congestion_control(choices: &mut Choices<'_>) -> CcChoice {
+    const FIRST: [&str; 6] = ["nscc", "smartt", "constant", "rccc", "nscc+rccc", "dctcp"];
+    let others = all_names().into_iter().filter(|name| !FIRST.contains(&name.as_str()));
+    let names: Vec<String> = FIRST.into_iter().map(str::to_owned).chain(others).collect();
+    CcChoice::parse(&names[choices.below(names.len())]).unwrap()
+}
+
 fn config(choices: &mut Choices<'_>) -> FepConfig {
-    let cc =
-        CcChoice::parse(choices.pick(&["nscc", "smartt", "constant", "rccc", "nscc+rccc", "dctcp"])).unwrap();
+    let cc = congestion_control(choices);
     let params = CcParams {
         mtu: choices.pick(&[1, 7, 64, 1_000]),
         network_rtt: Span::from_us(5),
@@ -337,12 +345,13 @@ impl World {
 }
 
 /// Whatever the channel does, every message arrives once with the bytes that were sent, every read brings its bytes, every connection closes, the
-/// endpoints keep nothing, and nothing panics.
-pub(crate) fn every_message_arrives_once(bytes: &[u8]) {
+/// endpoints keep nothing, and nothing panics. Returns the packets that arrived, and the bytes of their payloads.
+pub(crate) fn every_message_arrives_once(bytes: &[u8]) -> (u64, u64) {
     let mut choices = Choices(bytes);
     let mut world = World::new(&mut choices);
     while !choices.is_empty() {
         world.step(&mut choices);
     }
     world.finish();
+    world.pair.arrived
 }

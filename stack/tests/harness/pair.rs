@@ -59,6 +59,8 @@ pub(crate) struct Pair {
     pub(crate) feps: [Fep; 2],
     pub(crate) now: Time,
     pub(crate) wire: Vec<Transit>,
+    /// Packets that have arrived, and the bytes of their payloads.
+    pub(crate) arrived: (u64, u64),
 }
 
 impl Pair {
@@ -69,7 +71,7 @@ impl Pair {
 
     /// These endpoints, whose addresses are 0 and 1.
     pub(crate) fn of(feps: [Fep; 2], now: Time) -> Pair {
-        Pair { feps, now, wire: Vec::new() }
+        Pair { feps, now, wire: Vec::new(), arrived: (0, 0) }
     }
 
     /// Endpoint 0, whose peer has died.
@@ -129,6 +131,7 @@ impl Pair {
             Buffer::Virtual(len) => Payload::Virtual(*len),
             other => panic!("packets on their way do not hold {other:?}"),
         };
+        self.arrived = (self.arrived.0 + 1, self.arrived.1 + u64::from(payload.len()));
         self.feps[transit.packet.net.dst.0 as usize].on_packet(self.now, &transit.packet, payload);
     }
 
