@@ -271,8 +271,11 @@ impl<'a> Server<'a> {
             }
         } else if session.has_all() || (session.announced.is_some() && silent) {
             let report = session.conclude(endpoint, now);
-            session.say_last(endpoint, now, Message::Report(report.clone()))?;
+            let told = session.say_last(endpoint, now, Message::Report(report.clone()));
             (self.sink)(&session.test, &session.name, report)?;
+            if let Err(error) = told {
+                self.fail(endpoint, now, &error)?;
+            }
         } else if silent {
             return self.give_up(endpoint, now);
         }
@@ -283,12 +286,26 @@ impl<'a> Server<'a> {
         let Some(session) = &self.session else { return Ok(false) };
         let what = format!("waiting for its messages, of which {} have arrived", session.progress.messages);
         let failure = session.silence.failure(endpoint, &session.name, &what);
+        self.abandon(endpoint, now, failure)?;
+        Ok(false)
+    }
+
+    /// The endpoint refuses what the test needs of it, such as a connection to a client that is not there any more.
+    #[cold]
+    fn fail(&mut self, endpoint: &mut Endpoint, now: Time, error: &Error) -> Result<(), Failure> {
+        let name = self.session.as_ref().map_or("the client", |session| session.name.as_str());
+        let failure = failure(name, error);
+        self.abandon(endpoint, now, failure)
+    }
+
+    /// Ends the test, which has failed, and the server only if it has no other one to wait for.
+    fn abandon(&mut self, endpoint: &mut Endpoint, now: Time, failure: Failure) -> Result<(), Failure> {
         if self.options.once {
             return Err(failure);
         }
         eprintln!("weft: {failure}");
         self.end_session(endpoint, now);
-        Ok(false)
+        Ok(())
     }
 }
 
@@ -347,8 +364,8 @@ impl Session {
     }
 
     /// Tells the client the result, and closes the connection to it.
-    fn say_last(&mut self, endpoint: &mut Endpoint, now: Time, message: Message) -> Result<(), Failure> {
-        self.say(endpoint, message).map_err(|error| failure(&self.name, &error))?;
+    fn say_last(&mut self, endpoint: &mut Endpoint, now: Time, message: Message) -> Result<(), Error> {
+        self.say(endpoint, message)?;
         if let Some(reply) = self.reply {
             let _ = endpoint.close(reply);
         }
@@ -473,7 +490,7 @@ impl Role for Server<'_> {
                         let whole = result.is_ok() && u64::from(len) == session.test.size;
                         let arrived = Arrived { slot: context as u32, memory, seq: header_data, whole };
                         if let Err(error) = session.arrived(endpoint, now, arrived) {
-                            return Err(failure(&session.name, &error));
+                            self.fail(endpoint, now, &error)?;
                         }
                     }
                 }
@@ -482,7 +499,7 @@ impl Role for Server<'_> {
                     if let Some(session) = self.session_of(context)
                         && let Err(error) = session.post(endpoint, context as u32, memory)
                     {
-                        return Err(failure(&session.name, &error));
+                        self.fail(endpoint, now, &error)?;
                     }
                 }
                 Some(other) => self.take(endpoint, now, other)?,
@@ -505,7 +522,8 @@ impl Role for Server<'_> {
         self.interrupted = true;
         let Some(session) = self.session.as_mut().filter(|session| !session.reported) else { return Ok(()) };
         let report = session.conclude(endpoint, now);
-        session.say_last(endpoint, now, Message::Refused { reason: INTERRUPTED.to_owned() })?;
+        let refused = Message::Refused { reason: INTERRUPTED.to_owned() };
+        session.say_last(endpoint, now, refused).map_err(|error| failure(&session.name, &error))?;
         if report.arrived > 0 { (self.sink)(&session.test, &session.name, report) } else { Ok(()) }
     }
 }
@@ -539,21 +557,22 @@ fn name_of(endpoint: &Endpoint, peer: Addr) -> String {
 mod tests {
     use super::*;
 
+    const OPTIONS: ServerOptions = ServerOptions {
+        once: false,
+        wait: None,
+        memory: 1 << 20,
+        payload: 1_000,
+        room: 1_000,
+        patience: Span::from_ms(1_000),
+        shares_thread: false,
+    };
+
     /// A host that answers nothing sends requests that make no sense.
     #[test]
     fn refusals_that_nobody_takes_are_bounded_and_end_no_server() {
         let mut endpoint = Endpoint::builder("udp:127.84.20.1").build().unwrap();
         let peer = endpoint.peer("127.84.20.2").unwrap();
-        let options = ServerOptions {
-            once: false,
-            wait: None,
-            memory: 1 << 20,
-            payload: 1_000,
-            room: 1_000,
-            patience: Span::from_ms(1_000),
-            shares_thread: false,
-        };
-        let mut server = Server::new(options, Box::new(|_, _, _| Ok(())), Time::ZERO);
+        let mut server = Server::new(OPTIONS, Box::new(|_, _, _| Ok(())), Time::ZERO);
         let ask = |server: &mut Server<'_>, endpoint: &mut Endpoint| {
             server.told(endpoint, Time::ZERO, peer, b"nonsense");
             server.refusals.len()
@@ -566,5 +585,34 @@ mod tests {
         server.take(&mut endpoint, Time::ZERO, closed).unwrap();
         assert_eq!(server.refusals.len(), REFUSALS - 1);
         assert_eq!(ask(&mut server, &mut endpoint), REFUSALS);
+    }
+    /// The endpoint refuses a connection to a client that it does not know any more.
+    #[test]
+    fn a_client_that_cannot_be_told_its_result_ends_its_test_and_no_server() {
+        let mut endpoint = Endpoint::builder("udp:127.84.20.3").build().unwrap();
+        let test = Test {
+            mode: Mode::Throughput,
+            size: 1,
+            limit: super::super::plan::Limit::Messages(1),
+            warmup_us: 0,
+            connections: 1,
+            depth: 1,
+            verify: false,
+            payload: 1_000,
+            room: 1_000,
+            cc: "nscc".to_owned(),
+            credit: false,
+        };
+        for once in [false, true] {
+            let options = ServerOptions { once, ..OPTIONS };
+            let mut server = Server::new(options, Box::new(|_, _, _| Ok(())), Time::ZERO);
+            let mut session =
+                Session::new(1, Addr(4_000), "a client".to_owned(), test.clone(), options, Time::ZERO);
+            session.announced = Some(0);
+            server.session = Some(session);
+            let over = server.advance(&mut endpoint, Time::ZERO);
+            assert!(if once { over.is_err() } else { over.is_ok_and(|over| !over) }, "once: {once}");
+            assert!(once || server.session.is_none(), "another client can come");
+        }
     }
 }
