@@ -15,6 +15,8 @@ mod mode;
 mod pair;
 mod pattern;
 mod plan;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod properties;
 mod report;
 mod sequence;
 mod server;

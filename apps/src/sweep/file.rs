@@ -350,6 +350,7 @@ fn whole(number: i128, line: usize) -> Option<Value> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::properties::any_text_is_a_sweep_or_refused_by_line;
     use super::*;
     use proptest::prelude::*;
 
@@ -421,14 +422,7 @@ mod tests {
             "flows", "sample-file", "'nscc'", "'a.parquet'", "1", "-1", "1e400", "0x", "9223372036854775807", "true",
             "from", "to", "seed = { from = 1, to = 3 }\n", "cc = ['nscc', 'smartt']\n", "hosts = 8\n", "1979-05-27",
         ]), 0..24)) {
-            let text = words.concat();
-            if let Err(refusal) = SweepFile::parse("s.toml", &text) {
-                let refusal = refusal.to_string();
-                let line = refusal.strip_prefix("s.toml:").and_then(|rest| rest.split_once(':')?.0.parse().ok());
-                let lines = text.lines().count().max(1) + usize::from(text.ends_with('\n'));
-                prop_assert!(line.is_some_and(|line: usize| (1..=lines).contains(&line)), "{text:?}: {refusal}");
-                prop_assert_eq!(refusal.lines().count(), 1, "{}", refusal);
-            }
+            any_text_is_a_sweep_or_refused_by_line(&words.concat());
         }
     }
 

@@ -4,6 +4,8 @@ mod args;
 mod file;
 mod grid;
 mod long;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod properties;
 mod results;
 mod slurm;
 mod summary;

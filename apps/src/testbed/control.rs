@@ -65,7 +65,11 @@ impl Control {
     /// # Errors
     /// Whatever the system reports.
     pub(super) fn listen(path: &Path) -> io::Result<Control> {
-        let listener = UnixListener::bind(path)?;
+        Control::on(UnixListener::bind(path)?)
+    }
+
+    /// The same at a socket that is bound already.
+    pub(super) fn on(listener: UnixListener) -> io::Result<Control> {
         listener.set_nonblocking(true)?;
         Ok(Control { listener, client: None })
     }

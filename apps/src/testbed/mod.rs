@@ -5,6 +5,8 @@ mod attach;
 mod control;
 mod file;
 mod ip;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod properties;
 mod rundir;
 mod status;
 mod switch;

@@ -144,6 +144,21 @@ unsafe impl Send for BorrowedFrame {}
 unsafe impl Sync for BorrowedFrame {}
 
 impl BorrowedFrame {
+    /// A frame of these bytes, in memory of its own.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn in_two_parts(bytes: &[u8], head: usize) -> Option<BorrowedFrame> {
+        let (head, rest) = bytes.split_at_checked(head)?;
+        if !(MIN_FRAME..=HEAD).contains(&head.len()) || rest.is_empty() {
+            return None;
+        }
+        let region = Region::allocate(bytes.len()).ok()?;
+        region.slice(0, bytes.len() as u32).ok()?.write(0, bytes);
+        let mut headers = RxHeaders::new(vec![region]);
+        let (regions, batch) = headers.lend(1);
+        let part = |offset: usize, len: usize| regions[0].bytes(offset as u64, len as u32);
+        Some(batch?.frame_of_two(part(0, head.len())?, part(head.len(), rest.len())?))
+    }
+
     #[inline]
     pub(super) fn head(&self) -> &[u8] {
         // SAFETY: `head_len` initialised bytes of a head that is this frame's alone while it has its share.

@@ -234,6 +234,19 @@ impl Frame {
         }
     }
 
+    /// The frame as a port hands it over that has found its checksums good.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn verified(&mut self) {
+        self.set_checksum_status(ChecksumStatus::Good);
+    }
+
+    /// A frame of these bytes, borrowed from memory of its own in two parts, of which the first has `head` bytes. `None`
+    /// if no port hands over such a frame.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn in_two_parts(bytes: &[u8], head: usize) -> Option<Frame> {
+        BorrowedFrame::in_two_parts(bytes, head).map(Frame::from)
+    }
+
     /// Drops these frames, giving borrowed ones back together.
     #[inline]
     pub(super) fn drop_all(frames: impl Iterator<Item = Frame>) {

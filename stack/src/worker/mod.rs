@@ -95,6 +95,9 @@ mod ip_prefix;
 mod loopback;
 pub mod neighbours;
 mod predict;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod properties;
 pub mod ring;
 pub mod session;
 pub mod steer;

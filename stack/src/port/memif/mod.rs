@@ -33,11 +33,18 @@ mod link;
 mod link_layout;
 mod link_state;
 mod listener;
+#[cfg(any(test, feature = "fuzzing"))]
+mod meanwhile;
 mod message;
+#[cfg(any(test, feature = "fuzzing"))]
+mod pair;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod properties;
 mod ring;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod ring_properties;
 mod server;
 mod signal;
 mod socket;

@@ -17,7 +17,14 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
+#[cfg(any(test, feature = "fuzzing"))]
+use super::meanwhile::peer_acts;
 use crate::region::Region;
+
+/// Nothing happens between two reads unless a peer makes it happen.
+#[cfg(not(any(test, feature = "fuzzing")))]
+#[inline(always)]
+fn peer_acts() {}
 
 /// The first word of each ring's header.
 pub(super) const COOKIE: u32 = 0x03e3_1f20;
@@ -133,7 +140,10 @@ impl Ring {
     #[inline]
     fn read(&self, index: u16) -> Descriptor {
         let slot = self.slot(index);
-        Descriptor::of([slot[0].load(Ordering::Relaxed), slot[1].load(Ordering::Relaxed)])
+        peer_acts();
+        let first = slot[0].load(Ordering::Relaxed);
+        peer_acts();
+        Descriptor::of([first, slot[1].load(Ordering::Relaxed)])
     }
 
     #[inline]
@@ -290,6 +300,7 @@ impl RxRing {
             Some(_) => (&header.server.tail, "tail of the ring to the client"),
             None => (&header.client.head, "head of the ring to the server"),
         };
+        peer_acts();
         let end = end.load(Ordering::Acquire);
         let waiting = end.wrapping_sub(self.next);
         let most = self.ring.size() - self.next.wrapping_sub(self.kept);
@@ -430,6 +441,7 @@ impl TxRing {
                 (&header.client.head, self.next.wrapping_add(self.room), "head of the ring to the client")
             }
         };
+        peer_acts();
         let end = end.load(Ordering::Acquire);
         let more = end.wrapping_sub(first);
         if more > most {

@@ -9,60 +9,12 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::MemifPort;
 use super::config::{MAX_LOG2_RING, MemifConfig, MemifError, Role, SocketName};
 use super::link::{Layout, Link, Moved, offer};
-use super::link_layout::{LinkLayout, Offer, RingPlace};
+use super::link_layout::{LinkLayout, RingPlace};
+use super::pair::{MAX_FRAME, Pair, REGISTERED, RING, TO_CLIENT, config, pair, pair_with};
 use super::ring::{Checked, DescriptorRingError, TxBuffers};
 use crate::port::{Attachment, BURST, Frame, FramePool, MIN_FRAME, Port, RxBurst, TxBurst};
-use crate::region::{Region, RegionSlice, SharedRegion};
+use crate::region::{Region, RegionSlice};
 use crate::rng::Rng;
-
-const RING: u8 = 3;
-const MAX_FRAME: usize = 1000;
-
-/// Both ends, and the memory between them as a stranger to both sees it.
-struct Pair {
-    client: Link,
-    server: Link,
-    memory: Region,
-    /// The client's application's.
-    registered: Region,
-}
-
-/// Bytes of registered memory: so many for each frame of a number.
-const REGISTERED: usize = 256 * MAX_FRAME;
-
-fn config(buffer_size: u32) -> MemifConfig {
-    let config = MemifConfig::client(SocketName::parse("nowhere"));
-    MemifConfig { log2_ring: RING, buffer_size: Some(buffer_size), ..config }
-}
-
-fn event(of: &OwnedFd) -> OwnedFd {
-    of.try_clone().unwrap()
-}
-
-fn pair(buffer_size: u32) -> Pair {
-    pair_with(buffer_size, |_| {})
-}
-
-/// A pair of which `prepare` sees first what the client offers.
-fn pair_with(buffer_size: u32, prepare: impl FnOnce(&Offer)) -> Pair {
-    let config = config(buffer_size);
-    let registered = SharedRegion::allocate(REGISTERED).unwrap();
-    let offer = offer(&config, std::slice::from_ref(&registered)).unwrap();
-    let registered = registered.region().clone();
-    prepare(&offer);
-    let map = |at: usize| Region::map(&offer.files[at], offer.layout.regions[at].len()).unwrap();
-    let place = |of: &RingPlace| RingPlace { event: event(&of.event), ..*of };
-    let server = LinkLayout {
-        role: Role::Server,
-        regions: vec![map(0), map(1)],
-        to_server: place(&offer.layout.to_server),
-        to_client: place(&offer.layout.to_client),
-        peer: String::new(),
-    };
-    let memory = map(0);
-    let client = Link::of(offer.layout, buffer_size).unwrap();
-    Pair { client, server: Link::of(server, 0).unwrap(), memory, registered }
-}
 
 fn pool() -> FramePool {
     FramePool::heap(200, MAX_FRAME).unwrap()
@@ -419,9 +371,6 @@ fn short_frames_of_a_client_lie_side_by_side() {
     let sent: Vec<_> = (0..).zip(lengths).map(|(number, len)| frame(number, len)).collect();
     assert_eq!(received(&mut server, &mut rx), sent);
 }
-
-/// Where the ring to the client begins in the memory of a [`pair`].
-const TO_CLIENT: u32 = super::ring::ring_bytes(RING) as u32;
 
 #[test]
 fn buffers_that_a_peer_takes_back_are_nonsense() {

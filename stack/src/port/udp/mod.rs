@@ -35,6 +35,9 @@ mod config;
 mod control;
 mod headers;
 mod peers;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod properties;
 mod receive;
 mod sockets;
 mod system;

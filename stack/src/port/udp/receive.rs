@@ -7,6 +7,8 @@
 
 use std::io::IoSliceMut;
 use std::net::IpAddr;
+#[cfg(any(test, feature = "fuzzing"))]
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -76,9 +78,15 @@ fn waited(arrived: Stamp, now: Stamp) -> Span {
     if arrived == 0 || waited > LONGEST_WAIT { Span::ZERO } else { waited }
 }
 
-/// The number of frames that receiving needs at once.
+/// The number of frames that receiving needs at once, for full datagrams, or for one message however short those are that
+/// it joins.
 pub(super) fn frames_needed(longest: usize, joins: bool) -> usize {
-    MESSAGES * parts(longest, joins)
+    (MESSAGES * parts(longest, joins)).max(parts(shortest_cut(longest), joins))
+}
+
+/// The least length at which messages are cut.
+fn shortest_cut(longest: usize) -> usize {
+    longest.min(JOINED.div_ceil(PARTS))
 }
 
 /// Frames that one message is received into.
@@ -179,16 +187,41 @@ impl Receiver {
     /// Prepares frames to receive messages into. Returns for how many messages there are enough.
     fn arm(&mut self) -> usize {
         let wanted = parts(self.cut, self.joins);
-        for (slot, frames) in self.armed.iter_mut().enumerate() {
+        for slot in 0..MESSAGES {
+            let (frames, later) = self.armed[slot..].split_first_mut().expect("there is this slot");
             frames.truncate(wanted);
             while frames.len() < wanted {
-                match self.pool.allocate(self.headers + self.longest) {
+                // The frames of later messages may be all that the pool has.
+                let spare = || later.iter_mut().rev().find_map(ArrayVec::pop);
+                match self.pool.allocate(self.headers + self.longest).or_else(spare) {
                     Some(frame) => frames.push(frame),
                     None => return slot,
                 }
             }
         }
         MESSAGES
+    }
+
+    /// A message of `content` arrives as the kernel would hand it over, from `from` with these control messages. Returns
+    /// the frames that it becomes.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn take_invented(
+        &mut self,
+        content: &[u8],
+        (from, control, is_cut): (SocketAddr, &[u8], bool),
+        peers: &mut Peers,
+        counters: (&mut PortCounters, &mut UdpCounters),
+    ) -> Vec<Frame> {
+        let (port, udp) = counters;
+        assert!(self.arm() > 0, "all frames have come back, and none can be received into");
+        let (cut, headers) = (self.cut, self.headers);
+        for (frame, bytes) in self.armed[0].iter_mut().zip(content.chunks(cut)) {
+            frame[headers..headers + bytes.len()].copy_from_slice(bytes);
+        }
+        let len = content.len().min(cut * parts(cut, self.joins));
+        self.arrivals[0] = Arrival::invented(control, from, len, is_cut || len < content.len());
+        self.take(0, cut, peers, port, udp);
+        self.ready.drain(..).map(|(frame, _)| frame).collect()
     }
 
     /// Makes frames of the message in `slot`.
@@ -241,7 +274,7 @@ impl Receiver {
             }
         }
         if len > cut {
-            self.cut = segment.clamp(self.longest.min(JOINED.div_ceil(PARTS)), self.longest);
+            self.cut = segment.clamp(shortest_cut(self.longest), self.longest);
         }
     }
 }

@@ -128,6 +128,23 @@ impl Arrival {
         Arrival { control: Control::new(), name, len: 0, flags: 0 }
     }
 
+    /// What the kernel would write about a message of `len` bytes of `from`, with these control messages.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn invented(control: &[u8], from: SocketAddr, len: usize, is_cut: bool) -> Arrival {
+        let mut arrival = Arrival::new();
+        let told = control.len().min(super::control::CAPACITY);
+        arrival.control.room()[..told].copy_from_slice(&control[..told]);
+        arrival.control.set_len(told);
+        let place = &raw mut arrival.name;
+        match RawAddr::new(from) {
+            // SAFETY: a `sockaddr_storage` is as large and aligned as any address.
+            RawAddr::V4(addr) => unsafe { place.cast::<libc::sockaddr_in>().write(addr) },
+            // SAFETY: as above.
+            RawAddr::V6(addr) => unsafe { place.cast::<libc::sockaddr_in6>().write(addr) },
+        }
+        Arrival { len, flags: if is_cut { libc::MSG_TRUNC } else { 0 }, ..arrival }
+    }
+
     /// Whether the message was longer than its room.
     pub(super) fn is_cut(&self) -> bool {
         self.flags & libc::MSG_TRUNC != 0
@@ -204,13 +221,18 @@ pub(super) fn next_error(fd: BorrowedFd<'_>) -> Option<(c_int, u32)> {
         return None;
     }
     control.set_len(header.msg_controllen);
+    Some(error_in(&control))
+}
+
+/// The error that the control messages of an error queue tell, with its MTU; zeros if they tell none.
+pub(super) fn error_in(control: &Control) -> (c_int, u32) {
     let kinds = [(libc::IPPROTO_IP, libc::IP_RECVERR), (libc::IPPROTO_IPV6, libc::IPV6_RECVERR)];
     let error = control.iter().find(|(level, kind, _)| kinds.contains(&(*level, *kind)));
     // `sock_extended_err`: the number, four bytes of origin, then the MTU.
     let word = |data: &[u8], at: usize| {
         data.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_ne_bytes)
     };
-    Some(error.map_or((0, 0), |(.., data)| (word(data, 0) as c_int, word(data, 8))))
+    error.map_or((0, 0), |(.., data)| (word(data, 0) as c_int, word(data, 8)))
 }
 
 /// The MTU of the path from `own` to `peer`, as far as the kernel knows it.

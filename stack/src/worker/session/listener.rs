@@ -23,6 +23,7 @@
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::mem::MaybeUninit;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -55,11 +56,11 @@ use crate::worker::Waker;
 
 const MAGIC: [u8; 8] = *b"weft-ses";
 const VERSION: u32 = 6;
-const REQUEST: usize = 64;
+pub(super) const REQUEST: usize = 64;
 /// Flags of a request: the process is named, or any will do.
 const NAMED: u32 = 0;
 const ANY: u32 = 1;
-const REPLY: usize = 256;
+pub(super) const REPLY: usize = 256;
 /// The place of a reply's text.
 const TEXT: usize = 32;
 /// How long an application may take to send its request.
@@ -327,29 +328,39 @@ impl PendingJoin {
             Err(error) => return Err(error.to_string()),
         }
         let _ = recv(&self.stream, &mut bytes, RecvFlags::DONTWAIT);
-        let word = |at: usize| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        if bytes[..8] != MAGIC {
-            return Err(format!("expected a request of version {VERSION}"));
-        }
-        if word(8) != VERSION {
-            return Err(format!("the request is of version {}, this server of version {VERSION}", word(8)));
-        }
-        let process = u16::try_from(word(12)).map_err(|_| format!("there is no process {}", word(12)))?;
-        let process = match word(40) {
-            NAMED => Some(process),
-            ANY if process == 0 => None,
-            other => return Err(format!("flags {other:#x} with process {process} make no sense")),
-        };
-        let config = SessionConfig {
-            commands: word(16),
-            reports: word(20),
-            operations: word(24),
-            connections: word(28),
-            memory: word(32),
-            peers: word(36),
-        };
-        Ok(Some((config, process)))
+        read_request(&bytes).map(Some)
     }
+}
+
+/// The number at `at`.
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// What a request asks for: resources, and a process unless any will do.
+pub(super) fn read_request(bytes: &[u8; REQUEST]) -> Result<(SessionConfig, Option<u16>), String> {
+    let word = |at| word(bytes, at);
+    if bytes[..8] != MAGIC {
+        return Err(format!("expected a request of version {VERSION}"));
+    }
+    if word(8) != VERSION {
+        return Err(format!("the request is of version {}, this server of version {VERSION}", word(8)));
+    }
+    let process = u16::try_from(word(12)).map_err(|_| format!("there is no process {}", word(12)))?;
+    let process = match word(40) {
+        NAMED => Some(process),
+        ANY if process == 0 => None,
+        other => return Err(format!("flags {other:#x} with process {process} make no sense")),
+    };
+    let config = SessionConfig {
+        commands: word(16),
+        reports: word(20),
+        operations: word(24),
+        connections: word(28),
+        memory: word(32),
+        peers: word(36),
+    };
+    Ok((config, process))
 }
 
 /// Tells an application that it is refused. `count` is how many were before, for this cause.
@@ -425,32 +436,46 @@ impl Client {
         let sent = send(&stream, &request, SendFlags::NOSIGNAL);
         let (reply, file) =
             receive_reply(&stream).map_err(|error| failed(sent.err().map_or(error, Into::into)))?;
-        let protocol = |what| JoinError::Protocol(path.to_owned(), what);
-        let word = |at: usize| u32::from_ne_bytes([reply[at], reply[at + 1], reply[at + 2], reply[at + 3]]);
-        if reply[..8] != MAGIC {
-            return Err(protocol("it does not answer as one"));
-        }
-        if word(8) != VERSION {
-            return Err(JoinError::Version(path.to_owned(), word(8)));
-        }
-        let len = (word(24) as usize).min(REPLY - TEXT);
-        let text = String::from_utf8_lossy(&reply[TEXT..TEXT + len]);
-        if word(12) != 0 {
-            return Err(JoinError::Refused(path.to_owned(), text.into_owned()));
-        }
-        let host = match &*text {
-            "" => None,
-            text => Some(text.parse().map_err(|_| protocol("its IP address is none"))?),
-        };
-        let file = file.ok_or_else(|| protocol("no memory came with it"))?;
+        let Joined { host, addr, process } = read_reply(path, &reply)?;
+        let file = file.ok_or_else(|| JoinError::Protocol(path.to_owned(), "no memory came with it"))?;
         let region = Region::map(&file, layout.total).map_err(failed)?;
-        let process =
-            u16::try_from(word(20)).map_err(|_| protocol("the process that it names does not exist"))?;
-        Ok(Client::new(config, &region, Link::of(stream), host, Addr(word(16)), process)?)
+        Ok(Client::new(config, &region, Link::of(stream), host, addr, process)?)
     }
 }
 
-fn request(config: &SessionConfig, process: Option<u16>) -> [u8; REQUEST] {
+/// What a server says that lets an application in.
+#[derive(Debug)]
+pub(super) struct Joined {
+    pub(super) host: Option<IpAddr>,
+    pub(super) addr: Addr,
+    pub(super) process: u16,
+}
+
+/// What the reply of the server at `path` says.
+pub(super) fn read_reply(path: &Path, reply: &[u8; REPLY]) -> Result<Joined, JoinError> {
+    let word = |at| word(reply, at);
+    let protocol = |what| JoinError::Protocol(path.to_owned(), what);
+    if reply[..8] != MAGIC {
+        return Err(protocol("it does not answer as one"));
+    }
+    if word(8) != VERSION {
+        return Err(JoinError::Version(path.to_owned(), word(8)));
+    }
+    let len = (word(24) as usize).min(REPLY - TEXT);
+    let text = String::from_utf8_lossy(&reply[TEXT..TEXT + len]);
+    if word(12) != 0 {
+        return Err(JoinError::Refused(path.to_owned(), text.into_owned()));
+    }
+    let host = match &*text {
+        "" => None,
+        text => Some(text.parse().map_err(|_| protocol("its IP address is none"))?),
+    };
+    let process =
+        u16::try_from(word(20)).map_err(|_| protocol("the process that it names does not exist"))?;
+    Ok(Joined { host, addr: Addr(word(16)), process })
+}
+
+pub(super) fn request(config: &SessionConfig, process: Option<u16>) -> [u8; REQUEST] {
     let mut bytes = [0; REQUEST];
     bytes[..8].copy_from_slice(&MAGIC);
     let SessionConfig { commands, reports, operations, connections, memory, peers } = *config;

@@ -79,6 +79,9 @@ mod report;
 mod serve;
 mod served;
 mod server;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod server_properties;
 #[cfg(test)]
 mod tests;
 #[cfg(any(test, feature = "fuzzing"))]
