@@ -16,7 +16,7 @@ mod pair;
 mod pattern;
 mod plan;
 #[cfg(any(test, feature = "fuzzing"))]
-pub mod properties;
+pub(crate) mod properties;
 mod report;
 mod sequence;
 mod server;

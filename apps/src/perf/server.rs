@@ -59,6 +59,9 @@ pub(super) struct Server<'a> {
     foreign: u64,
     /// Connections to clients that are being told that they are refused.
     refusals: Vec<ConnectionId>,
+    /// Connections of tests in whose place their clients have asked for others. As many may be closing as refusals: a
+    /// client that answers nothing would take one more with each request.
+    replaced: Vec<ConnectionId>,
     started: bool,
     /// A signal has come: no further test begins.
     interrupted: bool,
@@ -108,6 +111,7 @@ impl<'a> Server<'a> {
             idle_since: now,
             foreign: 0,
             refusals: Vec::new(),
+            replaced: Vec::new(),
             started: false,
             interrupted: false,
         }
@@ -116,7 +120,15 @@ impl<'a> Server<'a> {
     fn requested(&mut self, endpoint: &mut Endpoint, now: Time, peer: Addr, test: Test) {
         let name = name_of(endpoint, peer);
         // Its client has begun anew, or knows the result already.
-        if self.session.as_ref().is_some_and(|session| session.peer == peer || session.reported) {
+        if let Some(session) =
+            self.session.as_ref().filter(|session| session.peer == peer || session.reported)
+        {
+            if !session.reported {
+                if self.replaced.len() == REFUSALS {
+                    return;
+                }
+                self.replaced.extend(session.reply);
+            }
             self.end_session(endpoint, now);
         }
         if let Some(reason) = self.objection(endpoint, peer, &test) {
@@ -226,6 +238,7 @@ impl<'a> Server<'a> {
                     session.reply = None;
                 }
                 self.refusals.retain(|refusal| *refusal != connection);
+                self.replaced.retain(|replaced| *replaced != connection);
                 Ok(())
             }
             _ => Ok(()),
@@ -555,6 +568,7 @@ fn name_of(endpoint: &Endpoint, peer: Addr) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::plan::Limit;
     use super::*;
 
     const OPTIONS: ServerOptions = ServerOptions {
@@ -586,14 +600,11 @@ mod tests {
         assert_eq!(server.refusals.len(), REFUSALS - 1);
         assert_eq!(ask(&mut server, &mut endpoint), REFUSALS);
     }
-    /// The endpoint refuses a connection to a client that it does not know any more.
-    #[test]
-    fn a_client_that_cannot_be_told_its_result_ends_its_test_and_no_server() {
-        let mut endpoint = Endpoint::builder("udp:127.84.20.3").build().unwrap();
-        let test = Test {
+    fn a_test() -> Test {
+        Test {
             mode: Mode::Throughput,
             size: 1,
-            limit: super::super::plan::Limit::Messages(1),
+            limit: Limit::Messages(1),
             warmup_us: 0,
             connections: 1,
             depth: 1,
@@ -602,7 +613,29 @@ mod tests {
             room: 1_000,
             cc: "nscc".to_owned(),
             credit: false,
-        };
+        }
+    }
+
+    /// A host that answers nothing asks for a test, again and again.
+    #[test]
+    fn a_client_that_begins_anew_all_the_time_takes_few_connections() {
+        let mut endpoint = Endpoint::builder("udp:127.84.20.4").build().unwrap();
+        let peers = ["127.84.20.5", "127.84.20.6"].map(|ip| endpoint.peer(ip).unwrap());
+        let mut server = Server::new(OPTIONS, Box::new(|_, _, _| Ok(())), Time::ZERO);
+        for _ in 0..5_000 {
+            for peer in peers {
+                server.requested(&mut endpoint, Time::ZERO, peer, a_test());
+            }
+        }
+        assert_eq!((server.replaced.len(), server.refusals.len()), (REFUSALS, REFUSALS));
+        assert!(server.session.is_some());
+    }
+
+    /// The endpoint refuses a connection to a client that it does not know any more.
+    #[test]
+    fn a_client_that_cannot_be_told_its_result_ends_its_test_and_no_server() {
+        let mut endpoint = Endpoint::builder("udp:127.84.20.3").build().unwrap();
+        let test = a_test();
         for once in [false, true] {
             let options = ServerOptions { once, ..OPTIONS };
             let mut server = Server::new(options, Box::new(|_, _, _| Ok(())), Time::ZERO);

@@ -5,7 +5,7 @@ mod file;
 mod grid;
 mod long;
 #[cfg(any(test, feature = "fuzzing"))]
-pub mod properties;
+pub(crate) mod properties;
 mod results;
 mod slurm;
 mod summary;

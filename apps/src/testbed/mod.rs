@@ -6,7 +6,7 @@ mod control;
 mod file;
 mod ip;
 #[cfg(any(test, feature = "fuzzing"))]
-pub mod properties;
+pub(crate) mod properties;
 mod rundir;
 mod status;
 mod switch;
