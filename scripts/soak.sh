@@ -11,7 +11,8 @@
 # assertions.
 # A campaign fails if something that must be true is not, or if nothing moves within its bound after all faults have
 # healed. For each failure the last lines of its output are printed, and the command that repeats it; the exit status is
-# 1 then. Real campaigns use kernel UDP on the loopback interface, at addresses in 127.64.0.0/10, and no privileges.
+# 1 then. A real campaign that fails while the machine keeps processes from running for long is named, and not judged.
+# Real campaigns use kernel UDP on the loopback interface, at addresses in 127.64.0.0/10, and no privileges.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
