@@ -296,8 +296,8 @@ def perf_options(rng, longest="1MiB"):
     both = [*algorithms(rng), "--trim", rng.choice(["on", "off"])]
     if "swift" in both[1]:
         # Where hosts and paths cannot meet its targets, it sends a packet every few seconds, as it should. These are
-        # targets that the network above and a busy machine meet.
-        both += ["--rtt", "20ms", "--cc-set", "endpoint_target=20ms"]
+        # targets that the network above and a busy machine meet, and a rate at which a BDP is no flood of credit.
+        both += ["--rtt", "20ms", "--link", "1G", "--cc-set", "endpoint_target=20ms"]
     both += ["--payload", str(rng.choice([1000, 4096, 8000])), "--rto", f"{RTO_MS}ms", "--patience", "30000ms"]
     test = {
         "throughput": ["--size", rng.choice(["1", "5000", "64KiB", longest])],
