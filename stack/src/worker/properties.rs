@@ -145,10 +145,10 @@ impl Choices<'_> {
         };
         let (pds, ses) = if kind & 1 == 0 { request(len as u16) } else { (ack(len), Ses::None) };
         let packet = Packet { net, payload_len: len, pds, ses };
-        let mut frame = FramePool::heap(1, LONGEST).and_then(|pool| Ok(pool.allocate(LONGEST)));
-        let frame = frame.as_mut().ok().and_then(Option::as_mut).expect("a buffer");
+        let pool = FramePool::heap(1, LONGEST).expect("memory");
+        let mut frame = pool.allocate(LONGEST).expect("a buffer");
         let payload: Vec<u8> = (0..len).map(|n| n as u8).collect();
-        codec.write(&book, &packet, Payload::Bytes(&payload), frame).expect("it fits");
+        codec.write(&book, &packet, Payload::Bytes(&payload), &mut frame).expect("it fits");
         frame.to_vec()
     }
 
