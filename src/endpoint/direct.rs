@@ -48,8 +48,6 @@ pub(super) struct Direct {
     readiness: Readiness,
     /// Whether the port announces frames, as somebody may wait for them.
     armed: bool,
-    /// No address of the book below this is free.
-    next_peer: u32,
     /// Packets for PDCs that had arrived when it was last looked, and since when there were no more.
     heard: (u64, Time),
 }
@@ -73,7 +71,6 @@ impl Direct {
             boxes: Boxes::default(),
             readiness: Readiness::new()?,
             armed: false,
-            next_peer: 1,
             heard: (0, Time::ZERO),
         })
     }
@@ -87,6 +84,7 @@ impl Direct {
         if peer.port.is_none()
             && let Some(known) = self.worker.book().find(peer.ip)
         {
+            self.worker.book_mut().keep(known);
             return Ok(known);
         }
         let address = match &self.port {
@@ -99,9 +97,16 @@ impl Direct {
         if let PeerAddress::Known(host) = &address
             && let Some(known) = self.worker.book().find(host.ip)
         {
+            self.worker.book_mut().keep(known);
             return Ok(known);
         }
-        let addr = self.free_address();
+        let addr = match (self.worker.free_addr(), &address) {
+            (Err(full), PeerAddress::Known(host)) => {
+                self.worker.port_mut().forget_peer(host.ip);
+                return Err(full.into());
+            }
+            (found, _) => found?,
+        };
         match address {
             PeerAddress::Known(host) => self.worker.book_mut().insert(addr, host)?,
             PeerAddress::ToBeAsked(ip) => self.worker.meet(addr, ip, None)?,
@@ -109,11 +114,11 @@ impl Direct {
         Ok(addr)
     }
 
-    fn free_address(&mut self) -> Addr {
-        while self.worker.book().ip(Addr(self.next_peer)).is_some() {
-            self.next_peer += 1;
-        }
-        Addr(self.next_peer)
+    /// The error for a call that names a peer which the address book has forgotten.
+    #[inline]
+    fn why_forgotten(&self, peer: Addr) -> Option<Error> {
+        let unknown = || CallError::Unreachable { peer, why: Unreachable::Unknown(peer) }.into();
+        self.worker.book().is_forgotten(peer).then(unknown)
     }
 
     pub(super) fn connect(&mut self, peer: Addr, options: ConnectOptions) -> Result<ConnectionId, Error> {
@@ -189,6 +194,9 @@ impl Direct {
         options: ReceiveOptions,
     ) -> Result<OperationId, PostError<ReceiveBuffer>> {
         let ReceiveOptions { matching, from, context } = options;
+        if let Some(error) = from.and_then(|from| self.why_forgotten(from.peer)) {
+            return Err(PostError { error, buffer });
+        }
         let buffer = self.boxes.lend_to_receive(buffer);
         let receive = Receive { buffer, from, matching, context };
         match self.worker.fep_mut().post_receive_of(self.process, receive) {
@@ -204,6 +212,9 @@ impl Direct {
         options: ReceiveOptions,
     ) -> Result<OperationId, PostError<ReceiveBuffer>> {
         let ReceiveOptions { matching, from, context } = options;
+        if let Some(error) = from.and_then(|from| self.why_forgotten(from.peer)) {
+            return Err(PostError { error, buffer });
+        }
         if !buffer.can_split() {
             return Err(PostError { error: CallError::NotDivisible.into(), buffer });
         }

@@ -1,5 +1,6 @@
 //! Whichever port it is.
 
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 #[cfg(feature = "dpdk")]
@@ -94,6 +95,14 @@ impl Port for AnyPort {
 
     fn register(&mut self, memory: &SharedRegion) -> bool {
         each!(self, port => port.register(memory))
+    }
+
+    fn keep_peer(&mut self, peer: IpAddr) {
+        each!(self, port => port.keep_peer(peer));
+    }
+
+    fn forget_peer(&mut self, peer: IpAddr) {
+        each!(self, port => port.forget_peer(peer));
     }
 
     fn recall(&mut self) {

@@ -11,6 +11,10 @@ use crate::wire::ses::Ses;
 
 /// The address of a fabric endpoint: an index in the address vector of the endpoint's caller
 /// (in simulation the host number). Small and dense, so that tables can be indexed by it.
+///
+/// The address book of a [`Worker`](crate::worker::Worker) forgets peers that nobody needs when others need the room. An
+/// address there is a place in the book, in the low bits, and the number of peers that had the place before, in the bits
+/// above: the next peer in that place has another address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Addr(pub u32);
 

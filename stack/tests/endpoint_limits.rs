@@ -12,7 +12,9 @@ use weft_stack::fep::{
 use weft_stack::packet::{Addr, Packet, Payload};
 use weft_stack::pdc::{PdcConfig, RodReceive};
 use weft_stack::ses::Matching;
-use weft_stack::wire::pds::{DeliveryMode, NackCode, NextHeader, Pds, Psn};
+use weft_stack::wire::pds::{
+    Control, ControlKind, DeliveryMode, Destination, NackCode, NextHeader, PdcId, Pds, Psn,
+};
 use weft_stack::wire::ses::{Opcode, ReturnCode, Ses, StandardRequest};
 use weft_stack::{Span, Time};
 
@@ -210,6 +212,47 @@ fn a_flood_of_syns_keeps_no_connection_out_and_ends_none() {
         assert!(sent.iter().all(is_sent), "{sent:?}");
         assert!(pair.feps[1].open_targets() <= 421, "{}", pair.feps[1].open_targets());
     }
+}
+
+/// SYNs from addresses where nobody answers, each followed by a packet that names the PDC as the next one would be if
+/// PDCIDs were given in turn: as an initiator would that has seen the answer.
+#[test]
+fn a_flood_of_syns_with_guessed_pdcids_keeps_no_connection_out() {
+    let mut pair = Pair::new(&impatient_config());
+    let early = pair.connect();
+    for number in 0..60_000u32 {
+        let (src, pdc) = (100 + number % 100, (1 + number / 100) as u16);
+        let mut packet = Packet { payload_len: 100, ..syn(src, pdc, 0, 100) };
+        packet.net.dst = Addr(1);
+        pair.feps[1].on_packet(pair.now, &packet, Payload::Bytes(&[0; 100]));
+        let control = Control {
+            kind: ControlKind::ClearCommand,
+            rod: false,
+            retx: false,
+            ack_request: false,
+            probe_opaque: 0,
+            psn: Psn(0),
+            spdcid: PdcId(pdc),
+            destination: Destination::Pdc(PdcId((number + 1) as u16)),
+            payload: 0,
+        };
+        let guess = Packet { payload_len: 0, pds: Pds::Control(control), ses: Ses::None, ..packet };
+        pair.feps[1].on_packet(pair.now, &guess, Payload::EMPTY);
+        if number % 20 == 0 {
+            exchange(&mut pair);
+        }
+    }
+    let limits = Limits::default();
+    let most = limits.half_open_pdcs + 1_024 + 100;
+    assert!(pair.feps[1].open_targets() <= most, "{} PDCs of strangers", pair.feps[1].open_targets());
+    for connection in [early, pair.connect()] {
+        pair.feps[1].post_receive(receive_any(3_000)).unwrap();
+        pair.post_send(connection, message(2_500, 0));
+    }
+    exchange(&mut pair);
+    let sent = pair.completions(0);
+    let is_sent = |done: &Completion| matches!(done, Completion::Sent { result: Ok(()), .. });
+    assert_eq!(sent.iter().filter(|done| is_sent(done)).count(), 2, "{sent:?}: {:?}", pair.explain());
 }
 
 /// Each SYN asks for another PDC of the same name.

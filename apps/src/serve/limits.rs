@@ -78,7 +78,15 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             holder: "application",
             reserved: "0".to_owned(),
             most: PEERS.to_string(),
-            then: "`Limit { Peers }`, `Limit { SessionPeers }`",
+            then: "the one needed least makes room; `Limit { Peers }`, `Limit { SessionPeers }`",
+        },
+        Row {
+            what: "peers that the port refuses, in 10 s",
+            all: none(),
+            holder: "application",
+            reserved: PEERS.to_string(),
+            most: format!("{PEERS}, with those that it has added"),
+            then: "`Limit { SessionPeers }`",
         },
         Row {
             what: "kinds of receives",

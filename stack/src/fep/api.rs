@@ -476,7 +476,8 @@ pub enum Unreachable {
         /// The peer, or the router on the way to it.
         hop: IpAddr,
     },
-    /// The address book has no such peer.
+    /// The address book has no such peer. It may have had one: when the book is full, a peer is forgotten that nobody needs,
+    /// and if it comes again it has another address.
     #[error("endpoint {} is not in the address book", .0.0)]
     Unknown(Addr),
 }

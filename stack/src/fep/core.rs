@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use weft_cc::{Span, Time};
 
+use super::acquaintance::Acquaintances;
 use super::reply::Replies;
 use super::timers::TimerKey;
 use super::wheel::Wheel;
@@ -43,6 +44,8 @@ pub(super) struct Core {
     /// Responses with data that wait for the port.
     pub(super) replies: Replies,
     pub(super) rng: Rng,
+    /// What is known of peers, if the endpoint watches them.
+    pub(super) acquaintances: Option<Box<Acquaintances>>,
 }
 
 impl Core {
@@ -60,6 +63,7 @@ impl Core {
             completions: VecDeque::new(),
             replies: Replies::default(),
             rng,
+            acquaintances: None,
         }
     }
 
@@ -150,6 +154,7 @@ impl Core {
             + heap::of_vec(&self.due)
             + heap::of_deque(&self.completions)
             + self.replies.heap_bytes()
+            + self.acquaintances.as_ref().map_or(0, |known| known.heap_bytes())
     }
 }
 

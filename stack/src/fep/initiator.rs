@@ -110,6 +110,7 @@ impl Initiator {
         {
             connection.fixed_entropy = Some(context.next_entropy(now, false));
         }
+        core.note_connected(peer);
         core.events.emit(now, Event::PdcOpened { peer, pdc: pdc_id(key), context: context_key.index });
         Ok(ConnectionId(key))
     }
@@ -395,6 +396,7 @@ impl Initiator {
                 self.unblock(&core.config, connection.context);
             }
         }
+        core.note_disconnected(peer);
         core.events.emit(now, Event::PdcClosed { peer, pdc: connection.pdc.id });
         core.completions.push_back(Completion::Closed { id: ConnectionId(key), peer, result });
     }

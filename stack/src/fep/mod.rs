@@ -26,6 +26,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod acquaintance;
 mod admit;
 mod api;
 mod config;
@@ -40,6 +41,7 @@ mod initiator;
 mod liveness;
 mod memory;
 mod payload;
+mod pdcid;
 mod process;
 mod read;
 mod refused;
@@ -62,6 +64,7 @@ use rustc_hash::FxHasher;
 use weft_cc::{Span, Time};
 
 pub use access::{AccessError, AccessId, AccessKind, Atomic, AtomicError, Rights, Write, Written};
+pub use acquaintance::Standing;
 pub use api::{
     CallError, Completion, ConnectOptions, ConnectionId, Failure, PeerRefusal, PostError, QUESTIONS, Receive,
     ReceiveError, Resource, Send, SendError, SendId, Unreachable,

@@ -135,7 +135,7 @@ impl Target {
 
     /// The memory that the response stored for packet `psn` of PDC `pdc` sends from, and the offset there.
     pub(super) fn response_data(&self, pdc: PdcId, psn: Psn) -> Option<(&Buffer, u32)> {
-        let (_, pdc) = self.pdcs.table.at(u32::from(pdc.0).checked_sub(1)?)?;
+        let (_, pdc) = self.pdcs.table.at(self.pdcs.slot(pdc)?)?;
         match &pdc.rx.response(psn)?.answer {
             Answer::Plain(_) => None,
             Answer::Fetched { data, .. } => Some((data, 0)),

@@ -5,6 +5,7 @@ use core::num::NonZeroU32;
 
 use weft_cc::{DataSample, ReceiverAlgorithm, Time, Trim};
 
+use super::acquaintance::Proof;
 use super::admit::admit_access;
 use super::core::Core;
 use super::credit::{Ends, Granter};
@@ -90,13 +91,15 @@ impl Target {
         let origin = (packet.net.src, request.spdcid);
         let mut suspect = false;
         let found = match request.destination {
-            Destination::Pdc(id) => match established(&mut self.pdcs.table, id, origin, request.mode) {
-                Ok(pdc) => {
-                    pdc.heard_by_name(now, &mut self.pdcs.half_open, &mut self.pdcs.usage);
-                    Ok(pdc)
+            Destination::Pdc(id) => {
+                match established(&mut self.pdcs.table, &self.pdcs.half_open, id, origin, request.mode) {
+                    Ok(pdc) => {
+                        pdc.heard_by_name(core, now, &mut self.pdcs.half_open, &mut self.pdcs.usage);
+                        Ok(pdc)
+                    }
+                    Err(code) => Err(Unopened::Refused(code)),
                 }
-                Err(code) => Err(Unopened::Refused(code)),
-            },
+            }
             Destination::Syn { psn_offset, .. } => {
                 let start = request.psn.minus(u32::from(psn_offset));
                 match self.open(core, now, origin, request, start) {
@@ -223,8 +226,12 @@ impl Target {
         }
         let pdc = &core.zone(core.zone_of(origin.0)).pdc;
         let limits = &core.config.limits;
-        let opened = self.pdcs.open(pdc, limits, now, origin, request.mode, start);
+        let wary = self.pdcs.table.len() >= limits.most_pdcs() / 2
+            || core.acquaintances.as_ref().is_some_and(|known| known.asks(origin.0));
+        let opened = self.pdcs.open(pdc, limits, wary, now, origin, request.mode, start);
         let key = opened.map_err(Unopened::Refused)?;
+        self.pdcs.name(&mut core.rng, key);
+        core.note_opened(origin.0, self.pdcs.table.get(key).map_or(Proof::None, TargetPdc::proof));
         core.wheel.insert(now + core.config.idle_timeout, TimerKey::Pdc(key));
         Ok(key)
     }
@@ -281,7 +288,7 @@ impl Target {
         let named = matches!(control.destination, Destination::Pdc(_));
         let Some(pdc) = self.pdcs.table.get_mut(key) else { return };
         match named {
-            true => pdc.heard_by_name(now, &mut self.pdcs.half_open, &mut self.pdcs.usage),
+            true => pdc.heard_by_name(core, now, &mut self.pdcs.half_open, &mut self.pdcs.usage),
             false => pdc.heard(now),
         }
         match control.kind {
@@ -319,6 +326,7 @@ impl Target {
     pub(super) fn remove(&mut self, core: &mut Core, now: Time, key: Key) {
         let Some((mut pdc, forget_at)) = self.pdcs.close(key, now, core.config.time_wait) else { return };
         core.replies.forget(pdc.rx.id);
+        core.note_closed(pdc.rx.peer, pdc.proof());
         if let Some(at) = forget_at {
             core.wheel.insert(at, TimerKey::Closed);
         }

@@ -5,14 +5,17 @@ use std::collections::VecDeque;
 use weft_cc::{Span, Time};
 
 use super::Map;
+use super::acquaintance::Proof;
 use super::config::Limits;
 use super::core::Core;
+use super::pdcid::{self, DrawnIds};
 use super::refused::Refused;
 use super::reply::{Replies, Reply};
 use crate::event::Event;
 use crate::heap;
 use crate::packet::{Addr, Class, Packet, Payload};
 use crate::pdc::{Answer, PdcConfig, RxPdc, Trigger};
+use crate::rng::Rng;
 use crate::ses::Order;
 use crate::spray::Entropy;
 use crate::table::{Key, Table};
@@ -34,7 +37,7 @@ pub(super) struct TargetPdc {
     /// since it was opened.
     pub(super) asked: u8,
     /// Whether its initiator has named it by the PDCID that it got from here. Until then it is half-open.
-    proven: bool,
+    proof: Proof,
     /// The place that its messages have reached in their order.
     pub(super) order: Order,
     /// Messages whose rest is refused; `None` if there never were any.
@@ -71,7 +74,7 @@ impl TargetPdc {
         TargetPdc {
             rx: RxPdc::new(config, origin.0, origin.1, id, mode, start, now),
             asked: 0,
-            proven: false,
+            proof: Proof::None,
             asked_at: None,
             order: Order::default(),
             refused: None,
@@ -99,12 +102,13 @@ impl TargetPdc {
     #[inline]
     pub(super) fn heard_by_name(
         &mut self,
+        core: &mut Core,
         now: Time,
         half_open: &mut Option<Box<HalfOpen>>,
         usage: &mut PeerUsage,
     ) {
-        if !self.proven {
-            note_proven(half_open, usage, self);
+        if self.is_half_open() {
+            note_proven(core, half_open, usage, self);
         }
         self.rx.last_heard = now;
         self.asked = 0;
@@ -114,9 +118,19 @@ impl TargetPdc {
     #[inline]
     pub(super) fn heard(&mut self, now: Time) {
         self.rx.last_heard = now;
-        if self.proven {
+        if !self.is_half_open() {
             self.asked = 0;
         }
+    }
+
+    #[inline]
+    fn is_half_open(&self) -> bool {
+        self.proof != Proof::Given
+    }
+
+    /// What its initiator has shown.
+    pub(super) fn proof(&self) -> Proof {
+        self.proof
     }
 
     /// Whether packet `psn` belongs to a message `msg_id` whose rest is refused.
@@ -393,7 +407,14 @@ pub(super) struct TargetPdcs {
 impl TargetPdcs {
     /// The PDC with PDCID `id`.
     pub(super) fn find(&mut self, id: PdcId) -> Option<(Key, &mut TargetPdc)> {
-        self.table.at_mut(u32::from(id.0).checked_sub(1)?)
+        let slot = self.slot(id)?;
+        self.table.at_mut(slot)
+    }
+
+    /// The slot of the PDC with PDCID `id`.
+    #[inline]
+    pub(super) fn slot(&self, id: PdcId) -> Option<u32> {
+        slot_of(&self.table, &self.half_open, id)
     }
 
     /// The PDC that `origin` has open here.
@@ -402,14 +423,17 @@ impl TargetPdcs {
         self.table.get_mut(key).map(|pdc| (key, pdc))
     }
 
-    /// Opens a PDC.
+    /// Opens a PDC, which [`TargetPdcs::name`] then gives its PDCID. Its initiator is to be asked whether it is there if there
+    /// are many half-open ones, or the caller is `wary` of the peer.
     ///
     /// # Errors
     /// The NACK code to answer with: there are too many.
+    #[expect(clippy::too_many_arguments, reason = "the parts of the request that opens it")]
     pub(super) fn open(
         &mut self,
         pdc: &PdcConfig,
         limits: &Limits,
+        wary: bool,
         now: Time,
         origin: Origin,
         mode: DeliveryMode,
@@ -424,15 +448,29 @@ impl TargetPdcs {
             used.half_open += 1;
         });
         self.half_open.get_or_insert_default().count += 1;
-        let id = |key: Key| PdcId((key.index + 1) as u16);
-        let key = self.table.insert_with(|key| TargetPdc::new(pdc, origin, id(key), mode, start, now));
+        let asks = wary
+            || used.half_open >= limits.half_open_pdcs_per_peer / 2
+            || self.half_open_count() > limits.half_open_pdcs / 2;
+        let proof = if asks { Proof::Asked } else { Proof::None };
+        let key = self.table.insert_with(|key| TargetPdc {
+            proof,
+            ..TargetPdc::new(pdc, origin, pdcid::of_slot(key.index), mode, start, now)
+        });
         self.by_origin.insert(origin, key);
-        if used.half_open >= limits.half_open_pdcs_per_peer / 2
-            || self.half_open_count() > limits.half_open_pdcs / 2
-        {
+        if asks {
             self.half_open.get_or_insert_default().suspect(&self.table, key);
         }
         Ok(key)
+    }
+
+    /// Gives PDC `key`, which is new, its PDCID.
+    pub(super) fn name(&mut self, rng: &mut Rng, key: Key) {
+        let TargetPdcs { table, half_open, .. } = self;
+        let in_slot = |slot| slot != key.index && has_id_of_slot(table, slot);
+        let id = half_open.get_or_insert_default().drawn.choose(rng, key, table.len(), in_slot);
+        if let Some(pdc) = table.get_mut(key) {
+            pdc.rx.id = id;
+        }
     }
 
     /// Whether there can be no further PDC of any peer.
@@ -468,9 +506,10 @@ impl TargetPdcs {
         self.by_origin.remove(&origin);
         let early: u64 = pdc.early.iter().map(Early::cost).sum();
         let responses = pdc.rx.response_cost();
-        let half_open = u32::from(!pdc.proven);
+        let half_open = u32::from(pdc.is_half_open());
         if let Some(all) = &mut self.half_open {
             all.count -= half_open;
+            all.drawn.release(pdc.rx.id);
         }
         self.usage.change(origin.0, |used| {
             used.open -= 1;
@@ -509,6 +548,8 @@ pub(super) struct HalfOpen {
     /// PDCs that were opened while there were many, in order, whose initiators are asked whether they are there. Some
     /// have answered, or are gone.
     suspects: VecDeque<Key>,
+    /// PDCIDs that are not the numbers of their slots.
+    drawn: DrawnIds,
 }
 
 impl HalfOpen {
@@ -523,21 +564,43 @@ impl HalfOpen {
 
     /// Bytes of heap held, its own included.
     fn heap_bytes(&self) -> u64 {
-        size_of::<HalfOpen>() as u64 + heap::of_deque(&self.suspects)
+        size_of::<HalfOpen>() as u64 + heap::of_deque(&self.suspects) + self.drawn.heap_bytes()
     }
 }
 
 fn is_half_open(table: &Table<TargetPdc>, key: Key) -> bool {
-    table.get(key).is_some_and(|pdc| !pdc.proven)
+    table.get(key).is_some_and(TargetPdc::is_half_open)
 }
 
 #[cold]
-fn note_proven(half_open: &mut Option<Box<HalfOpen>>, usage: &mut PeerUsage, pdc: &mut TargetPdc) {
-    pdc.proven = true;
+fn note_proven(
+    core: &mut Core,
+    half_open: &mut Option<Box<HalfOpen>>,
+    usage: &mut PeerUsage,
+    pdc: &mut TargetPdc,
+) {
+    core.note_proven(pdc.rx.peer, pdc.proof);
+    pdc.proof = Proof::Given;
     if let Some(half_open) = half_open {
         half_open.count -= 1;
     }
     usage.change(pdc.rx.peer, |used| used.half_open -= 1);
+}
+
+/// Whether there is a PDC in `slot` whose PDCID is the number of the slot.
+#[inline]
+fn has_id_of_slot(table: &Table<TargetPdc>, slot: u32) -> bool {
+    table.at(slot).is_some_and(|(_, pdc)| pdc.rx.id == pdcid::of_slot(slot))
+}
+
+/// The slot of the PDC with PDCID `id`.
+#[inline]
+fn slot_of(table: &Table<TargetPdc>, half_open: &Option<Box<HalfOpen>>, id: PdcId) -> Option<u32> {
+    let slot = u32::from(id.0).checked_sub(1)?;
+    if has_id_of_slot(table, slot) {
+        return Some(slot);
+    }
+    half_open.as_ref()?.drawn.slot(id)
 }
 
 /// The PDC with PDCID `id` for a request of `origin`.
@@ -545,13 +608,14 @@ fn note_proven(half_open: &mut Option<Box<HalfOpen>>, usage: &mut PeerUsage, pdc
 /// # Errors
 /// The NACK code to answer with.
 #[inline]
-pub(super) fn established(
-    table: &mut Table<TargetPdc>,
+pub(super) fn established<'a>(
+    table: &'a mut Table<TargetPdc>,
+    half_open: &Option<Box<HalfOpen>>,
     id: PdcId,
     origin: Origin,
     mode: DeliveryMode,
-) -> Result<&mut TargetPdc, NackCode> {
-    let found = u32::from(id.0).checked_sub(1).and_then(|index| table.at_mut(index));
+) -> Result<&'a mut TargetPdc, NackCode> {
+    let found = slot_of(table, half_open, id).and_then(|slot| table.at_mut(slot));
     let Some((_, pdc)) = found else { return Err(NackCode::INV_DPDCID) };
     if pdc.origin() != origin {
         return Err(NackCode::PDC_HDR_MISMATCH);
@@ -592,6 +656,11 @@ impl PeerUsage {
     /// The bytes of all peers; PDCs are not counted here.
     fn of_all(&self) -> Usage {
         self.peers.get(&None).copied().unwrap_or_default()
+    }
+
+    /// Whether closed PDCs of `peer` are remembered.
+    pub(super) fn remembers(&self, peer: Addr) -> bool {
+        self.of(peer).remembered > 0
     }
 
     /// Whether `peer` can open no further PDC.

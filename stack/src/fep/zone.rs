@@ -159,27 +159,32 @@ impl ZoneMap {
     }
 }
 
-/// The zone of each peer, by its address. The zone is entered together with the peer's address, before the endpoint hears of
-/// the peer; it does not change afterwards.
+/// The zone of each peer, by its place in the address book. The zone is entered together with the peer's address, before the
+/// endpoint hears of the peer; it does not change as long as the peer is in the book.
 #[derive(Debug, Default)]
 pub struct ZoneTable(Box<[AtomicU8]>);
 
 impl ZoneTable {
-    /// A table for the addresses below `capacity`, which are in the default zone until another is entered.
+    /// A table for an address book of `capacity` places, which are in the default zone until another is entered.
     pub fn new(capacity: usize) -> ZoneTable {
-        ZoneTable((0..capacity).map(|_| AtomicU8::new(ZoneId::DEFAULT.0)).collect())
+        let places = capacity.next_power_of_two();
+        ZoneTable((0..places).map(|_| AtomicU8::new(ZoneId::DEFAULT.0)).collect())
     }
 
-    /// Enters the zone of `peer`. Addresses beyond the table stay in the default zone.
+    /// Enters the zone of `peer`.
     pub fn set(&self, peer: Addr, zone: ZoneId) {
-        if let Some(entry) = self.0.get(peer.0 as usize) {
+        if let Some(entry) = self.entry(peer) {
             entry.store(zone.0, Ordering::Relaxed);
         }
     }
 
     fn get(&self, peer: Addr) -> ZoneId {
-        let entry = self.0.get(peer.0 as usize);
-        entry.map_or(ZoneId::DEFAULT, |zone| ZoneId(zone.load(Ordering::Relaxed)))
+        self.entry(peer).map_or(ZoneId::DEFAULT, |zone| ZoneId(zone.load(Ordering::Relaxed)))
+    }
+
+    fn entry(&self, peer: Addr) -> Option<&AtomicU8> {
+        // The bits above those of the place tell its holders apart.
+        self.0.get(peer.0 as usize & self.0.len().wrapping_sub(1))
     }
 }
 
@@ -215,12 +220,14 @@ mod tests {
 
     #[test]
     fn a_table_has_the_zones_that_were_entered() {
-        let table = Arc::new(ZoneTable::new(2));
+        let table = Arc::new(ZoneTable::new(3));
         let map = ZoneMap::Table(table.clone());
         table.set(Addr(1), ZoneId(3));
-        table.set(Addr(2), ZoneId(3));
-        let zones = [0, 1, 2].map(|peer| map.zone_of(Addr(9), Addr(peer)));
-        assert_eq!(zones, [ZoneId::DEFAULT, ZoneId(3), ZoneId::DEFAULT]);
+        let zones = |peers: [u32; 4]| peers.map(|peer| map.zone_of(Addr(9), Addr(peer)));
+        assert_eq!(zones([0, 1, 2, 3]), [ZoneId::DEFAULT, ZoneId(3), ZoneId::DEFAULT, ZoneId::DEFAULT]);
+        table.set(Addr(4 + 2), ZoneId(1));
+        assert_eq!(zones([0, 1, 2, 6])[2..], [ZoneId(1); 2], "the second peer in that place of the book");
+        assert_eq!(ZoneMap::Table(Arc::default()).zone_of(Addr(9), Addr(0)), ZoneId::DEFAULT);
     }
 
     #[test]

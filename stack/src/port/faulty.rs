@@ -351,6 +351,14 @@ impl<P: Port> Port for FaultyPort<P> {
         self.inner.register(memory)
     }
 
+    fn keep_peer(&mut self, peer: std::net::IpAddr) {
+        self.inner.keep_peer(peer);
+    }
+
+    fn forget_peer(&mut self, peer: std::net::IpAddr) {
+        self.inner.forget_peer(peer);
+    }
+
     /// Frames held back that refer to such memory are lost.
     fn recall(&mut self) {
         self.held.retain(|held| !held.frame.is_attached());

@@ -25,6 +25,7 @@
 //! Nothing on this path allocates memory, locks or makes system calls, unless the device behind the
 //! port does. Frames are whole Ethernet frames without preamble and frame check sequence.
 
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
 mod attachment;
@@ -104,6 +105,16 @@ pub trait Port {
     fn register(&mut self, memory: &SharedRegion) -> bool {
         let _ = memory;
         false
+    }
+
+    /// The sender of frames from `peer` was entered in the address book: the port must go on to tell it from others.
+    fn keep_peer(&mut self, peer: IpAddr) {
+        let _ = peer;
+    }
+
+    /// The address book has forgotten `peer`. The port may forget it too.
+    fn forget_peer(&mut self, peer: IpAddr) {
+        let _ = peer;
     }
 
     /// Recalls frames whose attached memory is about to change. Frames that have not been received yet, and that the

@@ -7,6 +7,8 @@ use std::hash::BuildHasherDefault;
 use rustc_hash::FxHasher;
 
 use super::ip_prefix::PrefixZones;
+use super::places::{Named, Places};
+use crate::fep::Standing;
 use crate::packet::Addr;
 use crate::wire::ethernet::MacAddr;
 use crate::wire::ip::IpAddrs;
@@ -32,11 +34,13 @@ pub struct Route {
     pub ip: IpAddrs,
     /// The finished Ethernet, IP and UDP headers; over IPv4 only.
     pub(super) prefix: Option<Prefix>,
+    /// Whose route it is.
+    peer: Addr,
 }
 
 impl Route {
-    /// The route from `src` to `dst`; none if they use different versions of IP.
-    fn between(src: &HostAddr, dst: &HostAddr) -> Option<Route> {
+    /// The route from `src` to `peer` at `dst`; none if they use different versions of IP.
+    fn between(src: &HostAddr, peer: Addr, dst: &HostAddr) -> Option<Route> {
         let ip = match (src.ip, dst.ip) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => IpAddrs::V4 { src, dst },
             (IpAddr::V6(src), IpAddr::V6(dst)) => IpAddrs::V6 { src, dst },
@@ -47,7 +51,7 @@ impl Route {
             IpAddrs::V4 { src, dst } => Some(Prefix::new(src_mac, dst_mac, src, dst)),
             IpAddrs::V6 { .. } => None,
         };
-        Some(Route { src_mac, dst_mac, ip, prefix })
+        Some(Route { src_mac, dst_mac, ip, prefix, peer })
     }
 }
 
@@ -57,8 +61,8 @@ pub enum Strangers {
     /// The packets are dropped and counted.
     #[default]
     Refuse,
-    /// The sender is entered under the lowest free address, until the book is full. Anybody who can send
-    /// frames here with a forged source can then fill the book.
+    /// The sender is entered. When the book is full, a peer that was entered in this way and is not needed makes room:
+    /// see [`super::Worker::free_addr`].
     Learn,
 }
 
@@ -69,19 +73,18 @@ pub struct AddressBook {
     own_host: HostAddr,
     /// The IP address that peers know the endpoint by, if it is another one.
     called: Option<IpAddr>,
-    /// The addresses of peers, by [`Addr`]; never longer than `capacity`.
+    /// Who has which place of the book.
+    places: Places,
+    /// The addresses of peers, by place; never longer than the book's capacity.
     hosts: Vec<Option<HostAddr>>,
     /// The routes to `hosts`, by the same index, computed in advance for packets.
     routes: Vec<Option<Route>>,
     /// The peers whose Ethernet address the worker asks for on the link, whether they have answered or not.
     asked: BTreeMap<Addr, IpAddr>,
     by_ip: HashMap<IpAddr, Addr, BuildHasherDefault<FxHasher>>,
-    capacity: usize,
     strangers: Strangers,
     zones: PrefixZones,
-    /// No address below this is free.
-    first_free: usize,
-    /// How often a route was entered.
+    /// How often a route was entered or a peer forgotten.
     changes: u64,
 }
 
@@ -105,6 +108,9 @@ pub enum BookError {
         /// The number of entries of the book.
         capacity: usize,
     },
+    /// The address is that of a peer that was forgotten.
+    #[error("endpoint {} was forgotten, and its address is never used again", .0.0)]
+    Forgotten(Addr),
     /// The address has a different entry already.
     #[error("endpoint {} has an entry already", .0.0)]
     AddrTaken(Addr),
@@ -144,14 +150,13 @@ impl AddressBook {
             own,
             own_host: host,
             called: None,
+            places: Places::new(capacity),
             hosts: Vec::new(),
             routes: Vec::new(),
             asked: BTreeMap::new(),
             by_ip: HashMap::default(),
-            capacity,
             strangers,
             zones: PrefixZones::default(),
-            first_free: 0,
             changes: 0,
         };
         book.insert(own, host)?;
@@ -209,8 +214,16 @@ impl AddressBook {
         }
         self.claim(addr, host.ip)?;
         self.asked.remove(&addr);
+        self.places.keep(addr);
         self.place(addr, host);
         Ok(())
+    }
+
+    /// Makes the entry of `addr`, if there is one, permanent.
+    pub fn keep(&mut self, addr: Addr) {
+        if self.ip(addr).is_some() {
+            self.places.keep(addr);
+        }
     }
 
     /// Enters a peer whose Ethernet address is not known; see [`super::Worker::meet`], which asks for it.
@@ -226,7 +239,7 @@ impl AddressBook {
             None => self.claim(addr, ip)?,
         }
         self.asked.insert(addr, ip);
-        self.skip_taken();
+        self.places.keep(addr);
         Ok(())
     }
 
@@ -245,8 +258,10 @@ impl AddressBook {
 
     /// Reserves `ip` for `addr`, unless another endpoint has it or `addr` has another.
     fn claim(&mut self, addr: Addr, ip: IpAddr) -> Result<(), BookError> {
-        if addr.0 as usize >= self.capacity {
-            return Err(BookError::Beyond { addr, capacity: self.capacity });
+        match self.places.named(addr) {
+            Named::Place(_) => {}
+            Named::Former => return Err(BookError::Forgotten(addr)),
+            Named::Nothing => return Err(BookError::Beyond { addr, capacity: self.places.capacity() }),
         }
         if self.ip(addr).is_some_and(|present| present != ip) {
             return Err(BookError::AddrTaken(addr));
@@ -260,29 +275,62 @@ impl AddressBook {
         }
     }
 
-    /// Enters a host whose `addr` is below the capacity and whose IP address is reserved for it.
+    /// Enters a host whose `addr` names a place and whose IP address is reserved for it.
     fn place(&mut self, addr: Addr, host: HostAddr) {
-        let index = addr.0 as usize;
+        let index = self.places.slot(addr);
         if index >= self.hosts.len() {
             self.hosts.resize(index + 1, None);
             self.routes.resize(index + 1, None);
         }
         self.hosts[index] = Some(host);
-        self.routes[index] = Route::between(&self.own_host, &host);
+        self.routes[index] = Route::between(&self.own_host, addr, &host);
         self.changes += 1;
-        self.skip_taken();
     }
 
-    fn skip_taken(&mut self) {
-        let taken = |index: usize| {
-            self.hosts.get(index).is_some_and(Option::is_some) || self.asked.contains_key(&Addr(index as u32))
-        };
-        while taken(self.first_free) {
-            self.first_free += 1;
+    /// Forgets a peer that nobody keeps and that `standing` does not hold, so that there is room for another. Returns who it
+    /// was; none if all have to stay.
+    pub(super) fn forget_one(&mut self, standing: impl Fn(Addr) -> Standing) -> Option<(Addr, IpAddr)> {
+        let addr = self.places.take_least_needed(standing)?;
+        let ip = self.ip(addr)?;
+        let index = self.places.slot(addr);
+        if let Some(host) = self.hosts.get_mut(index) {
+            *host = None;
+            self.routes[index] = None;
         }
+        self.asked.remove(&addr);
+        self.by_ip.remove(&ip);
+        self.places.free_up(addr);
+        self.changes += 1;
+        Some((addr, ip))
     }
 
-    /// How often a route was entered: if that has not changed, no route is new.
+    /// Lets the peer `addr`, which has just been entered, be forgotten once nobody needs it.
+    pub(super) fn lend(&mut self, addr: Addr) {
+        self.places.lend(addr);
+    }
+
+    /// One more application needs the peer `addr`. False if that makes no difference: it is kept, or not in the book.
+    pub(super) fn hold(&mut self, addr: Addr) -> bool {
+        self.places.hold(addr)
+    }
+
+    /// An application for which `addr` was [held](AddressBook::hold) needs it no more.
+    pub(super) fn release(&mut self, addr: Addr) {
+        self.places.release(addr);
+    }
+
+    /// Whether peers that come should show soon that they are there, as so many have come that nobody keeps.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.places.is_crowded()
+    }
+
+    /// Whether `addr` is that of a peer that was forgotten.
+    #[inline]
+    pub fn is_forgotten(&self, addr: Addr) -> bool {
+        self.places.named(addr) == Named::Former
+    }
+
+    /// How often a route was entered or a peer forgotten: if that has not changed, no route is new.
     pub(super) fn changes(&self) -> u64 {
         self.changes
     }
@@ -290,7 +338,10 @@ impl AddressBook {
     /// The addresses of the endpoint `addr`.
     #[inline]
     pub fn get(&self, addr: Addr) -> Option<&HostAddr> {
-        self.hosts.get(addr.0 as usize)?.as_ref()
+        match self.places.named(addr) {
+            Named::Place(slot) => self.hosts.get(slot)?.as_ref(),
+            Named::Former | Named::Nothing => None,
+        }
     }
 
     /// The endpoint that has the IP address `ip`.
@@ -315,7 +366,7 @@ impl AddressBook {
     /// The addresses of packets to `addr`.
     #[inline]
     pub fn route(&self, addr: Addr) -> Option<&Route> {
-        self.routes.get(addr.0 as usize)?.as_ref()
+        self.routes.get(self.places.slot(addr))?.as_ref().filter(|route| route.peer == addr)
     }
 
     #[cold]
@@ -323,20 +374,19 @@ impl AddressBook {
         if self.strangers == Strangers::Refuse {
             return Err(BookError::Stranger(host.ip));
         }
-        let addr = self.lowest_free()?;
+        let addr = self.free()?;
         self.insert(addr, host)?;
+        self.places.lend(addr);
         Ok(addr)
     }
 
-    /// The lowest address that has no entry.
+    /// An address that has no entry.
     ///
     /// # Errors
     /// The book is full.
-    pub(super) fn lowest_free(&self) -> Result<Addr, BookError> {
-        match self.first_free < self.capacity {
-            true => Ok(Addr(self.first_free as u32)),
-            false => Err(BookError::Full { capacity: self.capacity }),
-        }
+    pub(super) fn free(&mut self) -> Result<Addr, BookError> {
+        let full = BookError::Full { capacity: self.places.capacity() };
+        self.places.free().ok_or(full)
     }
 
     pub(super) fn check(&self, host: &HostAddr) -> Result<(), BookError> {
@@ -353,124 +403,4 @@ impl AddressBook {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use super::*;
-    use crate::fep::{Zone, ZoneId, ZoneMap, ZoneTable, Zones};
-    use weft_cc::{CcChoice, CcParams, Rate, Span};
-
-    fn host(n: u8) -> HostAddr {
-        HostAddr { mac: MacAddr([2, 0, 0, 0, 0, n]), ip: IpAddr::from([10, 0, 0, n]) }
-    }
-
-    fn book(capacity: usize, strangers: Strangers) -> AddressBook {
-        AddressBook::new(Addr(1), host(1), capacity, strangers).unwrap()
-    }
-
-    /// Two zones beside the default one, and a table.
-    fn zones() -> ([ZoneId; 2], Arc<ZoneTable>) {
-        let params = CcParams {
-            mtu: 4096,
-            overhead: 64,
-            link_rate: Rate::from_gbps(100),
-            network_rtt: Span::from_us(10),
-            trimming: true,
-        };
-        let zone = || Zone::new(&CcChoice::default(), &params);
-        let mut zones = Zones::one(zone());
-        ([(); 2].map(|()| zones.add(zone()).unwrap()), Arc::new(ZoneTable::new(16)))
-    }
-
-    #[test]
-    fn entries_are_found_both_ways() {
-        let mut book = book(8, Strangers::Refuse);
-        book.insert(Addr(5), host(9)).unwrap();
-        book.insert(Addr(5), host(9)).unwrap();
-        assert_eq!((book.get(Addr(5)), book.get(Addr(4))), (Some(&host(9)), None));
-        assert_eq!(book.sender(host(9)), Ok(Addr(5)));
-        let behind_a_router = HostAddr { mac: MacAddr([4; 6]), ..host(9) };
-        assert_eq!(book.sender(behind_a_router), Ok(Addr(5)));
-        let ip = IpAddrs::V4 { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 9].into() };
-        let route = *book.route(Addr(5)).unwrap();
-        assert_eq!((route.src_mac, route.dst_mac, route.ip), (host(1).mac, host(9).mac, ip));
-        assert_eq!(Some(route), Route::between(&host(1), &host(9)));
-        assert_eq!(book.route(Addr(4)), None);
-    }
-
-    #[test]
-    fn strangers_are_refused_or_learned_until_the_book_is_full() {
-        let mut closed = book(8, Strangers::Refuse);
-        assert_eq!(closed.sender(host(3)), Err(BookError::Stranger(host(3).ip)));
-        let mut open = book(4, Strangers::Learn);
-        open.insert(Addr(2), host(2)).unwrap();
-        assert_eq!(open.sender(host(7)), Ok(Addr(0)));
-        assert_eq!(open.sender(host(8)), Ok(Addr(3)));
-        assert_eq!(open.sender(host(9)), Err(BookError::Full { capacity: 4 }));
-        assert_eq!(open.sender(host(7)), Ok(Addr(0)), "those who are in stay in");
-    }
-
-    #[test]
-    fn an_expected_peer_can_be_entered_permanently() {
-        let mut book = book(8, Strangers::Learn);
-        book.expect(Addr(0), host(5).ip).unwrap();
-        book.expect(Addr(0), host(5).ip).unwrap();
-        assert_eq!(
-            (book.get(Addr(0)), book.ip(Addr(0)), book.route(Addr(0))),
-            (None, Some(host(5).ip), None)
-        );
-        assert_eq!(book.sender(host(5)), Ok(Addr(0)), "its packets are its, whatever their Ethernet address");
-        assert_eq!(book.sender(host(6)), Ok(Addr(2)), "its place is taken");
-        assert_eq!(book.expect(Addr(0), host(7).ip), Err(BookError::AddrTaken(Addr(0))));
-        let taken = BookError::IpTaken { ip: host(5).ip, addr: Addr(0) };
-        assert_eq!(book.expect(Addr(3), host(5).ip), Err(taken));
-
-        book.resolve(Addr(0), MacAddr([2; 6]));
-        assert_eq!(book.get(Addr(0)), Some(&HostAddr { mac: MacAddr([2; 6]), ..host(5) }));
-        book.resolve(Addr(0), MacAddr([4; 6]));
-        assert_eq!(book.get(Addr(0)).unwrap().mac, MacAddr([4; 6]), "it may move");
-        let moved = HostAddr { mac: MacAddr([4; 6]), ..host(5) };
-        assert_eq!(book.route(Addr(0)).copied(), Route::between(&host(1), &moved));
-        book.insert(Addr(0), host(5)).unwrap();
-        book.resolve(Addr(0), MacAddr([6; 6]));
-        assert_eq!(book.get(Addr(0)), Some(&host(5)), "but not any more");
-        assert_eq!(book.insert(Addr(0), host(7)), Err(BookError::AddrTaken(Addr(0))));
-    }
-
-    #[test]
-    fn peers_are_in_the_zone_of_the_longest_prefix_of_their_address() {
-        let ([wide, narrow], table) = zones();
-        let prefixes = [("10.0.0.0/29", wide), ("10.0.0.4/30", narrow)];
-        let prefixes = prefixes.map(|(prefix, zone)| (prefix.parse().unwrap(), zone));
-        let map = ZoneMap::Table(table.clone());
-        let mut book = book(16, Strangers::Learn);
-        book.insert(Addr(2), host(2)).unwrap();
-        let mut book = book.with_zones(PrefixZones::new(prefixes.into(), table));
-        book.insert(Addr(5), host(5)).unwrap();
-        book.expect(Addr(6), host(6).ip).unwrap();
-        let stranger = book.sender(host(7)).unwrap();
-        let beyond = book.sender(host(9)).unwrap();
-        let zone = |peer| map.zone_of(Addr(1), peer);
-        assert_eq!(
-            [zone(Addr(2)), zone(Addr(5)), zone(Addr(6)), zone(stranger)],
-            [wide, narrow, narrow, narrow]
-        );
-        assert_eq!(zone(beyond), ZoneId::DEFAULT);
-    }
-
-    #[test]
-    fn contradictions_are_refused() {
-        let mut book = book(8, Strangers::Learn);
-        assert_eq!(book.insert(Addr(1), host(2)), Err(BookError::AddrTaken(Addr(1))));
-        let taken = BookError::IpTaken { ip: host(1).ip, addr: Addr(1) };
-        assert_eq!(book.insert(Addr(2), host(1)), Err(taken));
-        assert_eq!(book.insert(Addr(8), host(2)), Err(BookError::Beyond { addr: Addr(8), capacity: 8 }));
-        let v6 = HostAddr { ip: "fd00::1".parse().unwrap(), ..host(2) };
-        assert_eq!(book.insert(Addr(2), v6), Err(BookError::Version(v6.ip)));
-        for (mac, ip) in [([1, 0, 0, 0, 0, 0], [10, 0, 0, 2]), ([2; 6], [224, 0, 0, 1]), ([2; 6], [0; 4])] {
-            let bad = HostAddr { mac: MacAddr(mac), ip: IpAddr::from(ip) };
-            assert!(matches!(book.sender(bad), Err(BookError::NotUnicast { .. })), "{bad:?}");
-        }
-        assert_eq!(book.get(Addr(0)), None);
-    }
-}
+mod tests;

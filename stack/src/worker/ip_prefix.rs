@@ -87,9 +87,9 @@ impl PrefixZones {
 
     /// Enters the zone of `peer`, which has the address `ip`.
     pub(super) fn enter(&self, peer: Addr, ip: IpAddr) {
-        if let Some(zone) = IpPrefix::longest(&self.prefixes, ip) {
-            self.table.set(peer, *zone);
-        }
+        let zone = IpPrefix::longest(&self.prefixes, ip);
+        // Its place in the book may have been that of a peer in another zone.
+        self.table.set(peer, zone.copied().unwrap_or_default());
     }
 }
 

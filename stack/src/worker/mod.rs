@@ -91,9 +91,11 @@ mod clock;
 mod codec;
 #[cfg(test)]
 mod copies;
+mod forget;
 mod ip_prefix;
 mod loopback;
 pub mod neighbours;
+mod places;
 mod predict;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
@@ -179,6 +181,8 @@ pub struct WorkerCounters {
     pub misdirected: u64,
     /// Frames from senders that are not in the address book.
     pub strangers: u64,
+    /// Peers that the address book has forgotten to make room for others.
+    pub forgotten: u64,
     /// Frames of ARP, neighbour discovery and ICMP, which the worker handles itself.
     pub neighbours: u64,
     /// Packets whose payload was sent by reference, without a copy into a frame.
@@ -227,7 +231,7 @@ impl<P: Port> Worker<P> {
     /// # Errors
     /// The parts do not fit each other; the error says which.
     pub fn new(
-        fep: Fep,
+        mut fep: Fep,
         port: P,
         book: AddressBook,
         link: LinkConfig,
@@ -237,6 +241,7 @@ impl<P: Port> Worker<P> {
         if book.own() != fep.addr() {
             return Err(WorkerError::ForeignBook { book: book.own(), fep: fep.addr() });
         }
+        fep.watch_peers();
         let tx = TxBurst::new(&port);
         let vlan = if link.vlan.is_some() { VLAN_TAG_LEN } else { 0 };
         let ip = if book.own_host().ip.is_ipv4() { 20 } else { 40 };

@@ -4,6 +4,8 @@
 //!
 //! Only for the usual frames: IPv4 without options, untagged, not trimmed.
 
+use core::net::IpAddr;
+
 use crate::packet::Addr;
 use crate::wire::checksum::{Sum, udp_is_valid};
 use crate::wire::crc;
@@ -71,6 +73,16 @@ impl Predictions {
             *place = Some(prediction);
         }
     }
+
+    /// Forgets the prediction for `peer`, whose IP address is `ip`.
+    pub(super) fn forget(&mut self, peer: Addr, ip: IpAddr) {
+        let IpAddr::V4(ip) = ip else { return };
+        let [.., network, host] = ip.octets();
+        let place = self.0.get_mut(place_at(network, host));
+        if let Some(entry) = place.filter(|entry| entry.as_ref().is_some_and(|next| next.src == peer)) {
+            *entry = None;
+        }
+    }
 }
 
 /// Index of the entry for a frame's peer. Neighbours differ in the last byte of the address, hosts of several networks
@@ -78,7 +90,12 @@ impl Predictions {
 #[inline]
 fn place_of(frame: &[u8]) -> Option<usize> {
     let [network, host] = *frame.get(SOURCE..)?.first_chunk()?;
-    Some(usize::from(host ^ network.reverse_bits()))
+    Some(place_at(network, host))
+}
+
+#[inline]
+fn place_at(network: u8, host: u8) -> usize {
+    usize::from(host ^ network.reverse_bits())
 }
 
 /// A prediction of a peer's next headers.

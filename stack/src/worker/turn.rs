@@ -3,7 +3,7 @@
 use weft_cc::{Span, Time};
 
 use super::codec::{ReadError, WriteError};
-use super::{AddressBook, Codec, Worker, WorkerCounters};
+use super::{AddressBook, BookError, Codec, Worker, WorkerCounters};
 use crate::fep::{Fep, PayloadRef};
 use crate::occurrences::{crosses_power_of_ten, is_logged};
 use crate::packet::{Packet, Payload};
@@ -115,8 +115,12 @@ impl<P: Port> Worker<P> {
     #[inline(never)]
     fn receive_any(&mut self, now: Time, at: usize) {
         let (next, packet) = (&mut self.expected, &mut self.arrived);
+        let known = self.book.changes();
         match self.codec.read_any(&mut self.book, next, &self.rx[at], packet) {
             Ok(payload) => {
+                if self.book.changes() != known {
+                    Worker::welcome(&mut self.port, &mut self.fep, &self.book, self.arrived.net.src);
+                }
                 let waited = self.rx[at].waited();
                 self.fep.on_packet_after(now, waited, &self.arrived, Payload::Bytes(payload));
             }
@@ -146,6 +150,9 @@ impl<P: Port> Worker<P> {
     /// Handles frame `at` of the burst, which is no packet for the endpoint.
     #[cold]
     fn refuse(&mut self, now: Time, at: usize, error: ReadError) {
+        if matches!(error, ReadError::Stranger(BookError::Full { .. })) && self.make_room() {
+            return self.receive_any(now, at);
+        }
         let frame = &self.rx[at];
         if matches!(error, ReadError::Malformed(_))
             && self.neighbours.on_frame(now, frame, &mut self.book, &mut self.tx)

@@ -197,6 +197,7 @@ impl Run {
                 "pdcs" => fep.open_targets() as u64,
                 "malformed" => worker.malformed,
                 "strangers" => worker.strangers,
+                "forgotten" => worker.forgotten,
                 "misdirected" => worker.misdirected,
                 "ignored" => counters.ignored,
                 "retransmitted" => counters.data_retransmitted,

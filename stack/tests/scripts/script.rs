@@ -153,6 +153,7 @@ const CALLS: &[Grammar] = &[
             "retransmitted",
             "leaks",
             "memory_below",
+            "forgotten",
         ],
     ),
 ];

@@ -217,6 +217,7 @@ impl UdpPort {
             return Err(UdpError::Version { ip: socket.ip(), own: self.local.ip() });
         }
         if let Some(alias) = self.peers.alias_of(socket) {
+            self.peers.keep(alias);
             return Ok(alias);
         }
         let path = self.path_mtu(socket)?;
@@ -301,6 +302,14 @@ impl Port for UdpPort {
     /// Asks the kernel: a system call.
     fn counters(&self) -> PortCounters {
         PortCounters { rx_missed: self.counters.rx_missed + self.overflow(), ..self.counters }
+    }
+
+    fn keep_peer(&mut self, peer: IpAddr) {
+        self.peers.keep(peer);
+    }
+
+    fn forget_peer(&mut self, peer: IpAddr) {
+        self.peers.forget(peer);
     }
 
     /// The socket that datagrams arrive at.

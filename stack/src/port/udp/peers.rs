@@ -1,6 +1,6 @@
 //! The socket addresses of peers.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::BuildHasherDefault;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -14,12 +14,17 @@ use crate::wire::udp::entropy_to_port;
 
 type Map<K, V> = HashMap<K, V, BuildHasherDefault<FxHasher>>;
 
-/// The most peers that are told apart by their UDP ports: as many as the address books of endpoints hold.
+/// The most peers that are told apart by their UDP ports for good: as many as the address books of endpoints hold.
 const MOST: usize = 4096;
+/// The most others: the address book has yet to enter them, or does not want them. More than there are frames in a burst.
+const MOST_NEW: usize = 1024;
 
 /// The number of an IP address that stands for an endpoint in frames of one port, and is no address of any host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Alias(u16);
+pub(super) struct Alias(u32);
+
+/// How many aliases there are. They are used in turn, so that one that was forgotten rests for as long as possible.
+const ALIASES: u32 = (1 << 28) - 2;
 
 /// The alias of the port itself.
 pub(super) const OWN: Alias = Alias(0);
@@ -27,7 +32,7 @@ pub(super) const OWN: Alias = Alias(0);
 impl Alias {
     /// Of 240.0.0.0/4, which RFC 1112 reserves, or of 100::/64, whose packets every router discards (RFC 6666).
     pub(super) fn at(self, v6: bool) -> IpAddr {
-        let number = u32::from(self.0) + 1;
+        let number = self.0 + 1;
         if v6 {
             Ipv6Addr::from(0x0100_u128 << 112 | u128::from(number)).into()
         } else {
@@ -49,7 +54,16 @@ enum Others {
     /// All are at this UDP port, at addresses of their own.
     At(u16),
     /// Each endpoint has `count` UDP ports from a multiple of `count` on.
-    ByPort { count: u16, known: Map<SocketAddr, IpAddr>, sockets: Map<IpAddr, SocketAddr> },
+    ByPort {
+        count: u16,
+        known: Map<SocketAddr, IpAddr>,
+        sockets: Map<IpAddr, SocketAddr>,
+        /// Those that nobody has asked to keep, in the order in which they came; some of them are kept or gone.
+        new: VecDeque<IpAddr>,
+        /// Those of `sockets` that are kept.
+        kept: HashSet<IpAddr, BuildHasherDefault<FxHasher>>,
+        last: Alias,
+    },
 }
 
 impl Peers {
@@ -60,7 +74,14 @@ impl Peers {
 
     /// Peers that have `count` UDP ports each, and may share their addresses.
     pub(super) fn by_port(count: u16) -> Peers {
-        let others = Others::ByPort { count, known: Map::default(), sockets: Map::default() };
+        let others = Others::ByPort {
+            count,
+            known: Map::default(),
+            sockets: Map::default(),
+            new: VecDeque::new(),
+            kept: HashSet::default(),
+            last: OWN,
+        };
         Peers { others, places: Map::default(), names: Map::default() }
     }
 
@@ -77,25 +98,70 @@ impl Peers {
         Ok(())
     }
 
-    /// Enters the endpoint at `socket`, which is not known, under a new alias.
+    /// Enters the endpoint at `socket`, which is not known, under a new alias, for good.
     pub(super) fn enter(&mut self, socket: SocketAddr) -> Result<IpAddr, UdpError> {
-        let (count, taken) = match &self.others {
-            Others::At(_) => return Err(UdpError::PeerPort { socket, count: 1 }),
-            Others::ByPort { count, known, .. } => (*count, known.len()),
-        };
-        let Some(ports) = own_ports(socket.port(), count).filter(|_| socket.port() != 0) else {
-            return Err(UdpError::PeerPort { socket, count });
-        };
-        if taken >= MOST {
+        if let Others::ByPort { kept, .. } = &self.others
+            && kept.len() >= MOST
+        {
             return Err(UdpError::TooManyPeers { socket, most: MOST });
         }
-        let ip = Alias(taken as u16 + 1).at(socket.is_ipv6());
+        let ip = self.enter_new(socket)?;
+        self.keep(ip);
+        Ok(ip)
+    }
+
+    /// As [`Peers::enter`], but the endpoint makes room for others unless it is [kept](Peers::keep).
+    fn enter_new(&mut self, socket: SocketAddr) -> Result<IpAddr, UdpError> {
+        let Others::ByPort { count, sockets, last, .. } = &mut self.others else {
+            return Err(UdpError::PeerPort { socket, count: 1 });
+        };
+        let Some(ports) = own_ports(socket.port(), *count).filter(|_| socket.port() != 0) else {
+            return Err(UdpError::PeerPort { socket, count: *count });
+        };
+        let ip = loop {
+            *last = Alias(last.0 % ALIASES + 1);
+            let alias = last.at(socket.is_ipv6());
+            if !sockets.contains_key(&alias) {
+                break alias;
+            }
+        };
         self.insert(&Peer { ip, socket, sources: ports.collect() })?;
-        if let Others::ByPort { known, sockets, .. } = &mut self.others {
-            known.insert(socket, ip);
-            sockets.insert(ip, socket);
+        let Others::ByPort { known, sockets, new, kept, .. } = &mut self.others else { return Ok(ip) };
+        known.insert(socket, ip);
+        sockets.insert(ip, socket);
+        new.push_back(ip);
+        if new.len() > MOST_NEW
+            && let Some(oldest) = new.pop_front()
+            && !kept.contains(&oldest)
+        {
+            self.forget(oldest);
         }
         Ok(ip)
+    }
+
+    /// The endpoint that `alias` stands for is to stay known.
+    pub(super) fn keep(&mut self, alias: IpAddr) {
+        if let Others::ByPort { sockets, kept, .. } = &mut self.others
+            && sockets.contains_key(&alias)
+        {
+            kept.insert(alias);
+        }
+    }
+
+    /// Forgets the peer that `ip` stands for in frames.
+    pub(super) fn forget(&mut self, ip: IpAddr) {
+        self.places.remove(&ip);
+        match &mut self.others {
+            Others::At(_) => self.names.retain(|_, (name, _)| *name != ip),
+            Others::ByPort { count, known, sockets, kept, .. } => {
+                kept.remove(&ip);
+                let Some(socket) = sockets.remove(&ip) else { return };
+                known.remove(&socket);
+                for port in own_ports(socket.port(), *count).into_iter().flatten() {
+                    self.names.remove(&SocketAddr::new(socket.ip(), port));
+                }
+            }
+        }
     }
 
     /// The alias of the endpoint at `socket`.
@@ -149,7 +215,7 @@ impl Peers {
 
     #[cold]
     fn enter_sender(&mut self, from: SocketAddr, first: u16) -> Option<(IpAddr, u16)> {
-        self.enter(SocketAddr::new(from.ip(), first)).ok()?;
+        self.enter_new(SocketAddr::new(from.ip(), first)).ok()?;
         self.names.get(&from).copied()
     }
 }
@@ -185,13 +251,41 @@ mod tests {
     }
 
     #[test]
-    fn senders_without_room_are_not_heard() {
+    fn no_more_peers_are_entered_for_good_than_books_hold() {
         let mut peers = Peers::by_port(1);
         for port in 1..=MOST as u16 {
             peers.enter(at(port)).unwrap();
         }
         assert!(matches!(peers.enter(at(5000)), Err(UdpError::TooManyPeers { .. })));
-        assert_eq!(peers.name(at(5000)), None);
         assert!(peers.name(at(4096)).is_some());
+    }
+
+    #[test]
+    fn senders_whom_nobody_keeps_make_room_for_others_and_leave_nothing_behind() {
+        let mut peers = Peers::by_port(4);
+        let (asked, heard) = (peers.enter(at(4)).unwrap(), peers.name(at(9)).unwrap().0);
+        peers.keep(heard);
+        let first = peers.name(at(12)).unwrap().0;
+        for number in 4..=MOST_NEW as u16 + 4 {
+            assert!(peers.name(at(number * 4 + 3)).is_some());
+        }
+        assert_eq!(peers.socket_of(first), None);
+        assert!(!peers.places.contains_key(&first));
+        assert_ne!(peers.name(at(12)).unwrap().0, first, "an alias is not used again");
+        assert_eq!((peers.name(at(6)).unwrap().0, peers.name(at(11)).unwrap().0), (asked, heard));
+        assert!(peers.names.len() <= 4 * (MOST_NEW + 2), "{} source ports", peers.names.len());
+        peers.forget(heard);
+        assert_ne!(peers.name(at(9)).unwrap().0, heard);
+    }
+
+    #[test]
+    fn a_peer_that_was_forgotten_can_be_met_again() {
+        let mut peers = Peers::by_address(4793);
+        let peer = |source| Peer { ip: [10, 0, 0, 2].into(), socket: at(5000), sources: vec![source] };
+        peers.insert(&peer(7)).unwrap();
+        assert!(peers.insert(&peer(8)).is_err());
+        peers.forget([10, 0, 0, 2].into());
+        peers.insert(&peer(7)).unwrap();
+        assert_eq!(peers.name(at(7)).unwrap().0, IpAddr::from([10, 0, 0, 2]));
     }
 }

@@ -297,6 +297,19 @@ impl Neighbours {
         self.list[index].mac
     }
 
+    /// Forgets `peer`, and its neighbour if no other peer is reached through it.
+    pub(super) fn forget(&mut self, peer: Addr) {
+        let Some(index) = self.hops.remove(&peer) else { return };
+        self.list[index].peers.retain(|other| *other != peer);
+        if self.list[index].peers.is_empty() {
+            self.list.swap_remove(index);
+            if let Some(moved) = self.list.get(index) {
+                self.hops.extend(moved.peers.iter().map(|peer| (*peer, index)));
+            }
+        }
+        self.schedule();
+    }
+
     /// Takes `mac` for the Ethernet address of `peer`, unless the peer has answered with one before. The worker asks
     /// the peer all the same, and its answer replaces `mac`. Returns the address to use meanwhile.
     fn suppose(&mut self, peer: Addr, mac: MacAddr) -> Option<MacAddr> {

@@ -1,15 +1,14 @@
 //! One application, on the worker's side: its commands are checked and passed to the endpoint, its reports are put in
 //! its ring.
 
-use std::collections::{HashMap, VecDeque};
-use std::hash::BuildHasherDefault;
+use std::collections::{BTreeSet, VecDeque};
 
-use rustc_hash::FxHasher;
 use weft_cc::Time;
 
 use super::command::{Command, Extent, Found};
-use super::held::HeldConnections;
+use super::connections::Connections;
 use super::link::Link;
+use super::refused_peers::RefusedPeers;
 use super::report::{Report, Request};
 use super::served::Served;
 use super::server::{Ended, SessionId};
@@ -18,7 +17,6 @@ use crate::buffer::Buffer;
 use crate::fep::{
     CallError, ConnectOptions, ConnectionId, Fep, PeerRefusal, Receive, Resource, Send, SendId, Unreachable,
 };
-use crate::ledger::Shares;
 use crate::packet::Addr;
 use crate::region::Region;
 use crate::ses::{Matching, ReceiveId, Source};
@@ -27,61 +25,6 @@ use crate::worker::ring::{Broken, Consumer, Producer};
 
 /// The most commands of one application that are executed in a turn.
 pub(super) const BURST: usize = 32;
-
-/// The connections of all applications.
-#[derive(Debug)]
-pub(super) struct Connections {
-    /// The session and the number of each.
-    pub(super) numbers: HashMap<ConnectionId, (u32, u32), BuildHasherDefault<FxHasher>>,
-    pub(super) held: HeldConnections,
-    /// How many applications there can be.
-    applications: usize,
-    /// The PDCs that this endpoint has at each peer, shared by applications, which go by their slots. A peer lets all of
-    /// an endpoint have [`Limits::pdcs_per_peer`](crate::fep::Limits::pdcs_per_peer); its limit is taken to be ours.
-    at_peer: HashMap<Addr, Shares<u32>, BuildHasherDefault<FxHasher>>,
-}
-
-impl Connections {
-    /// None, of up to `applications` applications.
-    pub(super) fn new(applications: usize) -> Connections {
-        Connections {
-            numbers: HashMap::default(),
-            held: HeldConnections::default(),
-            applications,
-            at_peer: HashMap::default(),
-        }
-    }
-
-    /// Lets the application in `slot` open a connection to `peer`, of `limit` that the peer takes of all.
-    ///
-    /// # Errors
-    /// It has its part, and what others must leave it is used up.
-    fn claim(&mut self, peer: Addr, slot: u32, limit: u32) -> Result<(), CallError> {
-        let all = || Shares::new(limit.into(), self.applications as u64);
-        match self.at_peer.entry(peer).or_insert_with(all).take(slot, 1) {
-            true => Ok(()),
-            false => Err(CallError::Limit { what: Resource::PeerConnections, limit: limit as usize }),
-        }
-    }
-
-    /// A connection to `peer` of the application in `slot` is no more.
-    fn release(&mut self, peer: Addr, slot: u32) {
-        if let Some(shares) = self.at_peer.get_mut(&peer) {
-            shares.give_back(slot, 1);
-            if shares.is_unused() {
-                self.at_peer.remove(&peer);
-            }
-        }
-    }
-
-    /// The connection `id` to `peer` is no more. Returns the session and the number that it had.
-    pub(super) fn remove(&mut self, id: ConnectionId, peer: Addr) -> Option<(u32, u32)> {
-        self.held.remove(peer, id);
-        let (slot, number) = self.numbers.remove(&id)?;
-        self.release(peer, slot);
-        Some((slot, number))
-    }
-}
 
 /// The operation that has a number.
 #[derive(Clone, Copy, Debug)]
@@ -106,9 +49,10 @@ pub(super) struct Application {
     pub(super) connections: Vec<Option<ConnectionId>>,
     /// How many operations and connections are in use.
     pub(super) in_use: usize,
-    /// How many peers it may add, and how many of them are left. One that the port refuses counts as well.
+    /// How many peers it may have in the address book. Those that the port has refused lately count as well.
     pub(super) peers: u32,
-    pub(super) peers_left: u32,
+    /// The peers that it has asked for and that stay in the address book as long as it is there.
+    pub(super) held_peers: BTreeSet<Addr>,
     /// Reports that the ring had no room for.
     pub(super) backlog: VecDeque<Slot>,
     /// Whether there are reports in the ring that have not been published.
@@ -187,6 +131,11 @@ impl Application {
             }
             Command::Receive { operation, extent, from, matching, many } => {
                 let context = self.reserve(operation)?;
+                if let Some(Source { peer, .. }) = from
+                    && served.is_forgotten(peer)
+                {
+                    return Err(CallError::Unreachable { peer, why: Unreachable::Unknown(peer) });
+                }
                 let buffer = self.memory(extent)?;
                 let (receive, fep) = (Receive { buffer, from, matching, context }, served.fep_mut());
                 let id = match many {
@@ -219,8 +168,9 @@ impl Application {
                 self.reserve(operation)?;
                 let addr = match served.find_peer(ip, mac)? {
                     Some(addr) => addr,
-                    None => self.add_peer(served, ip, mac)?,
+                    None => self.add_peer(served, now, &mut all.refused_peers, ip, mac)?,
                 };
+                self.hold_peer(served, addr);
                 self.tell(&Report::Peer { operation, addr });
                 Ok(())
             }
@@ -252,18 +202,28 @@ impl Application {
     fn add_peer(
         &mut self,
         served: &mut impl Served,
+        now: Time,
+        refused: &mut RefusedPeers,
         ip: core::net::IpAddr,
         mac: Option<MacAddr>,
     ) -> Result<Addr, CallError> {
-        if self.peers_left == 0 {
+        if self.held_peers.len() as u32 + refused.count(now, self.id.slot) >= self.peers {
             return Err(CallError::Limit { what: Resource::SessionPeers, limit: self.peers as usize });
         }
         let added = served.add_peer(ip, mac);
         // The port has made system calls for one that it refuses, so that this must not go on for ever.
-        if matches!(added, Ok(_) | Err(CallError::Peer(PeerRefusal::Port))) {
-            self.peers_left -= 1;
+        if matches!(added, Err(CallError::Peer(PeerRefusal::Port))) {
+            refused.add(now, self.id.slot);
         }
         added
+    }
+
+    /// Keeps `peer` in the address book as long as the application is there, if its quota allows.
+    fn hold_peer(&mut self, served: &mut impl Served, peer: Addr) {
+        let may = self.held_peers.len() < self.peers as usize && !self.held_peers.contains(&peer);
+        if may && served.hold_peer(peer) {
+            self.held_peers.insert(peer);
+        }
     }
 
     /// Opens a connection, which is held while its peer's Ethernet address is being asked for.

@@ -67,6 +67,7 @@ mod application;
 mod client;
 mod command;
 mod config;
+mod connections;
 mod held;
 mod link;
 mod listener;
@@ -75,6 +76,7 @@ mod outcome;
 #[doc(hidden)]
 pub mod properties;
 mod refusal;
+mod refused_peers;
 mod report;
 mod serve;
 mod served;

@@ -30,12 +30,21 @@ pub trait Served {
     /// The entry has another Ethernet address than `mac`, or there is no address book.
     fn find_peer(&mut self, ip: IpAddr, mac: Option<MacAddr>) -> Result<Option<Addr>, CallError>;
 
-    /// Enters `ip`, which has no entry, in the address book. An Ethernet address `mac` is used until a host on the link
-    /// answers for `ip`.
+    /// Enters `ip`, which has no entry, in the address book, for as long as it is held or used. An Ethernet address `mac` is
+    /// used until a host on the link answers for `ip`.
     ///
     /// # Errors
     /// It cannot be entered.
     fn add_peer(&mut self, ip: IpAddr, mac: Option<MacAddr>) -> Result<Addr, CallError>;
+
+    /// An application needs `peer`: its entry stays until it is released as often as it was held. False if it stays anyway.
+    fn hold_peer(&mut self, peer: Addr) -> bool;
+
+    /// An application that held `peer` needs it no more.
+    fn release_peer(&mut self, peer: Addr);
+
+    /// Whether `peer` was in the address book once and is not any more.
+    fn is_forgotten(&self, peer: Addr) -> bool;
 }
 
 /// Without a worker, packets reach every peer, and nothing is known about IP addresses.
@@ -58,6 +67,16 @@ impl Served for Fep {
 
     fn add_peer(&mut self, _: IpAddr, _: Option<MacAddr>) -> Result<Addr, CallError> {
         Err(CallError::Peer(PeerRefusal::Fixed))
+    }
+
+    fn hold_peer(&mut self, _: Addr) -> bool {
+        false
+    }
+
+    fn release_peer(&mut self, _: Addr) {}
+
+    fn is_forgotten(&self, _: Addr) -> bool {
+        false
     }
 }
 
@@ -89,12 +108,27 @@ impl<P: Port> Served for Worker<P> {
     }
 
     fn add_peer(&mut self, ip: IpAddr, mac: Option<MacAddr>) -> Result<Addr, CallError> {
-        let addr = self.book.lowest_free().map_err(refusal)?;
+        self.book.check(&HostAddr { mac: mac.unwrap_or(self.book.own_host().mac), ip }).map_err(refusal)?;
+        let addr = self.free_addr().map_err(refusal)?;
         let entered = match mac {
             Some(mac) => self.meet_at(addr, HostAddr { mac, ip }),
             None => self.meet(addr, ip, None),
         };
-        entered.map(|()| addr).map_err(refusal)
+        entered.map_err(refusal)?;
+        self.book.lend(addr);
+        Ok(addr)
+    }
+
+    fn hold_peer(&mut self, peer: Addr) -> bool {
+        self.book.hold(peer)
+    }
+
+    fn release_peer(&mut self, peer: Addr) {
+        self.book.release(peer);
+    }
+
+    fn is_forgotten(&self, peer: Addr) -> bool {
+        self.book.is_forgotten(peer)
     }
 }
 
@@ -126,12 +160,25 @@ impl<P: Port> Served for Placing<'_, P> {
     }
 
     fn add_peer(&mut self, ip: IpAddr, _: Option<MacAddr>) -> Result<Addr, CallError> {
-        let addr = self.worker.book.lowest_free().map_err(refusal)?;
         let own = self.worker.book().own_host();
         self.worker.book.check(&HostAddr { mac: own.mac, ip }).map_err(refusal)?;
+        let addr = self.worker.free_addr().map_err(refusal)?;
         let mac = (self.place)(self.worker.port_mut(), ip).map_err(CallError::Peer)?;
         self.worker.book_mut().insert(addr, HostAddr { mac, ip }).map_err(refusal)?;
+        self.worker.book.lend(addr);
         Ok(addr)
+    }
+
+    fn hold_peer(&mut self, peer: Addr) -> bool {
+        self.worker.hold_peer(peer)
+    }
+
+    fn release_peer(&mut self, peer: Addr) {
+        self.worker.release_peer(peer);
+    }
+
+    fn is_forgotten(&self, peer: Addr) -> bool {
+        self.worker.book.is_forgotten(peer)
     }
 }
 
@@ -143,8 +190,9 @@ fn refusal(error: BookError) -> CallError {
         BookError::Version(_) => CallError::Peer(PeerRefusal::IpVersion),
         BookError::NotUnicast { .. } => CallError::Peer(PeerRefusal::NotUnicast),
         // A worker enters no peer twice, and needs no peer's consent.
-        BookError::Stranger(_) | BookError::AddrTaken(_) | BookError::IpTaken { .. } => {
-            CallError::Peer(PeerRefusal::OtherMac)
-        }
+        BookError::Stranger(_)
+        | BookError::Forgotten(_)
+        | BookError::AddrTaken(_)
+        | BookError::IpTaken { .. } => CallError::Peer(PeerRefusal::OtherMac),
     }
 }

@@ -1,13 +1,14 @@
 //! The worker's side of all sessions: applications come and go, and the endpoint's completions are reported to them.
 
 use core::net::IpAddr;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use weft_cc::Time;
 
-use super::application::{Application, BURST, Connections, Posted};
+use super::application::{Application, BURST, Posted};
 use super::client::Client;
 use super::config::{OpenError, SessionConfig};
+use super::connections::Connections;
 use super::held::Settled;
 use super::link::Link;
 use super::report::{Report, Request};
@@ -115,7 +116,7 @@ impl Sessions {
         link: Link,
     ) -> Result<SessionId, OpenError> {
         let layout = config.layout()?;
-        let slot = self.slots.iter().position(Option::is_none).ok_or(OpenError::Full(self.slots.len()))?;
+        let slot = self.free_slot().ok_or(OpenError::Full(self.slots.len()))?;
         self.check_left(&fep.config().limits, config)?;
         let commands = Consumer::at(region, 0, config.commands)?;
         let reports = Producer::at(region, layout.reports, config.reports)?;
@@ -134,7 +135,7 @@ impl Sessions {
             connections: vec![None; connections],
             in_use: 0,
             peers: config.peers,
-            peers_left: config.peers,
+            held_peers: BTreeSet::new(),
             // Everything can complete while none of its commands is executed, after a burst of them.
             backlog: VecDeque::with_capacity(operations + 2 * connections + BURST),
             news: false,
@@ -143,6 +144,12 @@ impl Sessions {
             leaving: false,
         });
         Ok(id)
+    }
+
+    /// The free slot to which the fewest PDCs count that earlier applications have left behind at peers.
+    fn free_slot(&self) -> Option<usize> {
+        let free = (0..self.slots.len()).filter(|slot| self.slots[*slot].is_none());
+        free.min_by_key(|slot| self.connections.left_behind(*slot))
     }
 
     /// Checks that the endpoint has left what a session with `config` can come to use: what sessions may have is reserved
@@ -210,7 +217,8 @@ impl Sessions {
     ///
     /// Where there is a worker, `served` is the worker rather than its [`Fep`], which knows nothing of IP addresses.
     pub fn serve(&mut self, served: &mut impl Served, now: Time) -> usize {
-        let mut count = self.distribute(served.fep_mut());
+        self.connections.expire(now);
+        let mut count = self.distribute(served.fep_mut(), now);
         if !self.connections.held.is_empty() {
             count += self.settle(served, now);
         }
@@ -223,11 +231,12 @@ impl Sessions {
                 }
             }
         }
-        count += self.distribute(served.fep_mut());
+        count += self.distribute(served.fep_mut(), now);
         for slot in &mut self.slots {
             if let Some(session) = slot {
                 session.publish();
                 if session.leaving && session.in_use == 0 {
+                    session.held_peers.iter().for_each(|peer| served.release_peer(*peer));
                     *slot = None;
                 }
             }
@@ -294,11 +303,11 @@ impl Sessions {
     }
 
     /// Reports the endpoint's completions to the applications that they belong to.
-    fn distribute(&mut self, fep: &mut Fep) -> usize {
+    fn distribute(&mut self, fep: &mut Fep, now: Time) -> usize {
         let mut count = 0;
         while let Some(completion) = fep.poll_completion() {
             count += 1;
-            self.report(completion, None);
+            self.report(fep, now, completion, None);
             if let Some(id) = self.unread.take() {
                 // It may have ended.
                 let _ = fep.cancel_receive(id);
@@ -338,12 +347,12 @@ impl Sessions {
         // No packet of it has left, so it ends at once, and all completions now are its own.
         let _ = fep.abort(now, id);
         while let Some(completion) = fep.poll_completion() {
-            self.report(completion, Some(error));
+            self.report(fep, now, completion, Some(error));
         }
     }
 
     /// Reports a completion; or, with `refusal`, that the command which asked for it was refused.
-    fn report(&mut self, completion: Completion, refusal: Option<CallError>) {
+    fn report(&mut self, fep: &Fep, now: Time, completion: Completion, refusal: Option<CallError>) {
         let refused = |request, number| refusal.map(|error| Report::Refused { request, number, error });
         match completion {
             Completion::Sent { context, retransmissions, result, .. } => {
@@ -367,7 +376,9 @@ impl Sessions {
                 }
             }
             Completion::Closed { id, peer, result } => {
-                let Some((slot, connection)) = self.connections.remove(id, peer) else { return };
+                let idle = fep.config().idle_timeout;
+                let removed = self.connections.remove(now, (id, peer), result, idle);
+                let Some((slot, connection)) = removed else { return };
                 if let Some(session) = self.at(slot)
                     && let Some(place) = session.connections.get_mut(connection as usize)
                     && place.take().is_some()

@@ -75,6 +75,18 @@ impl Served for Side<'_> {
     fn add_peer(&mut self, ip: IpAddr, mac: Option<MacAddr>) -> Result<Addr, CallError> {
         self.0.add_peer(ip, mac)
     }
+
+    fn hold_peer(&mut self, peer: Addr) -> bool {
+        self.0.hold_peer(peer)
+    }
+
+    fn release_peer(&mut self, peer: Addr) {
+        self.0.release_peer(peer);
+    }
+
+    fn is_forgotten(&self, peer: Addr) -> bool {
+        self.0.is_forgotten(peer)
+    }
 }
 
 impl World {

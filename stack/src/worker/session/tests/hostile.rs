@@ -308,6 +308,68 @@ fn applications_with_many_connections_leave_others_theirs_to_the_same_peer() {
     world.assert_nothing_is_left();
 }
 
+/// The peer does not hear that a connection is given up, and keeps its PDC: so long it counts for the place of the application
+/// that had it, also once that has left.
+#[test]
+fn connections_that_fail_count_until_their_peer_has_forgotten_them() {
+    let config = FepConfig {
+        limits: Limits { pdcs_per_peer: 16, ..Limits::default() },
+        idle_timeout: Span::from_ms(20),
+        ..(*config()).clone()
+    };
+    let mut world = World::with(&Arc::new(config));
+    let many = SessionConfig { connections: 64, ..SMALL };
+    let (alice, mut bob) = (world.open(0), world.open(1));
+    let answers_are_lost = |packet: &crate::packet::Packet| packet.net.src == Addr(0);
+    let mut total = 0;
+    for round in 0..6 {
+        let mut hog = world.sessions[0].open(&mut world.feps[0], &many, None).unwrap();
+        let mut connections = Vec::new();
+        loop {
+            let connection = hog.connect(Addr(1), to(&bob), 0).unwrap();
+            match world.event(&mut hog).report {
+                Report::Connected { .. } => connections.push(connection),
+                _ => break,
+            }
+        }
+        for connection in &connections {
+            hog.send(*connection, extent(0, 1), None, 0, 1).unwrap();
+        }
+        let mut ended = 0;
+        while ended < 2 * connections.len() {
+            world.step_through(4, answers_are_lost);
+            while let Some(event) = hog.poll().unwrap() {
+                let failed = matches!(
+                    event.report,
+                    Report::Sent { result: Err(_), .. } | Report::Closed { result: Err(_), .. }
+                );
+                assert!(failed, "{event:?}");
+                ended += 1;
+            }
+        }
+        total += connections.len();
+        assert!(total >= 6 && world.feps[1].open_targets() <= 16 - 2, "{total} until round {round}");
+        drop(hog);
+        world.step(1);
+    }
+    // Another application has its part.
+    for _ in 0..2 {
+        let connection = alice.connect(Addr(1), to(&bob), 0).unwrap();
+        assert!(matches!(world.event(&mut alice).report, Report::Connected { .. }));
+        alice.send(connection, extent(0, 100), None, 0, 7).unwrap();
+        assert!(matches!(world.event(&mut alice).report, Report::Sent { result: Ok(()), .. }));
+    }
+    let until = world.now + Span::from_ms(41);
+    while world.now.is_before(until) {
+        world.step(1);
+    }
+    let mut hog = world.sessions[0].open(&mut world.feps[0], &many, None).unwrap();
+    for _ in 0..6 {
+        hog.connect(Addr(1), to(&bob), 0).unwrap();
+        assert!(matches!(world.event(&mut hog).report, Report::Connected { .. }), "they count no more");
+    }
+}
+
 #[test]
 fn a_session_that_cannot_have_its_share_is_refused_when_it_joins() {
     let limits = Limits { sends: 40, connections: 9, ..Limits::default() };

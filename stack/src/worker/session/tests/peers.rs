@@ -1,14 +1,17 @@
 //! Peers that applications enter by address.
 
 use core::net::IpAddr;
+use std::collections::BTreeSet;
 
 use weft_cc::Time;
 
+use super::refused_peers::PERIOD;
 use super::resolving::{PEER, Side, TURN, alone, ip, refused};
+use super::served::Placing;
 use super::*;
-use crate::fep::PeerRefusal;
+use crate::fep::{PeerRefusal, Unreachable};
 use crate::packet::Addr;
-use crate::port::memory::{MemoryConfig, pair};
+use crate::port::memory::{MemoryConfig, MemoryPort, pair};
 use crate::wire::ethernet::MacAddr;
 use crate::worker::HostAddr;
 
@@ -130,4 +133,89 @@ fn a_connection_to_an_added_peer_is_held_until_the_peer_answers() {
     }
     let event = side.event(&mut now, &mut client);
     assert!(matches!(event.report, Report::Connected { .. }), "{event:?}");
+}
+
+/// Applications that come, add as many peers as they may and leave fill the address book no more than those that are there.
+#[test]
+fn peers_of_applications_that_have_left_make_room_for_those_of_others() {
+    let (mut side, _deaf) = alone();
+    let mut other = side.open();
+    let own = ask(&mut side, &mut other, address(200), None).unwrap();
+    let mut former = BTreeSet::new();
+    for n in 0..60 {
+        let mut guest = side.open();
+        let first = ask(&mut side, &mut guest, address(20 + 2 * n), None).unwrap();
+        let second = ask(&mut side, &mut guest, address(21 + 2 * n), None).unwrap();
+        assert!(former.insert(first) && former.insert(second), "no address is used twice");
+        drop(guest);
+        side.turn(Time::ZERO);
+    }
+    assert_eq!(ask(&mut side, &mut other, address(200), None), Ok(own), "it is still needed");
+    assert_eq!(side.worker.book().find(ip(PEER)), Some(PEER), "those of the owner stay");
+
+    // Addresses of peers that were forgotten reach nobody, whoever uses them.
+    let gone = *former.first().unwrap();
+    let error = CallError::Unreachable { peer: gone, why: Unreachable::Unknown(gone) };
+    other.connect(gone, ConnectOptions::default(), 1).unwrap();
+    side.turn(Time::ZERO);
+    assert_eq!(refused(&other.poll().unwrap().unwrap()), (1, Request::Connect, error));
+    let extent = Extent { region: 0, offset: 0, len: 8 };
+    other.receive(extent, Some(gone.into()), Matching::Untagged, 2).unwrap();
+    side.turn(Time::ZERO);
+    assert_eq!(refused(&other.poll().unwrap().unwrap()), (2, Request::Receive, error));
+}
+
+/// The peer of an application that leaves while it has a connection stays until that is closed.
+#[test]
+fn a_peer_with_a_connection_makes_no_room() {
+    let (mut side, _deaf) = alone();
+    let (mut leaver, mut other) = (side.open(), side.open());
+    let claimed = Some(MacAddr([2, 0, 0, 0, 0, 0x50]));
+    let busy = ask(&mut side, &mut leaver, address(80), claimed).unwrap();
+    let connection = leaver.connect(busy, ConnectOptions::default(), 1).unwrap();
+    leaver.send(connection, Extent { region: 0, offset: 0, len: 8 }, None, 0, 2).unwrap();
+    let mut now = Time::ZERO;
+    side.turn(now);
+    now += TURN;
+    side.turn(now);
+    drop(leaver);
+    side.turn(now);
+    for n in 0..2 {
+        ask(&mut side, &mut other, address(90 + n), None).unwrap();
+    }
+    let (mut third, mut fourth) = (side.open(), side.open());
+    ask(&mut side, &mut third, address(92), None).unwrap();
+    ask(&mut side, &mut third, address(93), None).unwrap();
+    let full = CallError::Limit { what: Resource::Peers, limit: 8 };
+    assert_eq!(ask(&mut side, &mut fourth, address(94), None), Err(full), "the connection is being closed");
+    assert_eq!(side.worker.book().find(address(80)), Some(busy));
+}
+
+/// Each peer that the port refuses has cost the worker system calls: they count for as long as they would if the application
+/// had stayed.
+#[test]
+fn an_application_that_leaves_and_comes_again_can_ask_for_no_more_peers_that_the_port_refuses() {
+    let (mut side, _deaf) = alone();
+    let mut calls = 0;
+    let mut place: PlacePeer<MemoryPort> = Box::new(move |_, _| {
+        calls += 1;
+        Err(if calls <= 4 { PeerRefusal::Port } else { PeerRefusal::IpVersion })
+    });
+    let mut ask_again = |side: &mut Side, now| {
+        let mut client = side.open();
+        client.peer(address(50), None, 7).unwrap();
+        side.sessions.serve(&mut Placing { worker: &mut side.worker, place: &mut place }, now);
+        let (.., error) = refused(&client.poll().unwrap().unwrap());
+        drop(client);
+        side.turn(now);
+        error
+    };
+    let (port, quota) =
+        (CallError::Peer(PeerRefusal::Port), CallError::Limit { what: Resource::SessionPeers, limit: 2 });
+    let early = Time::ZERO + PERIOD;
+    let refusals = [(); 4].map(|()| ask_again(&mut side, early));
+    assert_eq!(refusals, [port, port, quota, quota]);
+    let late = early + PERIOD;
+    let refusals = [(); 3].map(|()| ask_again(&mut side, late));
+    assert_eq!(refusals, [port, port, quota]);
 }

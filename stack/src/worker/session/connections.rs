@@ -1,0 +1,108 @@
+//! What applications use together: connections, and the PDCs that a peer takes of this endpoint.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::BuildHasherDefault;
+
+use rustc_hash::FxHasher;
+use weft_cc::{Span, Time};
+
+use super::held::HeldConnections;
+use super::refused_peers::RefusedPeers;
+use crate::fep::{CallError, ConnectionId, Failure, Resource};
+use crate::ledger::Shares;
+use crate::packet::Addr;
+
+/// The connections of all applications.
+#[derive(Debug)]
+pub(super) struct Connections {
+    /// The session and the number of each.
+    pub(super) numbers: HashMap<ConnectionId, (u32, u32), BuildHasherDefault<FxHasher>>,
+    pub(super) held: HeldConnections,
+    pub(super) refused_peers: RefusedPeers,
+    /// How many applications there can be.
+    applications: usize,
+    /// The PDCs that this endpoint has at each peer, shared by applications, which go by their slots. A peer lets all of
+    /// an endpoint have [`Limits::pdcs_per_peer`](crate::fep::Limits::pdcs_per_peer); its limit is taken to be ours.
+    at_peer: HashMap<Addr, Shares<u32>, BuildHasherDefault<FxHasher>>,
+    /// PDCs that failed connections may have left at peers, whose and until when.
+    left_behind: VecDeque<(Time, Addr, u32)>,
+    /// How many of them count for each slot.
+    counts: Vec<u32>,
+}
+
+impl Connections {
+    /// None, of up to `applications` applications.
+    pub(super) fn new(applications: usize) -> Connections {
+        Connections {
+            numbers: HashMap::default(),
+            held: HeldConnections::default(),
+            refused_peers: RefusedPeers::new(applications),
+            applications,
+            at_peer: HashMap::default(),
+            left_behind: VecDeque::new(),
+            counts: vec![0; applications],
+        }
+    }
+
+    /// Lets the application in `slot` open a connection to `peer`, of `limit` that the peer takes of all.
+    ///
+    /// # Errors
+    /// It has its part, and what others must leave it is used up.
+    pub(super) fn claim(&mut self, peer: Addr, slot: u32, limit: u32) -> Result<(), CallError> {
+        let all = || Shares::new(limit.into(), self.applications as u64);
+        match self.at_peer.entry(peer).or_insert_with(all).take(slot, 1) {
+            true => Ok(()),
+            false => Err(CallError::Limit { what: Resource::PeerConnections, limit: limit as usize }),
+        }
+    }
+
+    /// The application in `slot` has a PDC less at `peer`.
+    pub(super) fn release(&mut self, peer: Addr, slot: u32) {
+        if let Some(shares) = self.at_peer.get_mut(&peer) {
+            shares.give_back(slot, 1);
+            if shares.is_unused() {
+                self.at_peer.remove(&peer);
+            }
+        }
+    }
+
+    /// The connection `id` to `peer` is no more. Returns the session and the number that it had.
+    ///
+    /// A peer that has not heard that its initiator has given up keeps the PDC for up to twice its idle timeout, which is
+    /// taken to be `idle`, as this endpoint's is: so long the PDC counts as its application's.
+    pub(super) fn remove(
+        &mut self,
+        now: Time,
+        (id, peer): (ConnectionId, Addr),
+        result: Result<(), Failure>,
+        idle: Span,
+    ) -> Option<(u32, u32)> {
+        self.held.remove(peer, id);
+        let (slot, number) = self.numbers.remove(&id)?;
+        match result {
+            Ok(()) | Err(Failure::ClosedByPeer { .. }) => self.release(peer, slot),
+            Err(_) => {
+                self.left_behind.push_back((now + idle.times(2), peer, slot));
+                self.counts[slot as usize] += 1;
+            }
+        }
+        Some((slot, number))
+    }
+
+    /// Gives back what has been counted for long enough.
+    #[inline]
+    pub(super) fn expire(&mut self, now: Time) {
+        while let Some(&(until, peer, slot)) = self.left_behind.front()
+            && now.is_at_or_after(until)
+        {
+            self.left_behind.pop_front();
+            self.counts[slot as usize] -= 1;
+            self.release(peer, slot);
+        }
+    }
+
+    /// How many PDCs that were left behind count for the application in `slot`.
+    pub(super) fn left_behind(&self, slot: usize) -> u32 {
+        self.counts[slot]
+    }
+}
