@@ -319,7 +319,7 @@ fn connections_that_fail_count_until_their_peer_has_forgotten_them() {
     };
     let mut world = World::with(&Arc::new(config));
     let many = SessionConfig { connections: 64, ..SMALL };
-    let (alice, mut bob) = (world.open(0), world.open(1));
+    let (mut alice, bob) = (world.open(0), world.open(1));
     let answers_are_lost = |packet: &crate::packet::Packet| packet.net.src == Addr(0);
     let mut total = 0;
     for round in 0..6 {
