@@ -1,12 +1,13 @@
 //! The thread of an endpoint that works while the application is away, computing for example: peers get their answers,
 //! and messages arrive or are put off, so that no connection is given up for silence.
 //!
-//! While the application calls often enough the thread only looks now and then whether it still does.
+//! While the application calls often enough the thread only looks now and then whether it still does, and asks the peers that
+//! receives wait for whether they are there.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use std::thread::{Builder, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::abi;
 use crate::error::FiError;
@@ -16,6 +17,8 @@ use crate::wake::{Event, sleep};
 /// How often the thread looks whether the application has called: much more often than peers send again, which they do
 /// after 100 ms.
 const LOOK: Duration = Duration::from_millis(10);
+/// How often it asks peers.
+const ASK: Duration = Duration::from_secs(2);
 /// The longest sleep on the endpoint's descriptor, which becomes readable at least as often.
 const LONGEST: Duration = Duration::from_millis(100);
 
@@ -60,11 +63,16 @@ impl Drop for Keeper {
 
 /// Works until the endpoint is gone, or `end` is set.
 fn keep(endpoint: &Weak<Rdm>, end: &Event, descriptor: &OwnedFd) -> Result<(), FiError> {
-    let mut seen = None;
+    let (mut seen, mut asked) = (None, Instant::now());
     loop {
         let Some(endpoint) = endpoint.upgrade() else { return Ok(()) };
+        if asked.elapsed() >= ASK {
+            asked = Instant::now();
+            endpoint.ask_peers()?;
+        }
         let (visits, attended) = endpoint.attention();
-        let is_away = seen == Some(visits) && !attended;
+        // Those who sleep know nothing of a question that was asked meanwhile.
+        let is_away = seen == Some(visits) && (!attended || endpoint.is_asking()?);
         seen = Some(visits);
         let armed = is_away && endpoint.keep()?;
         drop(endpoint);

@@ -6,6 +6,7 @@
 mod connections;
 mod remote;
 mod waiting;
+mod watch;
 
 use self::connections::{Connections, Returned};
 pub(crate) use self::remote::{Access, AtomicCall, What};
@@ -127,7 +128,7 @@ impl Wanted {
 }
 
 /// An operation that is under way.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Operation {
     id: Option<OperationId>,
     context: usize,
@@ -140,6 +141,12 @@ struct Operation {
     many: bool,
     /// How a message is sent, and to whom, should it come back unsent.
     sending: Option<(Source, SendOptions)>,
+    /// The only peer whose messages a receive takes.
+    from: Option<Source>,
+    /// Why a receive that is being cancelled is: its peer is gone.
+    given_up: Option<FiError>,
+    /// It is no operation of the application's, but asks whether this peer is there.
+    asks: Option<Source>,
 }
 
 /// A piece of an application's memory that a message is copied to when it is complete.
@@ -217,6 +224,8 @@ struct State {
     claims: HashMap<usize, Claimed>,
     /// Bytes that a receive for many messages has left at least while it goes on.
     least: NonZeroU32,
+    /// Questions whether peers are there that are under way.
+    questions: usize,
 }
 
 /// What is known of the peers.
@@ -354,7 +363,7 @@ impl Rdm {
         let endpoint = endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
         let id = operations
             .iter()
-            .find(|operation| operation.context == context)
+            .find(|operation| operation.context == context && operation.asks.is_none())
             .and_then(|operation| operation.id);
         endpoint.cancel(id.ok_or(FiError::NO_ENTRY)?).map_err(|error| FiError::from(&error))?;
         state.work(self.caps.names_source)
@@ -429,6 +438,7 @@ impl State {
             peers: Peers::default(),
             claims: HashMap::new(),
             least: LEAST,
+            questions: 0,
         }
     }
 
@@ -439,16 +449,8 @@ impl State {
             return Err(FiError::AGAIN);
         }
         let kind = if tag.is_some() { sys::FI_TAGGED } else { sys::FI_MSG };
-        let operation = Operation {
-            id: None,
-            context,
-            flags: kind | sys::FI_SEND,
-            buf: 0,
-            pieces: Vec::new(),
-            many: false,
-            reported: wanted.is_reported(binding.selective),
-            sending: None,
-        };
+        let (flags, reported) = (kind | sys::FI_SEND, wanted.is_reported(binding.selective));
+        let operation = Operation { context, flags, reported, ..Operation::default() };
         let peer = self.peer(to)?;
         if self.peers.connections.is_returning(peer) {
             return Err(FiError::AGAIN);
@@ -533,8 +535,9 @@ impl State {
         };
         let mut options = ReceiveOptions::default();
         options.matching = matching;
-        if directed && from != FI_ADDR_UNSPEC {
-            options = options.from(self.peer(from)?);
+        let from = if directed && from != FI_ADDR_UNSPEC { Some(self.peer(from)?) } else { None };
+        if let Some(from) = from {
+            options = options.from(from);
         }
         let reported = wanted.is_reported(binding.selective);
         let flags = kind | sys::FI_RECV;
@@ -543,7 +546,8 @@ impl State {
             Which::First | Which::Many => None,
         };
         let many = which == Which::Many;
-        let operation = Operation { id: None, context, flags, buf, pieces, reported, many, sending: None };
+        let operation =
+            Operation { context, flags, buf, pieces, reported, many, from, ..Operation::default() };
         let number = self.operations.insert(operation);
         let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
         let options = options.context(number as u64);
@@ -685,12 +689,11 @@ impl State {
                 let Some(operation) = self.operations.get_mut(number) else { return Ok(()) };
                 let room = buffer.len();
                 operation.scatter(&mut buffer, len as usize);
-                let problem = result.err().map(|error| Problem {
-                    error: FiError::from(&error),
-                    beyond: match error {
-                        Error::Receive(ReceiveError::Truncated { len, room }) => (len - room) as usize,
-                        _ => 0,
-                    },
+                let problem = result.err().map(|error| match error {
+                    Error::Receive(ReceiveError::Truncated { len, room }) => {
+                        Problem { error: FiError::from(&error), beyond: (len - room) as usize }
+                    }
+                    _ => Problem { error: operation.given_up.unwrap_or(FiError::from(&error)), beyond: 0 },
                 });
                 let mut entry = operation.entry(problem);
                 entry.len = (len as usize).min(room);

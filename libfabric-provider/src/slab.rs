@@ -40,6 +40,10 @@ impl<T> Slab<T> {
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.entries.iter().flatten()
     }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.entries.iter_mut().flatten()
+    }
 }
 
 #[cfg(test)]

@@ -2,9 +2,7 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader};
 use std::os::fd::BorrowedFd;
-use std::process::{Command, Stdio};
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
@@ -537,65 +535,6 @@ fn sleepers_are_woken_by_messages() {
         }
     }
     panic!("there was nothing to be read, and no leave to sleep");
-}
-
-/// The variable that makes the next test an endpoint that takes messages until its process is killed.
-const VICTIM: &str = "WEFT_FI_VICTIM";
-
-#[test]
-fn messages_to_a_peer_that_is_gone_fail_within_a_bounded_time() {
-    const NAME: &str = "messages_to_a_peer_that_is_gone_fail_within_a_bounded_time";
-    if !inside(NAME) {
-        return;
-    }
-    if std::env::var_os(VICTIM).is_some() {
-        let side = open();
-        println!("{VICTIM} {}", u128::from_be_bytes(side.name()));
-        let mut room = [0; 4];
-        side.receive(&mut room, FI_ADDR_UNSPEC, None, 1);
-        assert!(side.cq.next().is_ok());
-        println!("{VICTIM} has it");
-        std::thread::sleep(common::fabric::BOUND);
-        return;
-    }
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args([NAME, "--exact", "--nocapture"]).env(VICTIM, "1").stdout(Stdio::piped());
-    let mut victim = command.spawn().unwrap();
-    let mut said = BufReader::new(victim.stdout.take().unwrap()).lines();
-    let mut says = || loop {
-        let line = said.next().expect("the other process has ended").unwrap();
-        if let Some(at) = line.find(VICTIM) {
-            return line[at + VICTIM.len() + 1..].to_owned();
-        }
-    };
-    let name = says().parse::<u128>().unwrap().to_be_bytes();
-
-    let a = open();
-    let killed = a.insert(&name);
-    a.send(killed, b"live", None, 1);
-    assert_eq!((a.cq.next(), says().as_str()), (sent(1, UNTAGGED), "has it"));
-    victim.kill().unwrap();
-    victim.wait().unwrap();
-    // One that was never there: an endpoint that is closed again.
-    let closed = a.insert(&open().name());
-    let long = vec![7; 1 << 20];
-    for (context, peer) in [(2, killed), (3, killed), (4, closed)] {
-        a.send(peer, &long, None, context);
-    }
-    // Others are not held up.
-    let own = a.insert(&a.name());
-    let mut room = [0; 4];
-    a.receive(&mut room, own, None, 5);
-    a.send(own, b"self", None, 6);
-    let end = || a.cq.read_within(60_000).expect("an entry within a minute");
-    let mut ends: Vec<_> = (2..=6).map(|_| end()).collect();
-    ends.sort_by_key(|end| end.map_or_else(|failed| failed.context, |entry| entry.context));
-    let failed = |context| Err(Failed { context, error: sys::FI_ETIMEDOUT, beyond: 0 });
-    assert_eq!(ends[..3], [2, 3, 4].map(failed));
-    assert!(ends[3].is_ok() && ends[4].is_ok(), "{ends:?}");
-    // The next message to it fails in the same way.
-    a.send(killed, &long, None, 7);
-    assert_eq!(end(), failed(7));
 }
 
 #[test]

@@ -2,12 +2,11 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Lines, Write};
-use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::fabric::{BOUND, Failed, How, Side, Wish};
 use common::inside;
+use common::processes::{self, Process};
 use common::server::Server;
 use weft::Endpoint;
 use weft_fi::sys;
@@ -16,8 +15,6 @@ const NAME: &str = "the_others_of_an_all_to_all_get_errors_when_one_is_killed";
 const SERVED: &str = "so_they_do_when_they_share_a_server_which_then_serves_the_next_job";
 /// The variable that names the server of the processes, if they have one.
 const SERVER: &str = "WEFT_FI_SERVER";
-/// The variable that makes the test one of the processes that exchange messages, and says its number.
-const RANK: &str = "WEFT_FI_RANK";
 const RANKS: usize = 4;
 /// The one that is killed.
 const VICTIM: usize = 3;
@@ -26,40 +23,13 @@ const ROUNDS: usize = 20;
 /// Longer than the 6.3 s that docs/libfabric.md promises, on a machine that is busy with other tests.
 const IN_TIME: Duration = Duration::from_secs(30);
 
-/// A process of the exchange, and what it says.
-struct Rank {
-    child: Child,
-    lines: Lines<BufReader<ChildStdout>>,
-}
-
-impl Rank {
-    fn start(number: usize, server: Option<&str>) -> Rank {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args([NAME, "--exact", "--nocapture"]).env(RANK, number.to_string());
-        command.envs(server.map(|name| (SERVER, name)));
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        Rank { child, lines }
-    }
-
-    /// What follows `word` in a line that has it.
-    fn says(&mut self, word: &str) -> String {
-        loop {
-            let line = self.lines.next().expect("a process has ended").unwrap();
-            if let Some(at) = line.find(word) {
-                return line[at + word.len()..].to_owned();
-            }
-        }
-    }
-}
-
 #[test]
 fn the_others_of_an_all_to_all_get_errors_when_one_is_killed() {
     if !inside(NAME) {
         return;
     }
-    if let Some(number) = std::env::var_os(RANK) {
-        return exchange(number.to_str().unwrap().parse().unwrap());
+    if let Some(number) = processes::number() {
+        return exchange(number);
     }
     kill_one(None);
 }
@@ -78,10 +48,11 @@ fn so_they_do_when_they_share_a_server_which_then_serves_the_next_job() {
 
 /// Processes exchange messages until one of them is killed.
 fn kill_one(server: Option<&str>) {
-    let mut ranks: Vec<Rank> = (0..RANKS).map(|number| Rank::start(number, server)).collect();
+    let variables: Vec<(&str, &str)> = server.into_iter().map(|name| (SERVER, name)).collect();
+    let mut ranks: Vec<Process> = (0..RANKS).map(|number| Process::start(NAME, number, &variables)).collect();
     let names: Vec<String> = ranks.iter_mut().map(|rank| rank.says("name ")).collect();
     for rank in &mut ranks {
-        writeln!(rank.child.stdin.as_mut().unwrap(), "{}", names.join(" ")).unwrap();
+        rank.tell(&names.join(" "));
     }
     for rank in &mut ranks {
         rank.says("rounds are complete");
@@ -110,9 +81,7 @@ fn exchange(own: usize) {
     let error = if domain.is_some() { sys::FI_ECONNREFUSED } else { sys::FI_ETIMEDOUT };
     let side = Side::open(&Wish { domain, ..Wish::default() }, How::default());
     println!("name {}", u128::from_be_bytes(side.name()));
-    let mut line = String::new();
-    std::io::stdin().read_line(&mut line).unwrap();
-    let numbers: Vec<u64> = line
+    let numbers: Vec<u64> = processes::told()
         .split_whitespace()
         .map(|name| side.insert(&name.parse::<u128>().unwrap().to_be_bytes()))
         .collect();

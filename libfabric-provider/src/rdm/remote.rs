@@ -95,16 +95,7 @@ impl State {
             What::Atomic(AtomicCall { room: Some(_), .. }) => sys::FI_ATOMIC | sys::FI_READ,
             What::Atomic(_) => sys::FI_ATOMIC | sys::FI_WRITE,
         };
-        let operation = Operation {
-            id: None,
-            context,
-            flags,
-            buf: 0,
-            pieces: Vec::new(),
-            many: false,
-            reported,
-            sending: None,
-        };
+        let operation = Operation { context, flags, reported, ..Operation::default() };
         let number = self.operations.insert(operation);
         let posted = self.post_access(peer, RemoteMemory { key, offset: addr }, what, number);
         match posted {
@@ -186,8 +177,12 @@ impl State {
             Completion::Written(written) => return self.announce(&written, names_source),
             _ => return Ok(()),
         };
-        self.sends = self.sends.saturating_sub(1);
         let Some(mut operation) = self.operations.remove(context as usize) else { return Ok(()) };
+        if let Some(peer) = operation.asks {
+            self.answered(peer, result);
+            return Ok(());
+        }
+        self.sends = self.sends.saturating_sub(1);
         if let (Some(mut buffer), true) = (buffer, result.is_ok()) {
             let len = buffer.len();
             operation.scatter(&mut buffer, len);

@@ -153,5 +153,5 @@ impl State {
 fn operation(matching: Matching, context: usize, reported: bool) -> Operation {
     let kind = if matching == Matching::Untagged { sys::FI_MSG } else { sys::FI_TAGGED };
     let flags = kind | sys::FI_RECV;
-    Operation { id: None, context, flags, buf: 0, pieces: Vec::new(), reported, many: false, sending: None }
+    Operation { context, flags, reported, ..Operation::default() }
 }

@@ -3,7 +3,10 @@
 #![allow(dead_code, reason = "not every test file uses all of it")]
 
 pub(crate) mod fabric;
+pub(crate) mod lossy;
 pub(crate) mod mpi;
+pub(crate) mod processes;
+pub(crate) mod random;
 pub(crate) mod server;
 
 use std::net::TcpListener;
@@ -66,13 +69,18 @@ const INSIDE: &str = "WEFT_FI_TEST";
 /// Runs the test `name` in a process that finds the provider: libfabric looks for it only once. Returns whether this is
 /// that process.
 pub(crate) fn inside(name: &str) -> bool {
+    inside_with(name, &[])
+}
+
+/// As [`inside`], with these variables.
+pub(crate) fn inside_with(name: &str, variables: &[(&str, &str)]) -> bool {
     if std::env::var_os(INSIDE).is_some() {
         return true;
     }
     let provider = Provider::new();
     let mut command = provider.command("timeout");
     command.arg("300").arg(std::env::current_exe().unwrap()).args([name, "--exact", "--nocapture"]);
-    let output = command.env(INSIDE, "1").output().unwrap();
+    let output = command.envs(variables.iter().copied()).env(INSIDE, "1").output().unwrap();
     let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && said.contains("1 passed"), "{said} {errors}");
     false

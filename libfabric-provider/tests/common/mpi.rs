@@ -42,17 +42,15 @@ impl Library {
             Library::OpenMpi => {
                 command.args(["mpirun.openmpi", "-n", RANKS, "--oversubscribe", "--mca", "pml", "cm"]);
                 command.args(["--mca", "mtl", "ofi", "--mca", "mtl_ofi_provider_include", "weft"]);
-                // The one-sided component would ask the provider for remote memory access.
-                command.args(["--mca", "osc", "^rdma", "--mca", "btl", "self", "-x", "FI_PROVIDER_PATH"]);
+                // Others of its one-sided components would look for a network of their own.
+                command.args(["--mca", "osc", "pt2pt", "--mca", "btl", "self", "-x", "FI_PROVIDER_PATH"]);
                 command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
             }
             Library::Mpich => {
                 command.args([&Library::of_mpich("mpiexec"), "-n", RANKS]);
                 // Ranks of one host would exchange messages through memory that they share.
                 command.env("MPIR_CVAR_CH4_NETMOD", "ofi").env("MPIR_CVAR_NOLOCAL", "1");
-                // Without a capability of the provider, MPICH needs to be told so.
-                command.env("MPIR_CVAR_CH4_OFI_ENABLE_RMA", "0");
-                command.env("MPIR_CVAR_CH4_OFI_ENABLE_ATOMICS", "0").env("FI_PROVIDER", "weft");
+                command.env("FI_PROVIDER", "weft");
             }
         }
     }

@@ -1,0 +1,51 @@
+//! Further processes of a test, which say lines and are told some.
+
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+/// The variable that makes a test one of its processes, and says its number.
+const NUMBER: &str = "WEFT_FI_PROCESS";
+
+/// The number of this process, if it is one that a test has started.
+pub(crate) fn number() -> Option<usize> {
+    std::env::var(NUMBER).ok().map(|number| number.parse().unwrap())
+}
+
+/// A line that this process has been told.
+pub(crate) fn told() -> String {
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+    line.trim().to_owned()
+}
+
+/// A process that runs a test again.
+pub(crate) struct Process {
+    pub(crate) child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Process {
+    /// Runs the test `name` in a process with this number and these variables.
+    pub(crate) fn start(name: &str, number: usize, variables: &[(&str, &str)]) -> Process {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args([name, "--exact", "--nocapture"]).env(NUMBER, number.to_string());
+        command.envs(variables.iter().copied());
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Process { child, lines }
+    }
+
+    /// What follows `word` in a line that has it.
+    pub(crate) fn says(&mut self, word: &str) -> String {
+        loop {
+            let line = self.lines.next().expect("a process has ended").unwrap();
+            if let Some(at) = line.find(word) {
+                return line[at + word.len()..].to_owned();
+            }
+        }
+    }
+
+    pub(crate) fn tell(&mut self, line: &str) {
+        writeln!(self.child.stdin.as_mut().unwrap(), "{line}").unwrap();
+    }
+}

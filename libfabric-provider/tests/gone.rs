@@ -1,0 +1,123 @@
+//! Peers whose processes are killed, or that never were there: what waits for them ends with an error.
+
+mod common;
+
+use std::time::Duration;
+
+use common::fabric::{BOUND, Entry, Failed, How, Side, Wish};
+use common::inside;
+use common::processes::{self, Process};
+use weft_fi::sys;
+use weft_fi::sys::FI_ADDR_UNSPEC;
+
+fn open() -> Side {
+    Side::open(&Wish::default(), How::default())
+}
+
+/// An endpoint of another process, which takes a message.
+fn victim(test: &str) -> (Process, [u8; 16]) {
+    let mut process = Process::start(test, 1, &[]);
+    let name = process.says("name ").parse::<u128>().unwrap().to_be_bytes();
+    (process, name)
+}
+
+/// What that process does.
+fn wait_for_the_end() {
+    let side = open();
+    println!("name {}", u128::from_be_bytes(side.name()));
+    let mut room = [0; 4];
+    side.receive(&mut room, FI_ADDR_UNSPEC, None, 1);
+    assert!(side.cq.next().is_ok());
+    println!("has it");
+    std::thread::sleep(BOUND);
+}
+
+fn kill(process: &mut Process) {
+    process.says("has it");
+    process.child.kill().unwrap();
+    process.child.wait().unwrap();
+}
+
+/// The next entry, for which the process sleeps.
+fn end(side: &Side) -> Result<Entry, Failed> {
+    side.cq.read_within(60_000).expect("an entry within a minute")
+}
+
+fn silent(context: usize) -> Result<Entry, Failed> {
+    Err(Failed { context, error: sys::FI_ETIMEDOUT, beyond: 0 })
+}
+
+#[test]
+fn messages_to_a_peer_that_is_gone_fail_within_a_bounded_time() {
+    const NAME: &str = "messages_to_a_peer_that_is_gone_fail_within_a_bounded_time";
+    if !inside(NAME) {
+        return;
+    }
+    if processes::number().is_some() {
+        return wait_for_the_end();
+    }
+    let (mut victim, name) = victim(NAME);
+    let a = open();
+    let killed = a.insert(&name);
+    a.send(killed, b"live", None, 1);
+    assert_eq!(a.cq.next().unwrap().context, 1);
+    kill(&mut victim);
+    // One that was never there: an endpoint that is closed again.
+    let closed = a.insert(&open().name());
+    let long = vec![7; 1 << 20];
+    for (context, peer) in [(2, killed), (3, killed), (4, closed)] {
+        a.send(peer, &long, None, context);
+    }
+    // Others are not held up.
+    let own = a.insert(&a.name());
+    let mut room = [0; 4];
+    a.receive(&mut room, own, None, 5);
+    a.send(own, b"self", None, 6);
+    let mut ends: Vec<_> = (2..=6).map(|_| end(&a)).collect();
+    ends.sort_by_key(|end| end.map_or_else(|failed| failed.context, |entry| entry.context));
+    assert_eq!(ends[..3], [2, 3, 4].map(silent));
+    assert!(ends[3].is_ok() && ends[4].is_ok(), "{ends:?}");
+    // The next message to it fails in the same way.
+    a.send(killed, &long, None, 7);
+    assert_eq!(end(&a), silent(7));
+}
+
+#[test]
+fn receives_that_name_a_peer_end_when_it_is_gone() {
+    const NAME: &str = "receives_that_name_a_peer_end_when_it_is_gone";
+    if !inside(NAME) {
+        return;
+    }
+    if processes::number().is_some() {
+        return wait_for_the_end();
+    }
+    let (mut victim, name) = victim(NAME);
+    let a = open();
+    let (killed, own) = (a.insert(&name), a.insert(&a.name()));
+    let mut rooms = [[0u8; 4]; 5];
+    let [one, two, any, other, rest] = &mut rooms;
+    a.receive(one, killed, None, 2);
+    a.receive(two, killed, Some((7, 0)), 3);
+    a.receive(any, FI_ADDR_UNSPEC, Some((8, 0)), 4);
+    a.receive(other, own, Some((9, 0)), 5);
+    // It is asked more than once while it lives, and answers.
+    assert_eq!(a.cq.read_within(5_000), None);
+    a.send(killed, b"live", None, 1);
+    assert_eq!(end(&a).unwrap().context, 1);
+    kill(&mut victim);
+    let mut ends = [end(&a), end(&a)];
+    ends.sort_by_key(|end| end.map_or_else(|failed| failed.context, |entry| entry.context));
+    assert_eq!(ends, [2, 3].map(silent));
+    // Those that wait for anybody, or for others, still do.
+    a.send(own, b"any", Some(8), 6);
+    a.send(own, b"own", Some(9), 7);
+    let mut left = vec![4, 5, 6, 7];
+    while !left.is_empty() {
+        let context = end(&a).unwrap().context;
+        left.retain(|other| *other != context);
+    }
+    // One that is posted later ends as well, also if nobody reads the queue meanwhile.
+    a.receive(rest, killed, None, 8);
+    std::thread::sleep(Duration::from_secs(10));
+    assert_eq!(a.cq.next(), silent(8));
+}
