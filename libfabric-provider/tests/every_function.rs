@@ -60,7 +60,7 @@ macro_rules! refused {
 /// Messages without tags, and with this one.
 const TAG: u64 = 0x77;
 /// Context of sends, receives and accesses.
-const SENT: *mut c_void = 1 as *mut c_void;
+const SENT: *mut c_void = 4 as *mut c_void;
 const RECEIVED: *mut c_void = 2 as *mut c_void;
 const ACCESSED: *mut c_void = 3 as *mut c_void;
 /// Keys of memory that is registered by each of the three calls.
