@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Compares completion times on software switches in real time with those that the simulator predicts for the same
-# fabric: incast 15:1, permutation and all-to-all, with hosts of all kinds. Needs an idle machine; with namespaces,
-# root.
+# fabric: incast 15:1, permutation and all-to-all, with hosts of all kinds; and the delay of the fabric in an incast 15:1
+# with swift, with swift's target. Needs an idle machine; with namespaces, root.
 #
-#   scripts/bench-soft.sh [WEFT] [KIND…]     KIND: one, udp, memif, veth
+#   scripts/bench-soft.sh [WEFT] [KIND…]     KIND: one, udp, memif, veth; swift
 #
-# Fails if a mean or a 99th percentile is off by more than 25 %.
+# Fails if a mean or a 99th percentile is off by more than 25 %, or swift's mean delay is.
 set -euo pipefail
+lib=$(dirname "${BASH_SOURCE[0]}")/lib
 
 weft=${1:-target/release/weft}
 shift || true
@@ -14,13 +15,35 @@ kinds=("$@")
 if [[ ${#kinds[@]} == 0 ]]; then
     kinds=(one udp memif)
     [[ $EUID == 0 ]] && kinds+=(veth)
+    kinds+=(swift)
 fi
-report=$(mktemp)
-trap 'rm -f "$report"' EXIT
+scratch=$(mktemp -d)
+report=$scratch/report.json
+trap 'rm -rf "$scratch"' EXIT
 
-printf '%-8s %-14s %10s %10s %10s %9s %9s %12s\n' hosts workload 'mean, ms' 'mean' 'p99' trimmed timeouts 'behind, µs'
+# The delay of the fabric with swift, in all hosts of one process.
+swift() {
+    local run=(--workload incast:15 --size 8MiB --cc swift) scaled slow
+    [[ ${kinds[*]} == swift ]] || echo
+    printf 'incast:15 with swift: delay of the fabric, ms, on software switches and simulated\n'
+    printf '%-8s %10s %10s %10s %10s %10s %14s %10s\n' scaled target mean 'least 10 %' 'most 10 %' ratio 'simulated mean' ratio
+    for scaled in on off; do
+        [[ $scaled == on ]] || run+=(--cc-set flow_scaling=false)
+        "$weft" run --on soft "${run[@]}" --json "$report" --trace "$scratch/soft.jsonl" >/dev/null 2>&1
+        slow=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["config"]["slow"])' "$report")
+        "$weft" run --topology leaf-spine:hosts=16,leaves=4,spines=4 --slow "$slow" "${run[@]}" \
+            --trace "$scratch/sim.jsonl" >/dev/null
+        python3 "$lib/swift_delay.py" "$report" "$scratch/soft.jsonl" "$scratch/sim.jsonl" "$scaled" || off=1
+    done
+}
+
+[[ ${kinds[*]} == swift ]] || printf '%-8s %-14s %10s %10s %10s %9s %9s %12s\n' hosts workload 'mean, ms' 'mean' 'p99' trimmed timeouts 'behind, µs'
 off=0
 for kind in "${kinds[@]}"; do
+    if [[ $kind == swift ]]; then
+        swift
+        continue
+    fi
     options=()
     [[ $kind == one ]] || options=("--processes=$kind")
     for flows in incast:15/1MiB permutation/1MiB all-to-all:4/100KB; do

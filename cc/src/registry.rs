@@ -50,7 +50,8 @@ pub struct PreparedReceiver {
 /// What a sender's algorithm needs of the endpoint that runs it, and what holds for its window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Needs {
-    /// An acknowledgement of each packet. Without, one may sum up several packets, and reports mark and RTT of the last.
+    /// An acknowledgement of each packet. Without, one may sum up several packets, and reports mark and RTT of the last. It
+    /// may with [`Needs::hops`], too, but only packets that were read together.
     pub ack_each: bool,
     /// Single RTTs, which `median` can filter.
     pub delay: bool,

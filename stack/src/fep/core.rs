@@ -7,6 +7,7 @@ use std::sync::Arc;
 use weft_cc::{Span, Time};
 
 use super::acquaintance::Acquaintances;
+use super::owed::Owed;
 use super::reply::Replies;
 use super::timers::TimerKey;
 use super::wheel::Wheel;
@@ -32,6 +33,8 @@ pub(super) struct Core {
     pub(super) abandoned: bool,
     /// Whether the last packet that waited for its turn was a response with data: the next is one of a connection.
     pub(super) replied: bool,
+    /// Whether further packets follow that were read together with the last one.
+    pub(super) in_burst: bool,
     /// How long the packet at hand has waited at this host, for acknowledgements to report; zero if nobody measured it.
     pub(super) waited: Span,
     /// Acknowledgements, NACKs and control packets that wait for the port.
@@ -43,6 +46,8 @@ pub(super) struct Core {
     pub(super) completions: VecDeque<Completion>,
     /// Responses with data that wait for the port.
     pub(super) replies: Replies,
+    /// Acknowledgements that wait for the end of the burst.
+    pub(super) owed: Owed,
     pub(super) rng: Rng,
     /// What is known of peers, if the endpoint watches them.
     pub(super) acquaintances: Option<Box<Acquaintances>>,
@@ -55,6 +60,7 @@ impl Core {
             addr,
             abandoned: false,
             replied: false,
+            in_burst: false,
             waited: Span::ZERO,
             control: VecDeque::new(),
             events: Events::default(),
@@ -62,6 +68,7 @@ impl Core {
             wheel: Wheel::new(now),
             completions: VecDeque::new(),
             replies: Replies::default(),
+            owed: Owed::default(),
             rng,
             acquaintances: None,
         }
@@ -155,6 +162,7 @@ impl Core {
             + heap::of_deque(&self.completions)
             + self.replies.heap_bytes()
             + self.acquaintances.as_ref().map_or(0, |known| known.heap_bytes())
+            + self.owed.heap_bytes()
     }
 }
 

@@ -3,7 +3,8 @@
 //!
 //! Four verbs drive it, and calling any of them early or twice is harmless:
 //!
-//! - [`Fep::on_packet`] or [`Fep::on_packet_after`] for every packet that arrives;
+//! - [`Fep::on_packet`] or [`Fep::on_packet_after`] for every packet that arrives; packets that were read together can be put
+//!   between [`Fep::begin_burst`] and [`Fep::end_burst`];
 //! - [`Fep::poll_transmit`] when the port can take a packet, until it yields nothing; again after any
 //!   other call that takes `&mut self`;
 //! - [`Fep::on_timeout`] at [`Fep::poll_timeout`], which may have changed after any call that takes `&mut self`;
@@ -40,6 +41,7 @@ mod footprint;
 mod initiator;
 mod liveness;
 mod memory;
+mod owed;
 mod payload;
 mod pdcid;
 mod process;
@@ -493,7 +495,10 @@ impl Fep {
 
     /// Whether [`Fep::poll_transmit`] is worth a call. It may still yield nothing.
     pub fn wants_to_transmit(&self) -> bool {
-        !self.core.control.is_empty() || !self.initiator.ready.is_empty() || !self.core.replies.is_empty()
+        !self.core.control.is_empty()
+            || !self.initiator.ready.is_empty()
+            || !self.core.replies.is_empty()
+            || self.core.in_burst
     }
 
     /// The next packet to put on the wire, if there is one: control packets first, then those of connections and responses
@@ -507,6 +512,9 @@ impl Fep {
     /// As [`Fep::poll_transmit`], with the headers written to where the caller wants them: `packet` changes
     /// only if there is one.
     pub fn poll_transmit_into(&mut self, now: Time, packet: &mut Packet) -> Option<PayloadRef> {
+        if self.core.in_burst {
+            self.end_burst(now, Span::ZERO);
+        }
         if let Some(control) = self.core.control.pop_front() {
             control.write_to(packet);
             if self.core.control.is_empty() {

@@ -9,6 +9,7 @@ use super::acquaintance::Proof;
 use super::admit::admit_access;
 use super::core::Core;
 use super::credit::{Ends, Granter};
+use super::owed::owe;
 use super::process::Processes;
 use super::target_pdc::{Origin, PeerUsage, Stray, TargetPdc, TargetPdcs, established};
 use super::timers::TimerKey;
@@ -327,6 +328,7 @@ impl Target {
         let Some((mut pdc, forget_at)) = self.pdcs.close(key, now, core.config.time_wait) else { return };
         core.replies.forget(pdc.rx.id);
         core.note_closed(pdc.rx.peer, pdc.proof());
+        core.owed.forget(pdc.rx.id);
         if let Some(at) = forget_at {
             core.wheel.insert(at, TimerKey::Closed);
         }
@@ -431,7 +433,7 @@ fn deliver(
     if let Some(granter) = granter {
         note_arrival(granter, Some(pdc), now, packet, request, len + core.config.overhead);
     }
-    if due {
+    if due && !(core.in_burst && !answered && owe(core, pdc, packet, request)) {
         pdc.acknowledge(core, now, packet, Trigger::Psn(request.psn), request.psn, request.retx);
     }
     if let Some(delivery) = completed {

@@ -8,12 +8,13 @@ use super::Map;
 use super::acquaintance::Proof;
 use super::config::Limits;
 use super::core::Core;
+use super::owed::OwedAck;
 use super::pdcid::{self, DrawnIds};
 use super::refused::Refused;
 use super::reply::{Replies, Reply};
 use crate::event::Event;
 use crate::heap;
-use crate::packet::{Addr, Class, Packet, Payload};
+use crate::packet::{Addr, Class, Network, Packet, Payload};
 use crate::pdc::{Answer, PdcConfig, RxPdc, Trigger};
 use crate::rng::Rng;
 use crate::ses::Order;
@@ -170,11 +171,13 @@ impl TargetPdc {
             None => (Ses::None, NextHeader::None),
         };
         let ack = self.build_ack(trigger, around, cause, core.waited);
-        core.events.emit(now, Event::AckSent { peer: packet.net.src, pdc: self.rx.id, cack: ack.cack_psn });
-        // The entropy is echoed: the initiator learns how the path of the packet fares.
-        let net = core.network(packet.net.src, packet.net.entropy, Class::Control);
-        let ack = Ack { next, ..ack };
-        core.push_control(now, Packet { net, payload_len: 0, pds: Pds::Ack(ack), ses });
+        send_ack(core, now, packet.net, Ack { next, ..ack }, ses);
+    }
+
+    /// Queues the acknowledgement that `owed` stands for.
+    pub(super) fn acknowledge_owed(&mut self, core: &mut Core, now: Time, owed: &OwedAck) {
+        let ack = self.build_ack(Trigger::Psn(owed.psn), owed.psn, owed.cause, owed.waited);
+        send_ack(core, now, owed.net, ack, Ses::None);
     }
 
     /// The acknowledgement of a packet that has waited in this host for so long; zero if nobody measured it.
@@ -337,6 +340,15 @@ impl TargetPdc {
     }
 }
 
+/// Queues `ack`, which answers a packet with the network header `net`.
+#[inline(always)]
+fn send_ack(core: &mut Core, now: Time, net: Network, ack: Ack, ses: Ses) {
+    core.events.emit(now, Event::AckSent { peer: net.src, pdc: ack.spdcid, cack: ack.cack_psn });
+    // The entropy is echoed: the initiator learns how the path of the packet fares.
+    let net = core.network(net.src, net.entropy, Class::Control);
+    core.push_control(now, Packet { net, payload_len: 0, pds: Pds::Ack(ack), ses });
+}
+
 /// What an acknowledgement says of the packet that it answers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cause {
@@ -349,6 +361,13 @@ pub(super) struct Cause {
 }
 
 impl Cause {
+    /// Of a packet whose acknowledgement may stand for those of others beside it; `None` if it says what theirs do not.
+    #[inline]
+    pub(super) fn plain(packet: &Packet, request: &Request) -> Option<Cause> {
+        let cause = Cause::of(packet, request.retx);
+        (cause.echo.is_some() && !cause.ecn && !cause.retx).then_some(cause)
+    }
+
     #[inline]
     fn of(packet: &Packet, retx: bool) -> Cause {
         let asks =

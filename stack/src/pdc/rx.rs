@@ -25,6 +25,9 @@ pub enum Arrival {
 /// PSNs the circular order would flip.
 const MEMORY: u32 = 1 << 30;
 
+/// Packets that a SACK bitmap describes.
+const SACK_BITS: i32 = 64;
+
 /// The target's end of one PDC.
 // In the order of use: the fields that every packet needs come first and take two cache lines.
 #[derive(Debug)]
@@ -58,6 +61,17 @@ pub struct RxPdc {
 /// Signed distance from CACK in 16 bits; a distance that does not fit is outside any window.
 fn offset16(psn: Psn, cack: Psn) -> i16 {
     psn.distance(cack).clamp(i32::from(i16::MIN), i32::from(i16::MAX)) as i16
+}
+
+/// The first PSN of the SACK bitmap of an acknowledgement with this CACK that describes the PSNs near `around`: the 64
+/// packets up to the one that arrived. With spraying, that is where the news is.
+#[inline(always)]
+fn sack_base(cack: Psn, around: Psn) -> Psn {
+    let first_useful = cack.plus(1);
+    match around.minus(SACK_BITS as u32 - 1) {
+        base if base.is_before(first_useful) => first_useful,
+        base => base,
+    }
 }
 
 impl RxPdc {
@@ -189,12 +203,7 @@ impl RxPdc {
     pub fn acknowledge(&mut self, trigger: Trigger, around: Psn, ecn: bool, retx: bool) -> Ack {
         self.unacknowledged = 0;
         let cack = self.cack();
-        // The 64 packets up to the one that arrived: with spraying, that is where the news is.
-        let first_useful = cack.plus(1);
-        let base = match around.minus(63) {
-            base if base.is_before(first_useful) => first_useful,
-            base => base,
-        };
+        let base = sack_base(cack, around);
         // A request whose response has not been cleared is not acknowledged by PSN: the initiator would consider it
         // complete without the response.
         let bitmap = self.bitmap.word(base);
@@ -227,6 +236,15 @@ impl RxPdc {
                 }),
             }),
         }
+    }
+
+    /// Whether the acknowledgement that packet `psn` triggers names all packets that have arrived among those from `first`
+    /// to `last`.
+    pub(crate) fn names(&self, psn: Psn, (first, last): (Psn, Psn)) -> bool {
+        let cack = self.cack();
+        let base = sack_base(cack, psn);
+        let from_cack = base == cack.plus(1);
+        (from_cack || !first.is_before(base)) && last.distance(base) < SACK_BITS
     }
 
     /// Bytes of heap allocated.

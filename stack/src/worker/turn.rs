@@ -50,7 +50,7 @@ impl<P: Port> Worker<P> {
         self.poll_at(now)
     }
 
-    /// One turn of the loop at `now`, which must not lie before that of an earlier turn.
+    /// One turn of the loop at `now`, a time that its clock has just shown and not before that of an earlier turn.
     pub fn poll_at(&mut self, now: Time) -> TurnResult {
         self.counters.polls += 1;
         let mut received = self.receive(now);
@@ -91,6 +91,7 @@ impl<P: Port> Worker<P> {
             return 0;
         }
         self.fep.prefetch();
+        self.fep.begin_burst();
         self.rx.iter().take(AHEAD).for_each(prefetch_headers);
         for at in 0..self.rx.len() {
             if let Some(ahead) = self.rx.get(at + AHEAD) {
@@ -107,6 +108,9 @@ impl<P: Port> Worker<P> {
                 None => self.receive_any(now, at),
             }
         }
+        // Only then: the clock is read once for a turn otherwise.
+        let took = if self.fep.owes_acknowledgements() { self.now().since(now) } else { Span::ZERO };
+        self.fep.end_burst(now, took);
         self.rx.clear();
         count
     }

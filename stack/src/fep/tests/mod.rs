@@ -1,5 +1,6 @@
 //! Tests of one endpoint by itself.
 
+mod bursts;
 mod hold;
 mod layout;
 mod posting;

@@ -14,16 +14,16 @@ use crate::rng::Rng;
 use crate::wire::pds::Pds;
 
 /// Bytes of a full packet's payload.
-const MTU: usize = 1024;
+pub(super) const MTU: usize = 1024;
 /// What a full packet counts for.
-const PACKET: u64 = 1024 + 64;
+pub(super) const PACKET: u64 = 1024 + 64;
 
 /// What a congestion control was told.
 #[derive(Default)]
-struct Told {
+pub(super) struct Told {
     sent: Vec<SentPacket>,
-    acks: Vec<AckSample>,
-    hops: Vec<u8>,
+    pub(super) acks: Vec<AckSample>,
+    pub(super) hops: Vec<u8>,
 }
 
 /// A congestion control that keeps what it is told.
@@ -63,13 +63,13 @@ impl SenderCc for Listener {
 }
 
 /// A sender with a window of `packets` that listens, and a receiver.
-struct Pair {
-    sender: Fep,
-    receiver: Fep,
-    told: Arc<Mutex<Told>>,
+pub(super) struct Pair {
+    pub(super) sender: Fep,
+    pub(super) receiver: Fep,
+    pub(super) told: Arc<Mutex<Told>>,
 }
 
-fn pair(packets: u64, needs: Needs) -> Pair {
+pub(super) fn pair(packets: u64, needs: Needs) -> Pair {
     pair_with(packets, needs, None, true)
 }
 
@@ -94,16 +94,16 @@ fn pair_with(packets: u64, needs: Needs, gap: Option<Span>, trimming: bool) -> P
     Pair { sender: fep(0), receiver: fep(1), told }
 }
 
-fn us(us: u64) -> Time {
+pub(super) fn us(us: u64) -> Time {
     Time::ZERO + Span::from_us(us)
 }
 
-fn transmit_all(fep: &mut Fep, now: Time) -> Vec<Packet> {
+pub(super) fn transmit_all(fep: &mut Fep, now: Time) -> Vec<Packet> {
     std::iter::from_fn(|| fep.poll_transmit(now)).map(|transmit| transmit.packet).collect()
 }
 
 /// Posts a message of `packets` and returns its packets, as far as the window allows.
-fn send(pair: &mut Pair, packets: usize) -> Vec<Packet> {
+pub(super) fn send(pair: &mut Pair, packets: usize) -> Vec<Packet> {
     let connection = pair.sender.connect(Time::ZERO, Addr(1), ConnectOptions::default()).unwrap();
     pair.sender.post_send(connection, message(packets * MTU)).unwrap();
     transmit_all(&mut pair.sender, Time::ZERO)
@@ -286,7 +286,7 @@ fn gaps_between_packets_are_short_beside_the_time_after_which_a_connection_is_gi
 }
 
 /// Posts another message on the connection that [`send`] has opened.
-fn send_more(pair: &mut Pair, packets: usize) -> Vec<Packet> {
+pub(super) fn send_more(pair: &mut Pair, packets: usize) -> Vec<Packet> {
     let connection = pair.sender.initiator.connections.at(0).map(|(key, _)| crate::fep::ConnectionId(key));
     pair.sender.post_send(connection.unwrap(), message(packets * MTU)).unwrap();
     transmit_all(&mut pair.sender, Time::ZERO)
