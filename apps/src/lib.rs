@@ -17,6 +17,7 @@ mod logs;
 mod loopback;
 mod options;
 mod output;
+mod parent;
 mod perf;
 mod plot;
 mod port_spec;

@@ -105,7 +105,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "ecmp|adaptive:MEASURE[,sticky=TIME]|exact")]
     pub(crate) routing: Option<Routing>,
     /// Changes of links during the run, one a line: TIME (tier=T switch=S link=L | host=N | link=A-B) [dir=up | dir=down] (fail |
-    /// restore | rate=RATE | delay=TIME | drop=P | corrupt=P | gilbert=P,R[,BAD[,GOOD]] | block-loss=N:P1[,P2…] …), with
+    /// restore | rate=RATE | delay=TIME | drop=P | corrupt=P | gilbert=P,R[,BAD[,GOOD]] | block-loss=N:P1[,P2…] | trim=P …), with
     /// probabilities from 0 to 1; see docs/link-events.md.
     #[arg(long, value_name = "FILE")]
     pub(crate) link_events: Option<PathBuf>,

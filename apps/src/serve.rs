@@ -11,6 +11,7 @@ use crate::port_spec::PeerSpec;
 use crate::trace::{self, TraceArgs};
 use crate::units;
 use clap::Args;
+use rustix::process::Signal;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::path::PathBuf;
@@ -60,6 +61,9 @@ pub(crate) struct ServeArgs {
     limits: bool,
     #[command(flatten)]
     trace: TraceArgs,
+    /// End with the process that has started this one.
+    #[arg(long, value_name = "PID", hide = true)]
+    with_parent: Option<u32>,
 }
 
 /// This endpoint's address in its book.
@@ -76,6 +80,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), Failure> {
         let printed = crate::print(limits::table(args).as_bytes());
         return printed.map_err(|error| Failure::Run(error.to_string()));
     }
+    args.with_parent.map_or(Ok(()), |parent| crate::parent::end_with(parent, Signal::TERM))?;
     let failed = |error: &dyn std::fmt::Display| Failure::Run(error.to_string());
     let trace = args.trace.begin(&[])?;
     let open = open(&args.port)?;

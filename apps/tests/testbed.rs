@@ -10,6 +10,7 @@ use serde_json::Value;
 #[cfg(feature = "dpdk")]
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::Duration;
 
 /// The output of `weft testbed status`.
 fn status(lab: &Lab, name: &str) -> Value {
@@ -440,4 +441,84 @@ fn the_doctor_sees_trimming_and_drops_over_veth() {
     let name = format!("d{}", std::process::id() % 1_000_000);
     assert_trimming_is_seen(&name, "veth");
     assert_drops_are_seen(&name, "veth");
+}
+
+/// The next completion of a message, which must come.
+fn message(endpoint: &mut weft::Endpoint) -> weft::Completion {
+    let begin = std::time::Instant::now();
+    loop {
+        let done = endpoint.wait(Duration::from_secs(1)).expect("the server is there");
+        match done {
+            Some(done @ (weft::Completion::Sent { .. } | weft::Completion::Received { .. })) => return done,
+            _ => assert!(begin.elapsed() < Duration::from_secs(60), "no message"),
+        }
+    }
+}
+
+#[test]
+fn programs_run_at_the_hosts_of_a_testbed_with_servers() {
+    let (lab, name) = (Lab::new(), "texec");
+    let file = lab.file(
+        "bed.toml",
+        "topology = \"leaf-spine:hosts=4,leaves=2,spines=2\"\nslow = 500\n\
+         link-event = [\"0us host=3 dir=down trim=0.5\"]\n",
+    );
+    let plain = up(&lab, name, &[&file]);
+    let exec = |variables: &[(&str, &str)], options: &[&str]| {
+        let words =
+            [&["testbed", "exec", "--name", name], options, &["--", "sh", "-c", "echo $FI_WEFT_PORT"]];
+        let mut command = lab.command(&words.concat());
+        command.envs(variables.iter().copied()).output().expect("it runs")
+    };
+    let none = exec(&[], &["--host", "0"]);
+    assert!(
+        stderr_of(&none).contains("expected weft testbed up --serve --name texec"),
+        "{}",
+        stderr_of(&none)
+    );
+    assert!(plain["hosts"][0]["serve"].is_null());
+    down(&lab, name);
+
+    let bed = up(&lab, name, &[&file, "--serve"]);
+    let _down = Down(&lab, name);
+    let server = |host: usize| format!("serve:{}", text(&bed["hosts"][host]["serve"]));
+    for (variable, rank, host) in [("OMPI_COMM_WORLD_RANK", "0", 0), ("PMI_RANK", "6", 2)] {
+        let said = exec(&[(variable, rank)], &[]);
+        assert_eq!(String::from_utf8_lossy(&said.stdout).trim(), server(host), "{}", stderr_of(&said));
+    }
+    for (variables, options, why) in [
+        (&[][..], &["--host", "4"][..], "expected a host below 4"),
+        (&[], &[], "expected --host N, or a rank in one of OMPI_COMM_WORLD_RANK"),
+        (&[("PMI_RANK", "x")], &[], "PMI_RANK=x: expected a number"),
+    ] {
+        let said = exec(variables, options);
+        assert!(said.status.code() == Some(2) && stderr_of(&said).contains(why), "{}", stderr_of(&said));
+    }
+
+    // From host 0 to host 3, and from host 3 to itself; half of what goes to host 3 over its link is trimmed.
+    let [mut from, mut to] = [0, 3].map(|host| weft::Endpoint::builder(server(host)).build().expect("joins"));
+    let bytes: Vec<u8> = (0..200_000u32).map(|n| ((n * 7) >> 2) as u8).collect();
+    let called = |host: usize| text(&bed["hosts"][host]["called"]);
+    assert_eq!(to.ip().map(|ip| ip.to_string()).as_deref(), Some(called(3)));
+    let process = weft::ConnectOptions::default().process(to.process());
+    let knows = to.peer(called(0)).expect("a peer");
+    assert_ne!(knows, weft::Addr(0));
+    let peer = from.peer(called(3)).expect("a peer");
+    let connection = from.connect_with(peer, process).expect("a connection");
+    from.send(connection, bytes.clone()).expect("it is posted");
+    let own = to.peer(called(3)).expect("itself");
+    let connection = to.connect_with(own, process).expect("a connection");
+    to.receive(vec![0; 200_000]).expect("it is posted");
+    assert_eq!(message(&mut to).message().as_deref(), Some(&bytes[..]));
+    assert!(matches!(message(&mut from), weft::Completion::Sent { result: Ok(()), .. }));
+    to.receive(vec![0; 5]).expect("it is posted");
+    to.send(connection, b"hello").expect("it is posted");
+    let both = [message(&mut to), message(&mut to)];
+    assert!(both.iter().any(|done| done.message().as_deref() == Some(b"hello")), "{both:?}");
+    let trimmed = status(&lab, name)["frames"]["trimmed"].as_u64();
+    assert!(trimmed > Some(20), "of 49 packets, and those sent again: {trimmed:?}");
+
+    // The servers do not outlive the switches.
+    kill(&bed);
+    until("the server is gone", || from.wait(Duration::from_millis(10)).is_err());
 }

@@ -2,6 +2,7 @@
 
 use weft_cc::{Span, Time};
 use weft_stack::wire::pds::DeliveryMode;
+use weft_testbed::sim::RunError;
 use weft_testbed::sim::{
     BlockLosses, CorrelatedLoss, FaultPlan, GilbertElliott, LinkChange, LinkDirections, LinkEvent, Options,
     RunConfig, RunReport, run_with,
@@ -82,4 +83,42 @@ fn bursts_of_losses_hit_the_direction_that_they_are_set_for() {
         let back = run(&config, &[(0, reverse, change)], 1);
         assert!(back.faults.lost < forth.faults.lost, "only acknowledgements return: {:?}", back.faults);
     }
+}
+
+#[test]
+fn a_switch_trims_the_packets_that_chance_chooses_and_they_are_sent_again() {
+    let config = one_flow(4 << 20);
+    let down = LinkDirections::From(config.topology.port(config.topology.nic(HostId(3))).reverse);
+    let trims = |p| run(&config, &[(0, down, LinkChange::Trim(p))], 1);
+    let plain = trims(0.0);
+    assert_eq!((plain.packets.trimmed, plain.packets.retransmitted), (0, 0));
+    for p in [0.01, 0.2] {
+        let report = trims(p);
+        let arrived = report.packets.data + report.packets.retransmitted;
+        let share = report.packets.trimmed as f64 / arrived as f64;
+        assert!((share / p - 1.0).abs() < 0.6, "{share} instead of {p}");
+        assert_eq!((report.packets.retransmitted, report.timeouts), (report.packets.trimmed, 0));
+        assert_eq!(run(&config, &[(0, down, LinkChange::Trim(p))], 2), report);
+    }
+    let over = run(&config, &[(0, down, LinkChange::Trim(0.5)), (0, down, LinkChange::Restore)], 1);
+    assert_eq!(over.flows, plain.flows);
+}
+
+#[test]
+fn packets_cannot_be_trimmed_where_nobody_trims() {
+    let config = one_flow(1_000);
+    let nic = config.topology.nic(HostId(0));
+    let refused = |config: &RunConfig, link| {
+        let events = vec![LinkEvent { at: Time::ZERO, link, change: LinkChange::Trim(0.1) }];
+        let faults = FaultPlan { events, ..FaultPlan::default() };
+        run_with(config, Options { faults, ..Options::default() }).err()
+    };
+    assert_eq!(
+        refused(&config, LinkDirections::From(nic)),
+        Some(RunError::NobodyTrims),
+        "a host sends there"
+    );
+    assert_eq!(refused(&config, LinkDirections::Both(nic)), None);
+    let drops = RunConfig { trim: false, ..config };
+    assert_eq!(refused(&drops, LinkDirections::Both(nic)), Some(RunError::NobodyTrims));
 }

@@ -244,6 +244,19 @@ fn all_bytes_arrive_over_links_that_lose_and_damage_packets() {
     }
 }
 
+#[test]
+fn packets_are_trimmed_at_random_as_in_the_simulator() {
+    let config = config(matrix("permutation", 1 << 20));
+    let lines: String = (0..16).map(|host| format!("0us host={host} dir=down trim=0.05\n")).collect();
+    let events = parse_link_events("test", &lines, &config.topology).unwrap();
+    let plan = FaultPlan { events, ..FaultPlan::default() };
+    let (outcome, predicted) = beside_the_simulator(&config, &plan);
+    assert!(outcome.fabric.trimmed > 50 && outcome.timeouts == 0, "{:?}", outcome.fabric);
+    assert_eq!(outcome.fabric.trimmed, outcome.trimmed_received);
+    let ratio = outcome.fabric.trimmed as f64 / predicted.packets.trimmed as f64;
+    assert!((0.8..1.25).contains(&ratio), "{ratio}");
+}
+
 /// A fabric with ports for hosts 0 and 1.
 fn two_hosts() -> (SoftFabric<MemoryPort>, [HostPort; 2]) {
     let config = config(matrix("permutation", 1));

@@ -3,11 +3,13 @@
 
 mod attach;
 mod control;
+mod exec;
 mod file;
 mod ip;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod properties;
 mod rundir;
+mod servers;
 mod status;
 mod switch;
 
@@ -20,8 +22,10 @@ pub(crate) use switch::Switches;
 
 use clap::{Args, Subcommand};
 use control::{Control, Reply, Request, ask};
+use exec::ExecArgs;
 use rundir::{Claim, RunDir};
 use rustix::process::{Pid, Signal, kill_process};
+use servers::Servers;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use status::Status;
 use std::fs::File;
@@ -73,6 +77,8 @@ enum TestbedCommand {
         #[command(subcommand)]
         what: SetCommand,
     },
+    /// Run a program at a host, such as a rank of an MPI job, whose libfabric endpoints join the host's server.
+    Exec(ExecArgs),
     /// End the switches, or remove the remains of a testbed that was killed.
     Down(NameArgs),
 }
@@ -97,6 +103,9 @@ struct UpArgs {
     /// How hosts are attached.
     #[arg(long, value_name = "udp|memif|veth", default_value = "udp")]
     hosts: HostsBy,
+    /// Run a `weft serve` at each host, for programs of `weft testbed exec`.
+    #[arg(long)]
+    serve: bool,
     #[command(flatten)]
     name: NameArgs,
     /// Return as soon as hosts can attach, and leave the switches running.
@@ -130,6 +139,7 @@ pub(crate) fn testbed(args: &TestbedArgs) -> Result<(), Failure> {
         TestbedCommand::Set { name, what: SetCommand::Link { words } } => {
             set_link(&name.name, words.join(" "))
         }
+        TestbedCommand::Exec(args) => exec::exec(args),
         TestbedCommand::Down(name) => down(&name.name),
     }
 }
@@ -147,13 +157,21 @@ fn up(args: &UpArgs) -> Result<(), Failure> {
     let run = |owned: &Owned| {
         let hosts: Vec<u32> = (0..plan.config.topology.hosts()).collect();
         let bed = args.hosts.attach(&plan.config, &plan.faults, &hosts, owned, name)?;
+        let mut switches = Switches::new(bed, &plan.config);
+        let mut servers = None;
+        if args.serve {
+            let started = Servers::start(&mut switches.hosts, &status::end_options(&plan), owned)?;
+            servers.insert(started).wait(|| switches.turn())?;
+        }
         let path = owned.dir.control();
         let mut control = Control::listen(&path).map_err(|error| Failure::at(&path, &error))?;
-        let mut switches = Switches::new(bed, &plan.config);
         let status = |switches: &Switches| Status::of(switches, &plan, name, args.hosts);
         say(&status(&switches).text());
         while !ended.load(Ordering::Relaxed) {
             (0..TURNS_PER_POLL).for_each(|_| switches.turn());
+            if let Some(ended) = servers.as_mut().and_then(Servers::ended) {
+                return Err(ended);
+            }
             if let Some(request) = control.poll() {
                 control.answer(&attend(&mut switches, &request, status));
                 if request == Request::Down {
@@ -280,7 +298,7 @@ fn spawn(args: &UpArgs, dir: &RunDir) -> Result<(Child, File), Failure> {
     let stderr = log.try_clone().map_err(failed)?;
     let mut command = std::process::Command::new("/proc/self/exe");
     command.args(["testbed", "up", "--name", &args.name.name, "--hosts", args.hosts.word()]);
-    command.args(args.file.as_deref().map(Path::as_os_str));
+    command.args(args.serve.then_some("--serve")).args(args.file.as_deref().map(Path::as_os_str));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr).process_group(0);
     let child = command.spawn().map_err(|error| Failure::Run(format!("testbed: no process: {error}")))?;
     Ok((child, log))

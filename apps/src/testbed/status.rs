@@ -6,6 +6,7 @@ use crate::choices::HostsBy;
 use crate::resolve::Plan;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
+use std::path::PathBuf;
 use weft_cc::Span;
 use weft_testbed::soft;
 
@@ -98,6 +99,11 @@ impl Status {
         self.pid
     }
 
+    /// Where the server of each host listens, if it has one.
+    pub(super) fn servers(self) -> Vec<Option<PathBuf>> {
+        self.hosts.into_iter().map(|host| host.facts.serve).collect()
+    }
+
     pub(super) fn text(&self) -> String {
         let mut text = format!(
             "testbed {} (process {}): {}, {} times slower, hosts by {}, up for {:.0} s\n",
@@ -136,6 +142,9 @@ impl Status {
                 host.sent,
                 host.received
             );
+            if let Some(socket) = &facts.serve {
+                let _ = writeln!(text, "            programs join at {}", socket.display());
+            }
         }
         text + &self.example()
     }
@@ -158,7 +167,7 @@ impl Status {
 }
 
 /// Options that describe the network of `plan` to an endpoint.
-fn end_options(plan: &Plan) -> String {
+pub(super) fn end_options(plan: &Plan) -> String {
     let config = &plan.config;
     let us = |span: Span| span.as_ps().div_ceil(1_000_000);
     format!(

@@ -92,6 +92,12 @@ pub(crate) fn target() -> PathBuf {
     tests.ancestors().nth(3).unwrap().to_owned()
 }
 
+/// A program that cargo has built with the same profile.
+pub(crate) fn beside(program: &str) -> PathBuf {
+    let tests = std::env::current_exe().unwrap();
+    tests.ancestors().nth(2).unwrap().join(program)
+}
+
 /// The library, which cargo builds beside the tests.
 fn library() -> PathBuf {
     let tests = std::env::current_exe().unwrap();

@@ -13,6 +13,7 @@
 //! 30us  host=7 dir=up delay=15ms
 //! 0us   host=6 gilbert=0.0005,0.2
 //! 0us   host=5 block-loss=uno-65ms
+//! 0us   host=4 dir=down trim=0.01
 //! ```
 //!
 //! Times count from the start of the run and need a unit. A line without a time describes a change that

@@ -210,7 +210,7 @@ fn numbered_link(first: Word<'_>, words: &mut Words<'_>, fabric: &Topology) -> R
 }
 
 const CHANGES: &str = "fail or down, restore or up, rate=R, delay=TIME, drop=P, drop-over=BYTES, ber=P, corrupt=P, \
-                       gilbert=P,R[,BAD[,GOOD]], or block-loss=N:P1[,P2…]";
+                       gilbert=P,R[,BAD[,GOOD]], block-loss=N:P1[,P2…], or trim=P";
 
 fn change(word: Word<'_>) -> Result<LinkChange, WordError> {
     match word.text.split_once('=') {
@@ -222,6 +222,7 @@ fn change(word: Word<'_>) -> Result<LinkChange, WordError> {
         Some(("drop", p)) => probability(word, p).map(LinkChange::Drop),
         Some(("drop-over", _)) => word.number("drop-over", "a number of bytes").map(LinkChange::DropOver),
         Some(("ber", p)) => probability(word, p).map(LinkChange::BitErrors),
+        Some(("trim", p)) => probability(word, p).map(LinkChange::Trim),
         Some(("corrupt", p)) => probability(word, p).map(LinkChange::Corrupt),
         Some(("delay", time)) => delay(word, time).map(LinkChange::Delay),
         Some(("gilbert", values)) => gilbert(word, values).map(LinkChange::Correlated),

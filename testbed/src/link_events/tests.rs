@@ -20,7 +20,8 @@ fn every_change_reaches_the_link_it_names() {
                 3us tier=1 switch=0 link=1 rate=25G\n4us host=2 drop=0.01\n5us host=2 corrupt=1\n\
                 6us host=2 drop-over=2000\n7us host=2 ber=1e-9\n8us host=2 delay=1.5ms\n\
                 9us host=2 gilbert=0.001,0.25\n10us host=2 gilbert=0.001,0.25,0.9,0.01\n\
-                11us host=2 block-loss=10:0.3,0.1\n12us host=2 block-loss=uno-33ms\n";
+                11us host=2 block-loss=10:0.3,0.1\n12us host=2 block-loss=uno-33ms\n\
+                13us host=2 trim=0.25\n";
     let events = parse_link_events("f", text, &fabric).unwrap();
     let up = fabric.link_at(0, 1, 1).unwrap();
     let top = fabric.link_at(1, 0, 1).unwrap();
@@ -42,6 +43,7 @@ fn every_change_reaches_the_link_it_names() {
         (nic, gilbert(0.9, 0.01)),
         (nic, LinkChange::Correlated(CorrelatedLoss::Blocks(BlockLosses::new(10, &[0.3, 0.1]).unwrap()))),
         (nic, LinkChange::Correlated(CorrelatedLoss::Blocks(BlockLosses::uno_33ms()))),
+        (nic, LinkChange::Trim(0.25)),
     ];
     assert_eq!(events.len(), wanted.len());
     for (n, (event, (port, change))) in events.iter().zip(wanted).enumerate() {
@@ -88,6 +90,7 @@ fn errors_point_at_the_wrong_word() {
         ("1us host=0 drop-over=-1", 12, "drop-over=-1"),
         ("1us host=0 drop-over=1.5", 12, "drop-over=1.5"),
         ("1us host=0 ber=2", 12, "ber=2"),
+        ("1us host=0 trim=1.1", 12, "trim=1.1"),
         ("1us host=0 delay=5", 12, "delay=5"),
         ("1us host=0 delay=3601s", 12, "delay=3601s"),
         ("1us host=0 gilbert=0.1", 12, "gilbert=0.1"),
@@ -144,7 +147,7 @@ fn a_line_without_a_time_is_a_change_that_happens_now() {
     assert_eq!(
         error.expected,
         "fail or down, restore or up, rate=R, delay=TIME, drop=P, drop-over=BYTES, ber=P, corrupt=P, \
-         gilbert=P,R[,BAD[,GOOD]], or block-loss=N:P1[,P2…]"
+         gilbert=P,R[,BAD[,GOOD]], block-loss=N:P1[,P2…], or trim=P"
     );
 }
 
@@ -163,6 +166,7 @@ fn any_change() -> impl Strategy<Value = LinkChange> {
         (0.0..=1.0f64).prop_map(LinkChange::Drop),
         (0.0..=1.0f64).prop_map(LinkChange::Corrupt),
         (0.0..=1.0f64).prop_map(LinkChange::BitErrors),
+        (0.0..=1.0f64).prop_map(LinkChange::Trim),
         any::<u32>().prop_map(LinkChange::DropOver),
         (0..=3_600_000_000_000_000u64).prop_map(|ps| LinkChange::Delay(Span::from_ps(ps))),
         [0.0..=1.0f64, 0.0..=1.0, 0.0..=1.0, 0.0..=1.0].prop_map(|[to_bad, to_good, loss_bad, loss_good]| {

@@ -35,6 +35,7 @@ pub fn write_link_change(change: &LinkChange, out: &mut impl fmt::Write) -> fmt:
         LinkChange::DropOver(bytes) => write!(out, "drop-over={bytes}"),
         LinkChange::BitErrors(p) => write!(out, "ber={p}"),
         LinkChange::Corrupt(p) => write!(out, "corrupt={p}"),
+        LinkChange::Trim(p) => write!(out, "trim={p}"),
         LinkChange::Delay(delay) => {
             write!(out, "delay=")?;
             write_scaled(out, delay.as_ps(), &TIMES)

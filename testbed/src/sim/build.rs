@@ -141,6 +141,9 @@ pub(crate) fn changes(
         all.push(LinkEvent { at: Time::ZERO, link, change: LinkChange::Fail });
     }
     all.extend_from_slice(events);
+    for event in &all {
+        event.change.check(event.link, topology, links.config.trim)?;
+    }
     all.sort_by_key(|event| event.at.as_ps());
     let each = all.iter().flat_map(|event| {
         let ports = event.link.ports(topology);

@@ -206,6 +206,12 @@ pub enum RunError {
         "packets take no time over a link: give links a latency or a lower rate, or packets more overhead"
     )]
     NoLatency,
+    /// Packets are to be trimmed where nobody trims.
+    #[error(
+        "a link event trim=P needs switches that trim, and a direction of the link in which a switch sends; expected \
+         trimming to be on, and dir=down for the link of a host"
+    )]
+    NobodyTrims,
     /// Switch ports have more different queue configurations than one byte can number.
     #[error("switch ports have more than 256 different queue configurations")]
     QueueKinds,

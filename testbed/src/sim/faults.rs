@@ -3,8 +3,9 @@
 
 use weft_cc::{Rate, Span, Time};
 
+use super::config::RunError;
 use super::correlated::CorrelatedLoss;
-use crate::topology::{PortId, Topology};
+use crate::topology::{Node, PortId, Topology};
 
 /// The random faults of a link. Probabilities are per packet, from 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
@@ -27,6 +28,9 @@ pub struct LinkFaults {
     pub delay: Span,
     /// Losses that come in bursts, besides the independent ones.
     pub correlated: Option<CorrelatedLoss>,
+    /// Probability that the switch which sends on the link trims a data packet before, whatever room its queue has; drops it
+    /// if it does not trim.
+    pub trim: f64,
     /// Delay of every packet besides the latency of the link. It does not reorder packets: if it shrinks during the run,
     /// later packets arrive after the earlier ones.
     pub extra_delay: Span,
@@ -35,7 +39,8 @@ pub struct LinkFaults {
 impl LinkFaults {
     /// Whether all probabilities are zero, and packets of any size pass without extra delay.
     pub fn is_none(&self) -> bool {
-        let probabilities = [self.loss, self.bit_error_rate, self.corrupt, self.duplicate, self.reorder];
+        let probabilities =
+            [self.loss, self.bit_error_rate, self.corrupt, self.duplicate, self.reorder, self.trim];
         let correlated = self.correlated.is_some_and(|model| model.loses_any());
         self.drop_over.is_none()
             && !correlated
@@ -113,6 +118,25 @@ pub enum LinkChange {
     Correlated(CorrelatedLoss),
     /// Each packet takes this much longer than the link's latency. Packets keep their order.
     Delay(Span),
+    /// The switch that sends on the link trims each data packet with this probability, 0 to 1, whatever room its queue has.
+    Trim(f64),
+}
+
+impl LinkChange {
+    /// Checks that the change can happen to `link`, in a fabric whose switches trim packets or not.
+    ///
+    /// # Errors
+    /// Nobody trims there.
+    pub(crate) fn check(
+        self,
+        link: LinkDirections,
+        topology: &Topology,
+        trimming: bool,
+    ) -> Result<(), RunError> {
+        let LinkChange::Trim(_) = self else { return Ok(()) };
+        let is_switch = |port: PortId| matches!(topology.port(port).owner, Node::Switch(_));
+        if trimming && link.ports(topology).any(is_switch) { Ok(()) } else { Err(RunError::NobodyTrims) }
+    }
 }
 
 /// A link, or one direction of it.

@@ -1,6 +1,7 @@
 //! The sending end of a link: transmission times, and the faults of the link.
 
 use weft_cc::{PS_PER_SEC, Rate, Span};
+use weft_stack::packet::Class;
 use weft_stack::rng::Rng;
 
 use super::correlated::BurstState;
@@ -28,6 +29,8 @@ pub(crate) struct Condition {
     ps_per_byte: u32,
     /// Whether packets can be lost, damaged, duplicated or delayed; [`LinkFaultState`] has the details.
     faulty: bool,
+    /// Whether the sender trims packets at random.
+    trims: bool,
     rate: Rate,
     fault_state: Option<Box<LinkFaultState>>,
 }
@@ -49,6 +52,8 @@ struct LinkFaultState {
     faults: LinkFaults,
     /// Number of packets for which an outcome has been drawn.
     draws: u64,
+    /// Number of data packets for which it has been drawn whether they are trimmed.
+    trim_draws: u64,
     counters: FaultCounters,
     bursts: BurstState,
     /// When the last packet arrives, ps, counted from the first extra delay on; packets behind it arrive later.
@@ -57,6 +62,8 @@ struct LinkFaultState {
 
 /// Distinguishes the random draws for correlated losses from the others.
 const BURSTS: u64 = 0x6275_7273_7473;
+/// Distinguishes those for random trims.
+const TRIMS: u64 = 0x74_7269_6d73;
 
 /// The properties of a link that do not change during a run.
 #[derive(Clone, Copy)]
@@ -82,7 +89,9 @@ fn ps_per_byte(rate: Rate) -> u32 {
 impl Condition {
     pub(crate) fn new(spec: &LinkSpec) -> Condition {
         let ps_per_byte = ps_per_byte(spec.rate);
-        let mut condition = Condition { ps_per_byte, faulty: false, rate: spec.rate, fault_state: None };
+        let trims = spec.faults.trim > 0.0;
+        let mut condition =
+            Condition { ps_per_byte, faulty: false, trims, rate: spec.rate, fault_state: None };
         if !spec.faults.is_none() {
             condition.fault_state(spec.faults);
         }
@@ -104,6 +113,21 @@ impl Condition {
             0 => self.rate.bytes_in(Span::from_ps(time)),
             ps => time / u64::from(ps),
         }
+    }
+
+    /// Draws whether the sender, a switch, trims `packet` whatever room its queue has. `id` is the link's number, `seed` the
+    /// run's.
+    #[inline(always)]
+    pub(crate) fn draws_trim(&mut self, id: u32, seed: u64, packet: &impl Queued) -> bool {
+        self.trims && self.draws_trim_of(id, seed, packet)
+    }
+
+    #[cold]
+    fn draws_trim_of(&mut self, id: u32, seed: u64, packet: &impl Queued) -> bool {
+        let can_be = packet.class() == Class::Data && packet.trimmed_size() < packet.size();
+        let Some(state) = self.fault_state.as_mut().filter(|_| can_be) else { return false };
+        state.trim_draws += 1;
+        Rng::new(seed ^ u64::from(id) << 32 ^ TRIMS, state.trim_draws).chance(state.faults.trim)
     }
 
     /// Draws the outcome for the next packet, which takes `size` bytes on the wire; `None` if the link loses it.
@@ -137,7 +161,8 @@ impl Condition {
             | LinkChange::BitErrors(_)
             | LinkChange::Corrupt(_)
             | LinkChange::Correlated(_)
-            | LinkChange::Delay(_) => {}
+            | LinkChange::Delay(_)
+            | LinkChange::Trim(_) => {}
         }
         let fault_state = self.fault_state(spec.faults);
         match change {
@@ -151,10 +176,12 @@ impl Condition {
                 (fault_state.faults.correlated, fault_state.bursts) = (Some(model), BurstState::default());
             }
             LinkChange::Delay(delay) => fault_state.faults.extra_delay = delay,
+            LinkChange::Trim(trim) => fault_state.faults.trim = trim,
             LinkChange::Degrade(_) => {}
         }
         // Once there was an extra delay, packets under way must not be overtaken when it shrinks.
-        self.faulty = !fault_state.up || !fault_state.faults.is_none() || fault_state.last_arrival > 0;
+        let faulty = !fault_state.up || !fault_state.faults.is_none() || fault_state.last_arrival > 0;
+        (self.faulty, self.trims) = (faulty, fault_state.faults.trim > 0.0);
     }
 
     fn set_rate(&mut self, rate: Rate) {
@@ -168,6 +195,7 @@ impl Condition {
                 up: true,
                 faults,
                 draws: 0,
+                trim_draws: 0,
                 counters: FaultCounters::default(),
                 bursts: BurstState::default(),
                 last_arrival: 0,
@@ -208,6 +236,12 @@ impl Link {
         } else {
             wires.send(self.to, at, transit);
         }
+    }
+
+    /// See [`Condition::draws_trim`].
+    #[inline(always)]
+    pub(super) fn draws_trim(&mut self, id: u32, seed: u64, packet: &Transit) -> bool {
+        self.condition.draws_trim(id, seed, packet)
     }
 
     /// Numbers of packets that the link's faults have met.

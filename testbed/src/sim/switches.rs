@@ -397,12 +397,17 @@ impl Port {
             }
             let Some(Arrival { at, transit, .. }) = packet else { return waits };
             last = *at;
+            let is_trimmed = self.link.draws_trim(id, env.seed, transit);
             // Again one branch.
-            if !waits & (self.link.busy_until <= last) & config.passes(transit) {
+            if !waits & (self.link.busy_until <= last) & config.passes(transit) & !is_trimmed {
                 self.link.launch(last, id, env.seed, transit, env.wires, &mut env.dropped);
                 continue;
             }
-            match self.queue.enqueue(config, last, *transit) {
+            let enqueued = match is_trimmed {
+                false => self.queue.enqueue(config, last, *transit),
+                true => self.queue.enqueue_trimmed(config, last, *transit),
+            };
+            match enqueued {
                 Enqueued::Whole => env.journal.joined(last, transit),
                 Enqueued::Trimmed => {}
                 Enqueued::Dropped => {

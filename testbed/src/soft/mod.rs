@@ -153,6 +153,8 @@ struct Switch {
 pub struct SoftFabric<P> {
     topology: Topology,
     options: SoftOptions,
+    /// Whether the switches trim.
+    trimming: bool,
     routing: Routing,
     seed: u64,
     /// Indexed by port number.
@@ -213,6 +215,7 @@ impl<P: Port> SoftFabric<P> {
             scratch: RxBurst::new(),
             counters: SoftCounters::default(),
             seed: config.seed,
+            trimming: config.trim,
             routing: config.routing,
             topology,
             options,
@@ -265,12 +268,13 @@ impl<P: Port> SoftFabric<P> {
     /// Changes a link, or one direction of it, at once.
     ///
     /// # Errors
-    /// The link does not exist.
+    /// The link does not exist, or packets are to be trimmed where nobody trims.
     pub fn change(&mut self, link: LinkDirections, change: LinkChange) -> Result<(), SoftError> {
         let (LinkDirections::Both(port) | LinkDirections::From(port)) = link;
         if port.0 as usize >= self.outlets.len() {
             return Err(SoftError::Run(RunError::NoSuchLink { tier: 0, switch: 0, link: port.0 }));
         }
+        change.check(link, &self.topology, self.trimming).map_err(SoftError::Run)?;
         for port in link.ports(&self.topology) {
             self.outlets[port.0 as usize].change(change);
         }
@@ -482,8 +486,13 @@ impl<P: Port> SoftFabric<P> {
         let port = ports.nth(choice).0;
         let outlet = &mut self.outlets[port as usize];
         let last_hop = matches!(outlet.to, Node::Host(_));
+        let is_trimmed = outlet.draws_trim(self.seed, &ticket);
         let Sender::Switch { queue, config } = &mut outlet.sender else { return };
-        match queue.enqueue(config, now, ticket) {
+        let enqueued = match is_trimmed {
+            false => queue.enqueue(config, now, ticket),
+            true => queue.enqueue_trimmed(config, now, ticket),
+        };
+        match enqueued {
             Enqueued::Whole => {}
             Enqueued::Trimmed => self.trim(ticket.slot, last_hop),
             Enqueued::Dropped => {

@@ -74,6 +74,11 @@ impl Outlet {
         }
     }
 
+    /// Draws whether the switch that sends here trims a packet whatever room its queue has.
+    pub(super) fn draws_trim(&mut self, seed: u64, packet: &Ticket) -> bool {
+        self.condition.draws_trim(self.spec.id, seed, packet)
+    }
+
     /// Starts to transmit a packet of `size` bytes on the wire at `now`, ps.
     pub(super) fn depart(&mut self, now: u64, size: u32, seed: u64) -> Departure {
         self.busy = true;

@@ -294,6 +294,16 @@ impl<P: Queued> EgressQueue<P> {
         Enqueued::Whole
     }
 
+    /// Trims a data packet that arrives at `now`, ps, whatever room there is for it, and queues it; drops it if there is none
+    /// for what is left.
+    #[cold]
+    pub fn enqueue_trimmed(&mut self, config: &QueueConfig, now: u64, packet: P) -> Enqueued {
+        if let (Some(special), Some(phantom)) = (&mut self.special, &config.phantom) {
+            special.phantom.offer(phantom, now, packet.size());
+        }
+        self.overflow(config, packet)
+    }
+
     /// Trims or drops a packet that finds no room in its lane.
     fn overflow(&mut self, config: &QueueConfig, mut packet: P) -> Enqueued {
         let trims = config.trim && packet.class() == Class::Data && packet.trimmed_size() < packet.size();
@@ -450,6 +460,16 @@ mod tests {
 
     fn drain(queue: &mut EgressQueue<Packet>, config: &QueueConfig) -> Vec<Packet> {
         std::iter::from_fn(|| queue.dequeue(config, 0)).collect()
+    }
+
+    #[test]
+    fn a_packet_is_trimmed_on_demand_although_there_is_room() {
+        let mut queue = EgressQueue::new(&CONFIG, true, 7);
+        let results = [1, 2, 3, 4].map(|id| queue.enqueue_trimmed(&CONFIG, 0, data(id, 1_000)));
+        assert_eq!(results, [Enqueued::Trimmed, Enqueued::Trimmed, Enqueued::Trimmed, Enqueued::Dropped]);
+        assert_eq!(queue.counters(), QueueCounters { trimmed: 3, dropped: 1, marked: 0 });
+        let left = drain(&mut queue, &CONFIG);
+        assert!(left.iter().all(|p| (p.class, p.size) == (Class::TrimmedLastHop, 64)) && left.len() == 3);
     }
 
     #[test]

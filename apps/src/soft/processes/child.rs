@@ -11,7 +11,7 @@ use crate::port_spec::{AnyPort, PeerAddress, PeerSpec, PortOptions, PortSpec};
 use crate::testbed::HostFacts;
 use crate::trace::LiveTrace;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+use rustix::process::Signal;
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ const ATTEND: u32 = 64;
 /// # Errors
 /// The host cannot be set up as the parent asks, or the parent is gone.
 pub(crate) fn be_host(parent: u32, host: u32, config: &RunConfig, args: &RunArgs) -> Result<(), Failure> {
-    die_with(parent)?;
+    crate::parent::end_with(parent, Signal::KILL)?;
     let trace = args.trace.of_host(host).begin(&args.trace_host)?;
     let mut lines = Lines::new(std::io::stdin().as_fd()).map_err(|error| gone(&error))?;
     let setup: Setup = lines.wait().map_err(|error| gone(&error))?;
@@ -52,17 +52,6 @@ pub(crate) fn be_host(parent: u32, host: u32, config: &RunConfig, args: &RunArgs
     let report = HostReport::new(this.number, this.work, &this.worker);
     print_line(&FromHost::Report(Box::new(report)))?;
     traced
-}
-
-/// Arranges that this process does not outlive `parent`.
-fn die_with(parent: u32) -> Result<(), Failure> {
-    set_parent_process_death_signal(Some(Signal::KILL))
-        .map_err(|error| Failure::Run(format!("prctl: {error}")))?;
-    // The parent may have died before the call above.
-    match getppid() {
-        Some(pid) if pid.as_raw_nonzero().get() as u32 == parent => Ok(()),
-        _ => Err(Failure::Run("the run of this host has ended".to_owned())),
-    }
 }
 
 fn gone(error: &std::io::Error) -> Failure {

@@ -20,6 +20,7 @@ fn one(host: u32, mtu: u32, owned: &Owned) -> Result<Attached, Failure> {
         mtu,
         namespace: None,
         called: ip.to_string(),
+        serve: None,
     };
     let config = MemifConfig { mtu: mtu as usize, ..MemifConfig::server(SocketName::Path(socket)) };
     let port = MemifPort::open(&config).map_err(|error| Failure::Run(format!("testbed: {error}")))?;

@@ -10,6 +10,7 @@ use crate::Failure;
 use crate::choices::HostsBy;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
 #[cfg(feature = "dpdk")]
 use weft_stack::port::dpdk::DpdkPort;
 use weft_stack::port::memif::MemifPort;
@@ -35,6 +36,8 @@ pub(crate) struct HostFacts {
     pub(crate) namespace: Option<String>,
     /// The address by which other hosts reach it: `IP` or `IP/MAC`.
     pub(crate) called: String,
+    /// The socket of the host's `weft serve`, if there is one.
+    pub(crate) serve: Option<PathBuf>,
 }
 
 /// The fabric's end of a host's link.

@@ -75,11 +75,15 @@ pub(super) fn attach(hosts: &[u32], mtu: u32, owned: &Owned, name: &str) -> Resu
         Attached {
             facts: HostFacts {
                 host: *host,
-                port: format!("udp:{own},entropies={UDP_ENTROPIES}"),
+                port: format!(
+                    "udp:{own},entropies={UDP_ENTROPIES},called={}",
+                    fabric_address(network, *host)
+                ),
                 ip: None,
                 mtu,
                 namespace: None,
                 called: fabric_address(network, *host).to_string(),
+                serve: None,
             },
             ip: own,
             link: HostLink::Udp(UdpLink {

@@ -63,6 +63,7 @@ pub(super) fn attach(hosts: &[u32], mtu: u32, owned: &Owned, name: &str) -> Resu
                 mtu,
                 namespace: Some(namespace(name, host)),
                 called: format!("{ip}/{}", mac_text(mac_of(ip))),
+                serve: None,
             },
             ip,
             link: HostLink::Dpdk(Box::new(port)),
