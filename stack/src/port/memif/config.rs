@@ -240,6 +240,17 @@ pub enum MemifError {
         #[source]
         error: io::Error,
     },
+    /// The system refuses what keeps a peer from stopping this process by the event descriptors that they share.
+    #[error(
+        "the system refuses {what} ({error}), without which a peer could stop this process: permit io_setup, io_submit and io_getevents where a sandbox filters system calls, and use Linux 5.8 or later"
+    )]
+    Events {
+        /// What it refuses.
+        what: &'static str,
+        /// The system's reason.
+        #[source]
+        error: io::Error,
+    },
     /// There was no link in time.
     #[error("no link at {socket} within {limit:?}: {why}")]
     NoLink {

@@ -4,39 +4,44 @@
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::{Errno, ReadWriteFlags, preadv2, read, write};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
+use super::config::MemifError;
 use super::signal::Signals;
 
 /// The offset that `preadv2` takes for a file without a position.
 const NOWHERE: u64 = u64::MAX;
 
 /// Makes `event` readable. Does nothing if its counter is full: it is readable then.
-pub(super) fn raise(event: &OwnedFd) {
-    if Signals::of_process().is_some_and(|signals| signals.raise(event.as_fd()).is_ok()) {
-        return;
-    }
-    // Without asynchronous operations there is no other way: a peer that fills it in between blocks this thread.
-    if is_ready(event, PollFlags::OUT) {
-        let _ = write(event, &1u64.to_ne_bytes());
-    }
+pub(super) fn raise(signals: &Signals, event: &OwnedFd) {
+    // It is an eventfd: see the handshake.
+    let _ = signals.raise(event.as_fd());
 }
 
 /// Makes `event` unreadable.
 pub(super) fn clear(event: &OwnedFd) {
-    let mut count = [0u8; 8];
-    let got = preadv2(event, &mut [IoSliceMut::new(&mut count)], NOWHERE, ReadWriteFlags::NOWAIT);
-    // Linux before 5.8 takes no NOWAIT for eventfds.
-    if matches!(got, Err(Errno::OPNOTSUPP | Errno::NOSYS)) && is_ready(event, PollFlags::IN) {
-        let _ = read(event, &mut count);
-    }
+    // It is unreadable already, or can be read without waiting.
+    let _ = read_at_once(event);
 }
 
-fn is_ready(event: &OwnedFd, what: PollFlags) -> bool {
-    let mut asked = [PollFd::new(event, what)];
-    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut asked, Some(&at_once)) == Ok(1) && asked[0].revents().contains(what)
+fn read_at_once(event: &OwnedFd) -> Result<usize, Errno> {
+    let mut count = [0u8; 8];
+    preadv2(event, &mut [IoSliceMut::new(&mut count)], NOWHERE, ReadWriteFlags::NOWAIT)
+}
+
+/// The means of this process to raise events, after a check that it can read them without waiting, too.
+///
+/// # Errors
+/// The system refuses one of them: a peer could stop this process then.
+pub(super) fn means() -> Result<&'static Signals, MemifError> {
+    let refused = |what, error| MemifError::Events { what, error };
+    let event = eventfd(0, EventfdFlags::CLOEXEC).map_err(|error| refused("eventfd", error.into()))?;
+    match read_at_once(&event) {
+        Ok(_) | Err(Errno::AGAIN) => {}
+        Err(error) => return Err(refused("preadv2 of an eventfd with RWF_NOWAIT", error.into())),
+    }
+    Signals::of_process().map_err(|error| refused("io_setup", error))
 }
 
 #[cfg(test)]
@@ -46,7 +51,7 @@ mod tests {
     use std::sync::mpsc::channel;
     use std::time::Duration;
 
-    use rustix::event::{EventfdFlags, eventfd};
+    use rustix::io::write;
 
     use super::*;
 
@@ -63,9 +68,7 @@ mod tests {
     /// The peer clears the event and fills it while it is being raised; over the rounds, between any two steps of that.
     #[test]
     fn a_peer_that_fills_an_event_does_not_block_the_port() {
-        if Signals::of_process().is_none() {
-            return crate::skipped::skipped("no asynchronous operations here");
-        }
+        let signals = means().unwrap();
         let event = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
         let (begun, raised) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let (done, is_done) = channel();
@@ -75,7 +78,7 @@ mod tests {
                 for round in 1..=ROUNDS {
                     wait_for(&begun, round);
                     (0..round % 64).for_each(|_| std::hint::spin_loop());
-                    raise(&event);
+                    raise(signals, &event);
                     raised.store(round, Ordering::Release);
                 }
             });
@@ -86,7 +89,7 @@ mod tests {
                 begun.store(round, Ordering::Release);
                 // One less than what it holds, whether or not it has been raised by now, and then the last.
                 write(&event, &(u64::MAX - 2).to_ne_bytes()).unwrap();
-                raise(&event);
+                raise(signals, &event);
                 wait_for(&raised, round);
             }
             done.send(()).unwrap();

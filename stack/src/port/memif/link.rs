@@ -13,6 +13,7 @@ use super::ring::{
     Buffers, Chain, Checked, Descriptor, DescriptorRingError, RING_ALIGNMENT, RxRing, SHORT, TxBuffers,
     TxRing, create, ring_bytes,
 };
+use super::signal::Signals;
 use crate::packet::Payload;
 use crate::port::borrowed::{BorrowBatch, BorrowedFrame, HEAD, RxHeaders};
 use crate::port::{Frame, FramePool, MIN_FRAME, RxBurst, TxBurst};
@@ -39,6 +40,7 @@ pub(super) struct Link {
     announced: OwnedFd,
     /// The eventfd by which frames are announced to the peer.
     announce: OwnedFd,
+    signals: &'static Signals,
 }
 
 /// The layout of a client's memory: both rings, then the buffers that it sends from, then those that it receives in.
@@ -91,7 +93,7 @@ impl Link {
     ///
     /// # Errors
     /// A ring does not lie in its region.
-    pub(super) fn of(layout: LinkLayout, buffer_size: u32) -> Checked<Link> {
+    pub(super) fn of(layout: LinkLayout, buffer_size: u32, signals: &'static Signals) -> Checked<Link> {
         let LinkLayout { role, regions, to_server, to_client, .. } = layout;
         let own = (role == Role::Client).then(|| Layout::of(to_server.log2_size, buffer_size));
         let region = |place: &RingPlace| regions.get(usize::from(place.region));
@@ -120,7 +122,8 @@ impl Link {
                 to_server.event,
             ),
         };
-        Ok(Link { headers: RxHeaders::new(regions), rx_ring, tx_ring, listens: false, announced, announce })
+        let headers = RxHeaders::new(regions);
+        Ok(Link { headers, rx_ring, tx_ring, listens: false, announced, announce, signals })
     }
 
     /// Moves frames that have arrived into `burst`: borrowed ones, if the burst takes such, else copies in buffers of
@@ -235,7 +238,7 @@ impl Link {
     }
 
     fn announce(&self) {
-        event::raise(&self.announce);
+        event::raise(self.signals, &self.announce);
     }
 
     /// Asks the peer to announce frames. Returns whether there may be frames that it has not announced: those that came

@@ -102,6 +102,8 @@ pub struct MemifPort {
     alarm: OwnedFd,
     /// Whether `alarm` covers every wake-up source.
     wakes: bool,
+    /// The means to announce frames to the peer.
+    signals: &'static Signals,
     /// Ends the thread when the port is dropped.
     _control_thread: ControlThread,
 }
@@ -112,14 +114,14 @@ impl MemifPort {
     /// are sent are [dropped](PortCounters::tx_no_link).
     ///
     /// # Errors
-    /// The configuration is invalid, another server has the socket, or the system refuses it.
+    /// The configuration is invalid, another server has the socket, or the system refuses it. So it does where the system
+    /// refuses `io_setup`, or is older than Linux 5.8: a peer could stop the worker there.
     pub fn open(config: &MemifConfig) -> Result<MemifPort, MemifError> {
+        let signals = event::means()?;
         let registered = Arc::new(Mutex::new(Vec::new()));
         let offered = Arc::clone(&registered);
         let control_thread =
             ControlThread::start(config, Box::new(move |config| link::offer(config, &locked(&offered))))?;
-        // Now, because the first call is slow: not when the first frame is announced.
-        Signals::of_process();
         let link_state = Arc::clone(control_thread.link_state());
         let system = |error: rustix::io::Errno| MemifError::System {
             what: "watch",
@@ -145,6 +147,7 @@ impl MemifPort {
             registered,
             alarm,
             wakes: true,
+            signals,
             _control_thread: control_thread,
         })
     }
@@ -203,7 +206,7 @@ impl MemifPort {
         if !self.is_complete(layout.regions.len()) {
             return self.part(MORE_MEMORY);
         }
-        match Link::of(layout, self.config.buffer_bytes()) {
+        match Link::of(layout, self.config.buffer_bytes(), self.signals) {
             Ok(link) => {
                 self.wakes = watch(&self.alarm, link.announced()).is_ok();
                 self.link = Some(link);

@@ -57,6 +57,7 @@ pub(super) fn pair_with(buffer_size: u32, prepare: impl FnOnce(&Offer)) -> Pair 
         peer: String::new(),
     };
     let memory = map(0);
-    let client = Link::of(offer.layout, buffer_size).expect("rings in their places");
-    Pair { client, server: Link::of(server, 0).expect("rings in their places"), memory, registered }
+    let signals = super::event::means().expect("the system has what ports need");
+    let client = Link::of(offer.layout, buffer_size, signals).expect("rings in their places");
+    Pair { client, server: Link::of(server, 0, signals).expect("rings in their places"), memory, registered }
 }

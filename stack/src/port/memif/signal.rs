@@ -7,8 +7,12 @@
 //! do just that.) There is no open file of one's own either: `/proc/self/fd` does not reopen eventfds, and a write to
 //! one takes no `RWF_NOWAIT`.
 //!
+//! A thread of its own that writes, and is left alone when it does not come back, would have to be left alone for each link
+//! that such a peer makes.
+//!
 //! But the kernel itself raises an eventfd when an asynchronous operation that asked for it ends (`IOCB_FLAG_RESFD`).
-//! It never waits then: a full counter stays full, which is readable. A read from /dev/null ends at once.
+//! It never waits then: a full counter stays full, which is readable. A read from /dev/null ends at once. Where the system
+//! refuses such operations no port is opened.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_long, c_ulong};
@@ -16,7 +20,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
-use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
 
 /// `IOCB_CMD_PREAD` of linux/aio_abi.h.
 const READ: u16 = 0;
@@ -38,12 +42,24 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// The context of this process; none where the kernel has no asynchronous operations, or permits none.
+    /// The context of this process. The first call is slow.
     ///
-    /// All ports share one, because destroying a context takes the kernel milliseconds.
-    pub(super) fn of_process() -> Option<&'static Signals> {
-        static SIGNALS: OnceLock<Option<Signals>> = OnceLock::new();
-        SIGNALS.get_or_init(|| Signals::new().ok()).as_ref()
+    /// All ports share one, because destroying a context takes the kernel milliseconds. A fork of the process cannot use
+    /// it, and gets another one.
+    ///
+    /// # Errors
+    /// The kernel has no asynchronous operations, or permits none.
+    pub(super) fn of_process() -> io::Result<&'static Signals> {
+        static SIGNALS: Mutex<Option<(u32, &'static Signals)>> = Mutex::new(None);
+        let mut known = SIGNALS.lock().unwrap_or_else(PoisonError::into_inner);
+        match *known {
+            Some((process, signals)) if process == std::process::id() => Ok(signals),
+            _ => {
+                let signals = &*Box::leak(Box::new(Signals::new()?));
+                *known = Some((std::process::id(), signals));
+                Ok(signals)
+            }
+        }
     }
 
     fn new() -> io::Result<Signals> {
@@ -99,23 +115,16 @@ fn check(result: c_long) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsFd;
+    use std::process::Command;
 
     use rustix::event::{EventfdFlags, eventfd};
 
     use super::*;
-
-    /// None where there can be none, which must not be in CI.
-    fn signals() -> Option<&'static Signals> {
-        let signals = Signals::of_process();
-        if signals.is_none() {
-            crate::skipped::skipped("no asynchronous operations here");
-        }
-        signals
-    }
+    use crate::port::memif::{MemifConfig, MemifError, MemifPort, SocketName};
 
     #[test]
     fn each_raise_counts_as_one() {
-        let Some(signals) = signals() else { return };
+        let signals = Signals::of_process().unwrap();
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
         // More than the kernel holds ends of.
         for _ in 0..100_000 {
@@ -129,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_full_blocking_event_does_not_block_the_port() {
-        let Some(signals) = signals() else { return };
+        let signals = Signals::of_process().unwrap();
         let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         rustix::io::write(&event, &(u64::MAX - 1).to_ne_bytes()).unwrap();
         for _ in 0..3 {
@@ -142,8 +151,56 @@ mod tests {
 
     #[test]
     fn descriptors_that_are_no_event_are_refused() {
-        let Some(signals) = signals() else { return };
+        let signals = Signals::of_process().unwrap();
         let (pipe, _end) = std::io::pipe().unwrap();
         assert!(signals.raise(pipe.as_fd()).is_err());
+    }
+    /// Set in a process of its own, because what a process is refused stays refused.
+    const IN_CHILD: &str = "WEFT_TEST_WITHOUT_IO_SETUP";
+
+    /// As in a sandbox. Rather no port than one whose peers can stop it.
+    #[test]
+    fn where_io_setup_is_refused_no_port_is_opened_and_the_error_names_it() {
+        if std::env::var_os(IN_CHILD).is_none() {
+            let name = "port::memif::signal::tests::where_io_setup_is_refused_no_port_is_opened_and_the_error_names_it";
+            let mut child = Command::new(std::env::current_exe().unwrap());
+            let output = child.args(["--exact", name]).env(IN_CHILD, "1").output().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && said.contains("1 passed"), "{said}");
+            return;
+        }
+        refuse(libc::SYS_io_setup);
+        let socket = SocketName::Abstract(format!("weft-memif-refused-{}", std::process::id()));
+        for config in [MemifConfig::server(socket.clone()), MemifConfig::client(socket)] {
+            let error = MemifPort::open(&config).unwrap_err();
+            assert!(matches!(error, MemifError::Events { what: "io_setup", .. }), "{error:?}");
+            let text = error.to_string();
+            assert!(text.contains("io_setup") && text.contains("not permitted"), "{text}");
+        }
+    }
+
+    /// Makes the kernel refuse a system call to this thread.
+    fn refuse(call: c_long) {
+        use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_JUMP, BPF_K, BPF_LD, BPF_RET, BPF_STMT, BPF_W};
+        let refusal = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+        // SAFETY: these build numbers.
+        let mut filter = unsafe {
+            [
+                // The number of the call is the first word of `seccomp_data`.
+                BPF_STMT((BPF_LD | BPF_W | BPF_ABS) as u16, 0),
+                BPF_JUMP((BPF_JMP | BPF_JEQ | BPF_K) as u16, call as u32, 0, 1),
+                BPF_STMT((BPF_RET | BPF_K) as u16, refusal),
+                BPF_STMT((BPF_RET | BPF_K) as u16, libc::SECCOMP_RET_ALLOW),
+            ]
+        };
+        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+        // SAFETY: the calls change what this thread may call, and read `program`, which outlives them.
+        let results = unsafe {
+            [
+                libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
+                libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, ptr::from_ref(&program)),
+            ]
+        };
+        assert_eq!(results, [0, 0], "{}", io::Error::last_os_error());
     }
 }

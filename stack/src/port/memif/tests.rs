@@ -8,6 +8,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::MemifPort;
 use super::config::{MAX_LOG2_RING, MemifConfig, MemifError, Role, SocketName};
+use super::event;
 use super::link::{Layout, Link, Moved, offer};
 use super::link_layout::{LinkLayout, RingPlace};
 use super::pair::{MAX_FRAME, Pair, REGISTERED, RING, TO_CLIENT, config, pair, pair_with};
@@ -316,13 +317,14 @@ fn frames_are_announced_to_a_listening_peer() {
 fn a_memory_of_the_longest_rings_is_laid_out() {
     let config = MemifConfig { log2_ring: 14, buffer_size: Some(64), ..config(64) };
     let offer = offer(&config, &[]).unwrap();
-    assert!(Link::of(offer.layout, 64).is_ok());
+    let signals = event::means().unwrap();
+    assert!(Link::of(offer.layout, 64, signals).is_ok());
     let flags = EventfdFlags::CLOEXEC;
     let place = |offset| RingPlace { region: 0, offset, log2_size: 14, event: eventfd(0, flags).unwrap() };
     let regions = vec![Region::allocate(4096).unwrap()];
     let (to_server, to_client) = (place(0), place(1024));
     let short = LinkLayout { role: Role::Server, regions, to_server, to_client, peer: String::new() };
-    assert!(Link::of(short, 64).is_err(), "rings beyond the end of the memory");
+    assert!(Link::of(short, 64, signals).is_err(), "rings beyond the end of the memory");
 }
 
 /// Whatever a client puts into its memory has a place of its own there, and offsets have 32 bits.
