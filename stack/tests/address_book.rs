@@ -125,7 +125,7 @@ impl Network {
 
     /// 10 µs, in which `strangers` of them send.
     fn turn(&mut self, strangers: u32) {
-        self.now = self.now + Span::from_us(10);
+        self.now += Span::from_us(10);
         for _ in 0..strangers {
             let frame = self.next_stranger();
             self.server.send_to(&frame);
@@ -172,7 +172,7 @@ impl Network {
         for _ in 0..5 {
             self.turn(0);
         }
-        self.now = self.now + span;
+        self.now += span;
         self.turn(0);
     }
 
@@ -200,7 +200,7 @@ fn six_thousand_strangers_neither_keep_a_new_client_out_nor_cost_an_old_one_its_
     let mut sent = 100;
     let mut new = None;
     while network.strangers < STRANGERS {
-        if network.strangers % (10 * A_TURN) == 0 {
+        if network.strangers.is_multiple_of(10 * A_TURN) {
             network.clients[0].send(steady, sent);
             expected.push((names[0].unwrap(), sent));
             sent += 1;
