@@ -125,6 +125,27 @@ fn acknowledgements_report_how_long_the_packet_has_waited() {
     }
 }
 
+/// Credit comes in packets of its own, so acknowledgements have room for an echo.
+#[test]
+fn echoes_are_asked_for_and_sent_beside_receiver_credit() {
+    let packets = packets_of(&with_cc("swift+rccc"), DeliveryMode::Rud, 100 * MTU as usize);
+    let (mut requests, mut echoes, mut credits) = (0, 0, 0);
+    for packet in &packets {
+        match &packet.pds {
+            Pds::Request(request) => {
+                assert!(request.vendor.has(VendorFlags::DELAY_ECHO) && request.cc.is_some(), "{request:?}");
+                requests += 1;
+            }
+            Pds::Ack(Ack { cc: Some(cc), .. }) => {
+                echoes += u32::from(matches!(cc.state, CcState::DelayEcho(_)))
+            }
+            Pds::Control(control) => credits += u32::from(control.kind == ControlKind::Credit),
+            _ => {}
+        }
+    }
+    assert!(requests >= 100 && echoes == requests && credits > 0, "{requests}, {echoes}, {credits}");
+}
+
 /// No request asks for anything that the standard does not have.
 #[test]
 fn requests_have_no_vendor_flags() {
