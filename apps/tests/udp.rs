@@ -80,7 +80,8 @@ fn a_trace_tells_the_delay_of_hosts_from_that_of_the_fabric() {
         remote += u32::from(part("remote_ps") > 0);
         local += u32::from(part("local_ps") > 0);
     }
-    assert!(remote > 100 && local > 100, "{remote} and {local} ACKs say how long they waited");
+    // Packets that are read together share an ACK, of which there are up to 32 in a burst.
+    assert!(remote > 10 && local > 10, "{remote} and {local} ACKs say how long they waited");
 }
 
 #[test]
