@@ -1,5 +1,5 @@
-//! What applications and servers of `weft serve` say to each other: requests to join, replies, reports, and a server that
-//! writes arbitrary bytes into the rings.
+//! The messages between applications and `weft serve` (requests to join, replies, reports), and a server that writes
+//! arbitrary bytes into the rings.
 #![no_main]
 
 use weft_stack::worker::session::server_properties as server;

@@ -71,7 +71,7 @@ fn keep(endpoint: &Weak<Rdm>, end: &Event, descriptor: &OwnedFd) -> Result<(), F
             endpoint.ask_peers()?;
         }
         let (visits, attended) = endpoint.attention();
-        // Those who sleep know nothing of a question that was asked meanwhile.
+        // An application that sleeps does not send the questions that the endpoint has posted meanwhile.
         let is_away = seen == Some(visits) && (!attended || endpoint.is_asking()?);
         seen = Some(visits);
         let armed = is_away && endpoint.keep()?;

@@ -15,7 +15,7 @@ use crate::error::FiError;
 use crate::params::Params;
 use crate::rdm::DEPTH;
 
-/// What the name of a port or server begins with.
+/// Prefixes of the names of ports and servers.
 const SCHEMES: [&str; 3] = ["serve:", "memif:", "udp:"];
 /// Connections of an endpoint of a server: what a `weft serve` lets an application have unless it is told otherwise.
 const CONNECTIONS: u32 = 512;
@@ -136,12 +136,12 @@ impl Place {
     }
 }
 
-/// What an endpoint asks its server for.
+/// The resources that an endpoint asks its server for when it joins.
 fn session(params: &Params) -> SessionConfig {
     SessionConfig {
         commands: 1 << 12,
         reports: 1 << 13,
-        // Those of both directions, and requests for peers.
+        // Sends, receives, and requests to add peers.
         operations: 4 * DEPTH as u32,
         connections: CONNECTIONS,
         memory: params.memory,

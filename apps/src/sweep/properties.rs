@@ -14,7 +14,7 @@ pub fn any_text_is_a_sweep_or_refused_by_line(text: &str) {
         assert!(grid.arguments(index).iter().all(|argument| argument.starts_with("--")));
         assert!(grid.label(index).starts_with(&format!("run {} of {}", index + 1, grid.runs())));
         assert_eq!(grid.columns(index).count(), grid.columns(0).count());
-        // What the parser of the options says of the values, which are any text.
+        // The values are arbitrary text, so the parser of the options may refuse them.
         if grid.check(index, |_| Ok(())).is_ok() {
             let _ = grid.keys(index);
         }
