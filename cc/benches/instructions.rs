@@ -8,10 +8,11 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use weft_cc::dctcp::{Dctcp, DctcpConfig, DctcpShared};
+use weft_cc::median::{Median, MedianConfig};
 use weft_cc::nscc::{Nscc, NsccConfig, NsccShared};
 use weft_cc::smartt::{Smartt, SmarttConfig, SmarttShared};
-use weft_cc::swift::{Swift, SwiftConfig, SwiftShared, Variant};
-use weft_cc::{AckSample, CcParams, NackCause, NackSample, Rate, SenderCc, Span, Time};
+use weft_cc::swift::{LswiftConfig, Swift, SwiftConfig, SwiftShared, Variant};
+use weft_cc::{AckSample, CcParams, NackCause, NackSample, Rate, SenderAlgorithm, SenderCc, Span, Time};
 
 const PARAMS: CcParams = CcParams {
     mtu: 4096,
@@ -176,8 +177,17 @@ fn run_named(algorithm: &str, case: &Case, count: u64) {
             let shared = SwiftConfig::default().shared(&PARAMS, Variant::Swift);
             run(Swift::new(Arc::new(shared)), case, count);
         }
-        other => panic!("no algorithm {other}: nscc, smartt, dctcp or swift"),
+        "lswift" => run(lswift(), case, count),
+        "mswift" => {
+            let inner = SenderAlgorithm::Swift(Box::new(lswift()));
+            run(Median::new(inner, Arc::new(MedianConfig::default()), MTU), case, count);
+        }
+        other => panic!("no algorithm {other}: nscc, smartt, dctcp, swift, lswift or mswift"),
     }
+}
+
+fn lswift() -> Swift {
+    Swift::new(Arc::new(LswiftConfig::default().shared(&PARAMS, Variant::Lswift)))
 }
 
 fn main() {
@@ -190,7 +200,9 @@ fn main() {
     // Swift knows no marks: below its target, above it, and above it where each ACK decreases.
     let of_swift = ["fast-increase", "fair-increase", "every-ack-decreases"];
     let of_swift = CASES.iter().filter(move |case| of_swift.contains(&case.name));
-    let pairs = pairs.chain(of_swift.map(|case| ("swift", case)));
+    let of_swift =
+        ["swift", "lswift", "mswift"].into_iter().flat_map(|a| of_swift.clone().map(move |c| (a, c)));
+    let pairs = pairs.chain(of_swift);
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["list"] => pairs.for_each(|(algorithm, case)| println!("{algorithm} {}", case.name)),
         ["sizes"] => {
@@ -198,6 +210,7 @@ fn main() {
             println!("dctcp {} shared {}", size_of::<Dctcp>(), size_of::<DctcpShared>());
             println!("smartt {} shared {}", size_of::<Smartt>(), size_of::<SmarttShared>());
             println!("swift {} shared {}", size_of::<Swift>(), size_of::<SwiftShared>());
+            println!("mswift {} in front of those of swift, and its histories", size_of::<Median>());
         }
         [algorithm, case, count] => {
             let case = CASES.iter().find(|c| c.name == case).expect("a case from `list`");

@@ -134,23 +134,28 @@ pub(super) fn run_both(
     second: &mut impl Role,
     interrupt: &Interrupt,
 ) -> Result<End, Failure> {
-    let clock = clock(&endpoints[0]);
-    let mut now = clock.now();
+    // Each worker has a clock of its own, and its turn begins when that is read.
+    let clocks = [clock(&endpoints[0]), clock(&endpoints[1])];
+    let mut now = [clocks[0].now(), clocks[1].now()];
     let (mut idle, mut cut, mut steps) = (false, Cut::default(), [Step::Idle; 2]);
     while steps != [Step::Done; 2] {
-        let last = now;
-        now = clock.now().latest(now);
-        first.turned(now.since(last), idle);
-        idle = true;
-        for endpoint in endpoints.iter_mut() {
-            idle &= endpoint.turn_at(now).is_idle();
+        let last = now[0];
+        let mut quiet = true;
+        for at in 0..2 {
+            now[at] = clocks[at].now().latest(now[at]);
+            if at == 0 {
+                first.turned(now[0].since(last), idle);
+            }
+            quiet &= endpoints[at].turn_at(now[at]).is_idle();
         }
+        idle = quiet;
         if steps[0] != Step::Done {
-            steps[0] = cut.apply(first.step(&mut endpoints[0], now), now)?;
-            cut.check(interrupt, first, &mut endpoints[0], now)?;
+            steps[0] = cut.apply(first.step(&mut endpoints[0], now[0]), now[0])?;
+            cut.check(interrupt, first, &mut endpoints[0], now[0])?;
         }
         if steps[1] != Step::Done {
-            steps[1] = cut.apply(second.step(&mut endpoints[1], now), now)?;
+            // What has been cut short was so at a time of the first clock.
+            steps[1] = cut.apply(second.step(&mut endpoints[1], now[1]), now[0])?;
         }
         idle &= !steps.contains(&Step::Busy);
     }
