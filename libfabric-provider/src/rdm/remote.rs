@@ -6,7 +6,8 @@ use weft::{
     Atomic, AtomicOp, AtomicType, Completion, Error, OwnedBytes, ReceiveBuffer, RemoteMemory, Written,
 };
 
-use super::{Bindings, DEPTH, Operation, OutgoingBytes, Piece, Rdm, Room, State, Wanted, report};
+use super::operation::Piece;
+use super::{Bindings, DEPTH, Operation, OutgoingBytes, Rdm, Room, State, Wanted, report};
 use crate::error::{FiError, lock};
 use crate::memory::Registration;
 use crate::queue::{Entry, Problem};

@@ -4,8 +4,9 @@ use std::num::NonZeroU32;
 
 use weft::{Claim, Found, Matching, ReceiveOptions, Waiting};
 
-use super::{Bindings, DEPTH, Operation, Problem, Rdm, State, Wanted, report};
+use super::{Bindings, DEPTH, Operation, Rdm, State, Wanted, report};
 use crate::error::{FiError, lock};
+use crate::queue::Problem;
 use crate::sys::{self, FI_ADDR_UNSPEC, fi_addr_t};
 
 /// A message that was claimed.

@@ -1,0 +1,126 @@
+//! The queues, counters and addresses that are bound to an endpoint, and what reaches them.
+
+use std::sync::Arc;
+
+use super::{Rdm, State};
+use crate::addresses::Addresses;
+use crate::counter::Counter;
+use crate::error::{FiError, lock};
+use crate::queue::{Entry, Queue};
+
+/// Where the ends of operations of one direction go.
+#[derive(Clone, Debug)]
+pub(crate) struct Binding {
+    pub(crate) queue: Arc<Queue>,
+    /// Only operations that ask for it have an entry, and those that fail.
+    pub(crate) selective: bool,
+}
+
+/// What the application binds before it enables an endpoint.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Bindings {
+    pub(crate) transmit: Option<Binding>,
+    pub(crate) receive: Option<Binding>,
+    /// Counts messages that were sent.
+    pub(crate) sent: Option<Arc<Counter>>,
+    /// Counts messages that were received.
+    pub(crate) received: Option<Arc<Counter>>,
+    /// Counts reads of remote memory, and fetching atomic operations.
+    pub(crate) read: Option<Arc<Counter>>,
+    /// Counts writes to remote memory, and other atomic operations.
+    pub(crate) written: Option<Arc<Counter>>,
+    pub(crate) addresses: Option<Arc<Addresses>>,
+}
+
+/// Which operations have an entry in their queue when they have succeeded. Those that fail always have one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// All, unless the queue is bound for selective completion.
+    AsBound,
+    Always,
+    Never,
+}
+
+impl Wanted {
+    pub(super) fn is_reported(self, selective: bool) -> bool {
+        match self {
+            Wanted::AsBound => !selective,
+            Wanted::Always => true,
+            Wanted::Never => false,
+        }
+    }
+}
+
+impl Rdm {
+    /// Changes what is bound.
+    ///
+    /// # Errors
+    /// The endpoint is enabled, or `bind` says so.
+    pub(crate) fn bind(
+        &self,
+        bind: impl FnOnce(&mut Bindings) -> Result<(), FiError>,
+    ) -> Result<(), FiError> {
+        let mut state = lock(&self.state)?;
+        if state.enabled {
+            return Err(FiError::BAD_STATE);
+        }
+        bind(&mut state.bindings)
+    }
+
+    /// The queues and counters that are bound do not know the endpoint from here on.
+    pub(crate) fn detach(self: &Arc<Rdm>) -> Result<(), FiError> {
+        let Bindings { transmit, receive, sent, received, read, written, .. } =
+            lock(&self.state)?.bindings.clone();
+        for binding in [transmit, receive].into_iter().flatten() {
+            binding.queue.endpoints().detach(self)?;
+        }
+        for counter in [sent, received, read, written].into_iter().flatten() {
+            counter.endpoints().detach(self)?;
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// It lacks an address vector, or a queue for a direction that it was opened for.
+    pub(crate) fn enable(&self) -> Result<(), FiError> {
+        let mut state = lock(&self.state)?;
+        let Bindings { transmit, receive, addresses, .. } = &state.bindings;
+        if addresses.is_none() {
+            return Err(FiError::NO_AV);
+        }
+        if self.caps.sends && transmit.is_none() || self.caps.receives && receive.is_none() {
+            return Err(FiError::NO_CQ);
+        }
+        state.enabled = true;
+        Ok(())
+    }
+}
+
+impl State {
+    /// The binding of an endpoint that is enabled.
+    pub(super) fn ready(&self, of: impl FnOnce(&Bindings) -> &Option<Binding>) -> Result<Binding, FiError> {
+        if !self.enabled {
+            return Err(FiError::BAD_STATE);
+        }
+        of(&self.bindings).clone().ok_or(FiError::NO_CQ)
+    }
+}
+
+/// An operation has ended: all are counted, and those that are `reported` or have failed get an entry.
+pub(super) fn report(
+    binding: &Option<Binding>,
+    counter: &Option<Arc<Counter>>,
+    reported: bool,
+    entry: Entry,
+) -> Result<(), FiError> {
+    if let Some(counter) = counter {
+        counter.change(|counts| match entry.problem {
+            None => counts.succeeded = counts.succeeded.wrapping_add(1),
+            Some(_) => counts.failed = counts.failed.wrapping_add(1),
+        })?;
+    }
+    match binding {
+        Some(binding) if reported || entry.problem.is_some() => binding.queue.push(entry),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,78 @@
+//! Operations that are under way, and the entries of those that have ended.
+
+use weft::{OperationId, ReceiveBuffer, SendOptions, Source};
+
+use super::send::HAS_DATA;
+use crate::abi::AppRoom;
+use crate::error::FiError;
+use crate::queue::{Entry, Problem};
+use crate::sys::{self, FI_ADDR_NOTAVAIL};
+
+/// An operation that is under way.
+#[derive(Debug, Default)]
+pub(super) struct Operation {
+    pub(super) id: Option<OperationId>,
+    pub(super) context: usize,
+    pub(super) flags: u64,
+    pub(super) buf: usize,
+    /// The pieces of a receive that has more than one.
+    pub(super) pieces: Vec<Piece>,
+    pub(super) reported: bool,
+    /// Whether it receives many messages.
+    pub(super) many: bool,
+    /// How a message is sent, and to whom, should it come back unsent.
+    pub(super) sending: Option<(Source, SendOptions)>,
+    /// The only peer whose messages a receive takes.
+    pub(super) from: Option<Source>,
+    /// Why a receive that is being cancelled is: its peer is gone.
+    pub(super) given_up: Option<FiError>,
+    /// It is no operation of the application's, but asks whether this peer is there.
+    pub(super) asks: Option<Source>,
+}
+
+/// A piece of an application's memory that a message is copied to when it is complete.
+pub(super) struct Piece(pub(super) AppRoom);
+
+impl std::fmt::Debug for Piece {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Piece({} bytes)", self.0.as_ref().len())
+    }
+}
+
+impl Entry {
+    /// Notes the tag of a message and the sender's data, if it has any.
+    pub(super) fn take_envelope(&mut self, tag: Option<u64>, header_data: u64) {
+        self.tag = tag.unwrap_or(0);
+        if header_data & HAS_DATA != 0 {
+            self.data = header_data & u64::from(u32::MAX);
+            self.flags |= sys::FI_REMOTE_CQ_DATA;
+        }
+    }
+}
+
+impl Operation {
+    pub(super) fn entry(&self, problem: Option<Problem>) -> Entry {
+        Entry {
+            context: self.context,
+            flags: self.flags,
+            len: 0,
+            buf: self.buf,
+            data: 0,
+            tag: 0,
+            source: FI_ADDR_NOTAVAIL,
+            problem,
+        }
+    }
+
+    /// Copies the first `len` bytes to the pieces of a receive that has more than one.
+    pub(super) fn scatter(&mut self, buffer: &mut ReceiveBuffer, len: usize) {
+        let Some(bytes) = buffer.as_slice() else { return };
+        let mut rest = &bytes[..len.min(bytes.len())];
+        for Piece(room) in &mut self.pieces {
+            let room = room.as_mut();
+            let (now, later) = rest.split_at(room.len().min(rest.len()));
+            room[..now.len()].copy_from_slice(now);
+            rest = later;
+        }
+    }
+}

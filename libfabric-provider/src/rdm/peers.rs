@@ -1,0 +1,83 @@
+//! The peers of an endpoint: their numbers in its address vector, and the connections to them.
+
+use std::collections::HashMap;
+
+use weft::Source;
+
+use super::State;
+use super::connections::Connections;
+use crate::addresses::Addresses;
+use crate::error::FiError;
+use crate::place::Names;
+use crate::sys::{FI_ADDR_NOTAVAIL, fi_addr_t};
+
+/// What is known of the peers.
+#[derive(Debug, Default)]
+pub(super) struct Peers {
+    /// The endpoint's own name, and what is known of others; none after the endpoint was closed.
+    pub(super) names: Option<Names>,
+    /// The version of the address vector that the following is about.
+    version: u64,
+    by_number: HashMap<fi_addr_t, Source>,
+    /// The numbers of peers, or that they have none.
+    numbers: HashMap<Source, fi_addr_t>,
+    pub(super) connections: Connections,
+}
+
+impl Peers {
+    /// Forgets what the address vector says otherwise now.
+    fn refresh(&mut self, addresses: &Addresses) {
+        let version = addresses.version();
+        if self.version != version {
+            self.version = version;
+            self.by_number.clear();
+            self.numbers.clear();
+        }
+    }
+}
+
+impl State {
+    /// The peer with this number.
+    pub(super) fn peer(&mut self, number: fi_addr_t) -> Result<Source, FiError> {
+        let addresses = self.bindings.addresses.as_ref().ok_or(FiError::NO_AV)?;
+        let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
+        self.peers.refresh(addresses);
+        if let Some(peer) = self.peers.by_number.get(&number) {
+            return Ok(*peer);
+        }
+        let name = addresses.get(number)?.ok_or(FiError::INVALID)?;
+        let names = self.peers.names.as_mut().ok_or(FiError::BAD_STATE)?;
+        let peer = names.peer(endpoint, name)?;
+        self.peers.by_number.insert(number, peer);
+        Ok(peer)
+    }
+
+    /// Lets packets of the peers in the address vector in, if there are new ones.
+    pub(super) fn meet(&mut self) -> Result<(), FiError> {
+        let State { endpoint: Some(endpoint), bindings, peers, .. } = self else { return Ok(()) };
+        match (&mut peers.names, &bindings.addresses) {
+            (Some(names), Some(addresses)) => names.meet(endpoint, addresses),
+            _ => Ok(()),
+        }
+    }
+
+    /// The number of a sender.
+    pub(super) fn number_of(&mut self, source: Source) -> Result<fi_addr_t, FiError> {
+        let addresses = self.bindings.addresses.as_ref().ok_or(FiError::NO_AV)?;
+        self.peers.refresh(addresses);
+        if let Some(number) = self.peers.numbers.get(&source) {
+            return Ok(*number);
+        }
+        let (Some(endpoint), Some(names)) = (&mut self.endpoint, &mut self.peers.names) else {
+            return Err(FiError::BAD_STATE);
+        };
+        // Its host may be one that was inserted just now.
+        names.meet(endpoint, addresses)?;
+        let number = match names.of(endpoint, source) {
+            Some(name) => addresses.find(&name)?.unwrap_or(FI_ADDR_NOTAVAIL),
+            None => FI_ADDR_NOTAVAIL,
+        };
+        self.peers.numbers.insert(source, number);
+        Ok(number)
+    }
+}
