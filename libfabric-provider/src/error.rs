@@ -55,7 +55,7 @@ impl From<&Error> for FiError {
     fn from(error: &Error) -> FiError {
         FiError(match error {
             error if error.is_back_pressure() => sys::FI_EAGAIN,
-            Error::Refused(CallError::TooLong) => sys::FI_EMSGSIZE,
+            Error::Refused(CallError::TooLong) | Error::BeyondMemory { .. } => sys::FI_EMSGSIZE,
             Error::Refused(CallError::NotOpen) => sys::FI_ENOTCONN,
             // Its sender was lost in the middle of it.
             Error::Refused(CallError::NotClaimed) => sys::FI_ECONNABORTED,

@@ -19,6 +19,8 @@ use crate::wake::{Event, sleep};
 const LOOK: Duration = Duration::from_millis(10);
 /// How often it asks peers.
 const ASK: Duration = Duration::from_secs(2);
+/// How often the thread lets the endpoint look for messages of receives that wait for memory.
+const LOOKING: Duration = Duration::from_millis(1);
 /// The longest sleep on the endpoint's descriptor, which becomes readable at least as often.
 const LONGEST: Duration = Duration::from_millis(100);
 
@@ -74,9 +76,13 @@ fn keep(endpoint: &Weak<Rdm>, end: &Event, descriptor: &OwnedFd) -> Result<(), F
         // An application that sleeps does not send the questions that the endpoint has posted meanwhile.
         let is_away = seen == Some(visits) && (!attended || endpoint.is_asking()?);
         seen = Some(visits);
-        let armed = is_away && endpoint.keep()?;
+        let looks = endpoint.looks()?;
+        let armed = (is_away || looks) && endpoint.keep()?;
         drop(endpoint);
-        if armed {
+        if looks {
+            // Nothing wakes anybody when the message of a receive comes that waits for memory.
+            sleep(&[end.as_fd()], Some(LOOKING));
+        } else if armed {
             sleep(&[end.as_fd(), descriptor.as_fd()], Some(LONGEST));
         } else if !is_away {
             sleep(&[end.as_fd()], Some(LOOK));

@@ -50,11 +50,11 @@ impl Place {
         self.socket().is_none()
     }
 
-    /// The longest message that an endpoint there sends and receives, bytes. One of a server has memory for one in each
-    /// direction.
+    /// The longest message that an endpoint there sends and receives, bytes: of the memory of one of a server a quarter is for
+    /// messages that are sent.
     pub(crate) fn longest_message(&self, params: &Params) -> u64 {
         match self.socket() {
-            Some(_) => u64::from(params.memory / 2),
+            Some(_) => u64::from(params.memory / 4),
             None => MAX_MESSAGE,
         }
     }

@@ -3,6 +3,7 @@
 //! There is one connection for each peer, so that its messages meet receives in the order in which they were sent
 //! (FI_ORDER_SAS). It is opened by the first message, and again after it was closed.
 
+mod backlog;
 mod bindings;
 mod connections;
 mod operation;
@@ -19,7 +20,7 @@ use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use weft::{Completion, Endpoint};
 
@@ -29,6 +30,7 @@ pub(crate) use self::remote::{Access, AtomicCall, What};
 pub(crate) use self::send::{INJECT_SIZE, Outgoing, OutgoingBytes};
 pub(crate) use self::waiting::Peek;
 
+use self::backlog::{Backlog, LOOK};
 use self::bindings::report;
 use self::operation::Operation;
 use self::peers::Peers;
@@ -100,6 +102,8 @@ struct State {
     least: NonZeroU32,
     /// Questions whether peers are there that are under way.
     questions: usize,
+    /// What waits for a server's memory.
+    backlog: Backlog,
 }
 
 /// Says while it lives that a thread of the application sleeps and will let the endpoint work.
@@ -120,11 +124,12 @@ impl Drop for Attended {
 }
 
 impl Rdm {
-    pub(crate) fn new(endpoint: Endpoint, place: &Place, caps: Caps) -> Result<Rdm, FiError> {
+    pub(crate) fn new(mut endpoint: Endpoint, place: &Place, caps: Caps) -> Result<Rdm, FiError> {
         let names = Names::new(&endpoint, place)?;
         let local = names.own();
+        let backlog = Backlog::new(&mut endpoint)?;
         let mut state = State::new(Some(endpoint));
-        state.peers.names = Some(names);
+        (state.peers.names, state.backlog) = (Some(names), backlog);
         let (state, visits, attending) = (Mutex::new(state), AtomicU64::new(0), AtomicUsize::new(0));
         Ok(Rdm { caps, local, state, visits, attending })
     }
@@ -158,11 +163,12 @@ impl Rdm {
         let mut state = lock(&self.state)?;
         let State { endpoint, operations, .. } = &mut *state;
         let endpoint = endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
-        let id = operations
-            .iter()
-            .find(|operation| operation.context == context && operation.asks.is_none())
-            .and_then(|operation| operation.id);
-        endpoint.cancel(id.ok_or(FiError::NO_ENTRY)?).map_err(|error| FiError::from(&error))?;
+        let is_it = |operation: &Operation| operation.context == context && operation.asks.is_none();
+        let number = operations.position(is_it).ok_or(FiError::NO_ENTRY)?;
+        match operations.get_mut(number).and_then(|operation| operation.id) {
+            Some(id) => endpoint.cancel(id).map_err(|error| FiError::from(&error))?,
+            None => state.cancel_waiting(number)?,
+        }
         state.work(self.caps.names_source)
     }
 
@@ -194,6 +200,11 @@ impl Rdm {
         }
     }
 
+    /// Whether a receive waits that nothing but [`Rdm::keep`], called often, ends.
+    pub(crate) fn looks(&self) -> Result<bool, FiError> {
+        Ok(lock(&self.state)?.backlog.looks())
+    }
+
     /// How often the application has let the endpoint work, and whether it sleeps until there is more to do.
     pub(crate) fn attention(&self) -> (u64, bool) {
         (self.visits.load(Ordering::Relaxed), self.attending.load(Ordering::Relaxed) > 0)
@@ -213,13 +224,27 @@ impl Rdm {
     /// Ends the endpoint: what was sent is delivered, and peers get their answers, if that takes no longer than a second.
     /// Receives end without an entry, as libfabric has it.
     pub(crate) fn close(&self) -> Result<(), FiError> {
+        let begin = Instant::now();
+        // What waits for memory was sent as well.
+        while self.delivers_waiting()? && begin.elapsed() < LINGER {
+            std::thread::sleep(Duration::from_micros(100));
+        }
         let endpoint = lock(&self.state)?.endpoint.take();
         if let Some(endpoint) = endpoint {
             // Peers that do not answer are no reason to stay.
-            let _ = endpoint.shutdown(LINGER);
+            let _ = endpoint.shutdown(LINGER.saturating_sub(begin.elapsed()));
         }
         *lock(&self.state)? = State::new(None);
         Ok(())
+    }
+
+    /// Lets the endpoint work if messages wait for memory. Returns whether some still do.
+    fn delivers_waiting(&self) -> Result<bool, FiError> {
+        let mut state = lock(&self.state)?;
+        if !state.backlog.has_sends() {
+            return Ok(false);
+        }
+        Ok(state.work(self.caps.names_source).is_ok() && state.backlog.has_sends())
     }
 }
 
@@ -236,6 +261,7 @@ impl State {
             claims: HashMap::new(),
             least: LEAST,
             questions: 0,
+            backlog: Backlog::default(),
         }
     }
 
@@ -253,11 +279,15 @@ impl State {
             let Some(endpoint) = &mut self.endpoint else { return Ok(()) };
             match endpoint.poll() {
                 Ok(Some(completion)) => self.end(completion, names_source)?,
-                Ok(None) => return Ok(()),
-                Err(error) => return Err(FiError::from(&error)),
+                Ok(None) => break,
+                Err(error) => {
+                    let error = FiError::from(&error);
+                    self.fail_waiting(error)?;
+                    return Err(error);
+                }
             }
         }
-        Ok(())
+        self.resume()
     }
 
     fn end(&mut self, completion: Completion, names_source: bool) -> Result<(), FiError> {
@@ -266,6 +296,9 @@ impl State {
                 self.end_send(context as usize, buffer, result)
             }
             received @ Completion::Received { .. } => self.end_receive(received, names_source),
+            Completion::Peeked { context: LOOK, message, claim, result, .. } => {
+                self.looked(result.map(|()| message), claim)
+            }
             Completion::Peeked { context, message, claim, result, .. } => {
                 let found = result.map(|()| message).map_err(|error| FiError::from(&error));
                 self.end_peek(context as usize, found, claim, names_source)

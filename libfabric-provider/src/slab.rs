@@ -41,6 +41,11 @@ impl<T> Slab<T> {
         self.entries.iter().flatten()
     }
 
+    /// The number of the first entry that is one of those.
+    pub(crate) fn position(&self, is_one: impl Fn(&T) -> bool) -> Option<usize> {
+        self.entries.iter().position(|entry| entry.as_ref().is_some_and(&is_one))
+    }
+
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.entries.iter_mut().flatten()
     }

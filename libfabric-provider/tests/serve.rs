@@ -7,24 +7,9 @@ use std::time::{Duration, Instant};
 
 use common::fabric::{BOUND, Entry, Failed, How, Side, Wish, getinfo, table};
 use common::inside;
-use common::server::Server;
-use weft::{Builder, Endpoint, Span};
+use common::server::{open, server, servers};
+use weft::Span;
 use weft_fi::sys::{self, FI_ADDR_UNSPEC};
-
-/// A server over kernel UDP at 127.40.0.`host`.
-fn server(directory: &tempfile::TempDir, host: u8, set: impl FnOnce(Builder) -> Builder) -> Server {
-    let builder = set(Endpoint::builder(format!("udp:127.40.0.{host}")));
-    Server::start(builder, &directory.path().join(host.to_string()))
-}
-
-/// Two servers.
-fn servers(directory: &tempfile::TempDir) -> [Server; 2] {
-    [1, 2].map(|host| server(directory, host, |builder| builder))
-}
-
-fn open(server: &Server) -> Side {
-    Side::open(&Wish { domain: Some(server.name()), ..Wish::default() }, How::default())
-}
 
 /// The message of side `from` to side `to`: of one packet, of some, and of many.
 fn content(from: usize, to: usize, round: usize) -> Vec<u8> {
@@ -38,7 +23,7 @@ fn endpoints_of_one_server_and_of_two_exchange_messages() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let servers = servers(&directory);
+    let servers = servers(&directory, 1);
     let sides = [0, 0, 1, 1].map(|number: usize| open(&servers[number]));
     let names = sides.each_ref().map(Side::name);
     assert_eq!(names.map(|name| name[4..8].to_vec()), [1, 1, 2, 2].map(|host| vec![127, 40, 0, host]));
@@ -98,7 +83,7 @@ fn receives_of_pieces_many_messages_and_probes_work_through_a_server() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let servers = servers(&directory);
+    let servers = servers(&directory, 1);
     let (a, b) = (open(&servers[0]), open(&servers[1]));
     let (to_b, from_a) = (a.insert(&b.name()), b.insert(&a.name()));
     // In pieces.

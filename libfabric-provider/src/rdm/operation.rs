@@ -28,6 +28,8 @@ pub(super) struct Operation {
     pub(super) given_up: Option<FiError>,
     /// It is no operation of the application's, but asks whether this peer is there.
     pub(super) asks: Option<Source>,
+    /// Bytes of a server's memory that it counts for.
+    pub(super) memory: usize,
 }
 
 /// A piece of an application's memory that a message is copied to when it is complete.
@@ -65,14 +67,18 @@ impl Operation {
     }
 
     /// Copies the first `len` bytes to the pieces of a receive that has more than one.
-    pub(super) fn scatter(&mut self, buffer: &mut ReceiveBuffer, len: usize) {
-        let Some(bytes) = buffer.as_slice() else { return };
-        let mut rest = &bytes[..len.min(bytes.len())];
+    pub(super) fn scatter(&mut self, buffer: &ReceiveBuffer, len: usize) {
+        let (mut at, len) = (0, len.min(buffer.len()));
         for Piece(room) in &mut self.pieces {
             let room = room.as_mut();
-            let (now, later) = rest.split_at(room.len().min(rest.len()));
-            room[..now.len()].copy_from_slice(now);
-            rest = later;
+            let count = room.len().min(len - at);
+            match buffer {
+                ReceiveBuffer::Memory(slice) => {
+                    slice.read(at as u32, &mut room[..count]);
+                }
+                other => room[..count].copy_from_slice(&other.as_slice().unwrap_or(&[])[at..at + count]),
+            }
+            at += count;
         }
     }
 }

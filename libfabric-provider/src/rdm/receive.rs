@@ -1,8 +1,10 @@
 //! Receives, and the messages that they get.
 
-use weft::{Completion, Error, Matching, OwnedBytes, ReceiveError, ReceiveOptions};
+use weft::{Completion, Error, Matching, ReceiveError};
 
+use super::backlog::{Filter, Space, Way};
 use super::operation::Piece;
+use super::waiting::Claimed;
 use super::{Bindings, DEPTH, Operation, Rdm, State, Wanted, report};
 use crate::abi::AppRoom;
 use crate::error::{FiError, lock};
@@ -37,6 +39,23 @@ pub(crate) enum Which {
     Claimed,
 }
 
+impl Room {
+    fn len(&self) -> usize {
+        match self {
+            Room::One(room) => room.as_ref().len(),
+            Room::Several(rooms) => rooms.iter().map(|room| room.as_ref().len()).sum(),
+        }
+    }
+
+    /// Where it begins, as completions say it.
+    fn address(&self) -> usize {
+        match self {
+            Room::One(room) => room.address(),
+            Room::Several(rooms) => rooms.first().map_or(0, AppRoom::address),
+        }
+    }
+}
+
 impl Rdm {
     /// Posts a receive.
     ///
@@ -57,36 +76,49 @@ impl State {
             return Err(FiError::AGAIN);
         }
         let kind = if matching == Matching::Untagged { sys::FI_MSG } else { sys::FI_TAGGED };
-        let (buf, pieces, buffer) = match room {
-            Room::One(room) => (room.address(), Vec::new(), OwnedBytes::divisible(room)),
-            Room::Several(rooms) => {
-                let len = rooms.iter().map(|room| room.as_ref().len()).sum();
-                let buf = rooms.first().map_or(0, AppRoom::address);
-                (buf, rooms.into_iter().map(Piece).collect(), OwnedBytes::new(vec![0; len]))
-            }
-        };
-        let mut options = ReceiveOptions::default();
-        options.matching = matching;
         let from = if directed && from != FI_ADDR_UNSPEC { Some(self.peer(from)?) } else { None };
-        if let Some(from) = from {
-            options = options.from(from);
+        let (filter, len, many) = (Filter { from, matching }, room.len(), which == Which::Many);
+        if many && self.backlog.delays_receive(filter, 0) {
+            // It would take the messages of receives that wait.
+            return Err(FiError::AGAIN);
         }
-        let reported = wanted.is_reported(binding.selective);
-        let flags = kind | sys::FI_RECV;
-        let claim = match which {
-            Which::Claimed => Some(self.claims.get(&context).ok_or(FiError::NO_ENTRY)?.claim),
+        let claimed = match which {
+            Which::Claimed => Some(self.claims.remove(&context).ok_or(FiError::NO_ENTRY)?),
             Which::First | Which::Many => None,
         };
-        let many = which == Which::Many;
-        let operation =
-            Operation { context, flags, buf, pieces, reported, many, from, ..Operation::default() };
+        let (flags, reported) = (kind | sys::FI_RECV, wanted.is_reported(binding.selective));
+        let buf = room.address();
+        let mut operation = Operation { context, flags, buf, reported, many, from, ..Operation::default() };
+        let space = match room {
+            Room::One(room) => Space::One(room),
+            Room::Several(rooms) => {
+                operation.pieces = rooms.into_iter().map(Piece).collect();
+                Space::Several(len)
+            }
+        };
+        if let Some(Claimed { claim, message }) = claimed {
+            let number = self.operations.insert(operation);
+            self.receives += 1;
+            self.backlog.claim(number, space, claim, message.len);
+            return self.resume_claimed();
+        }
+        if !many && self.delays_receive(filter, len) {
+            let number = self.operations.insert(operation);
+            self.receives += 1;
+            self.backlog.defer_receive(number, filter, space);
+            return Ok(());
+        }
+        if !many {
+            operation.memory = self.backlog.begin(Way::In, len);
+        }
+        let memory = operation.memory;
         let number = self.operations.insert(operation);
         let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
-        let options = options.context(number as u64);
-        let posted = match claim {
-            Some(claim) => endpoint.receive_claimed(claim, buffer, number as u64),
-            None if many => endpoint.receive_many(buffer, self.least, options),
-            None => endpoint.receive_with(buffer, options),
+        let options = filter.options().context(number as u64);
+        let posted = if many {
+            endpoint.receive_many(space.whole(), self.least, options)
+        } else {
+            endpoint.receive_with(space.whole(), options)
         };
         match posted {
             Ok(id) => {
@@ -94,29 +126,19 @@ impl State {
                     operation.id = Some(id);
                 }
                 self.receives += 1;
+                Ok(())
             }
             Err(refused) => {
-                let operation = self.operations.remove(number);
-                let error = FiError::from(&refused.error);
-                if claim.is_none() || error == FiError::AGAIN {
-                    return Err(error);
-                }
-                // Its sender was lost in the middle of the message: the receive ends at once.
-                let problem = Some(Problem { error, beyond: 0 });
-                let entry = operation.map(|operation| operation.entry(problem)).ok_or(FiError::OTHER)?;
-                let Bindings { receive, received, .. } = &self.bindings;
-                report(receive, received, reported, entry)?;
+                self.operations.remove(number);
+                self.backlog.end(Way::In, memory);
+                Err(FiError::from(&refused.error))
             }
         }
-        if claim.is_some() {
-            self.claims.remove(&context);
-        }
-        Ok(())
     }
 
     /// A receive has ended, or got one of many messages.
     pub(super) fn end_receive(&mut self, completion: Completion, names_source: bool) -> Result<(), FiError> {
-        let Completion::Received { context, source, tag, header_data, len, mut buffer, more, result, .. } =
+        let Completion::Received { context, source, tag, header_data, len, buffer, more, result, .. } =
             completion
         else {
             return Ok(());
@@ -124,7 +146,7 @@ impl State {
         let number = context as usize;
         let Some(operation) = self.operations.get_mut(number) else { return Ok(()) };
         let room = buffer.len();
-        operation.scatter(&mut buffer, len as usize);
+        operation.scatter(&buffer, len as usize);
         let problem = result.err().map(|error| match error {
             Error::Receive(ReceiveError::Truncated { len, room }) => {
                 Problem { error: FiError::from(&error), beyond: (len - room) as usize }
@@ -145,6 +167,8 @@ impl State {
             }
         }
         if !more {
+            self.backlog.end(Way::In, operation.memory);
+            self.backlog.take_received(buffer);
             self.operations.remove(number);
             self.receives = self.receives.saturating_sub(1);
         }

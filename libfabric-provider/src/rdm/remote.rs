@@ -1,6 +1,5 @@
 //! Accesses to remote memory, and memory that peers access.
 
-use bytes::Bytes;
 use weft::core::{Buffer, Exposure};
 use weft::{
     Atomic, AtomicOp, AtomicType, Completion, Error, OwnedBytes, ReceiveBuffer, RemoteMemory, Written,
@@ -137,13 +136,7 @@ impl State {
             }
             What::Write { bytes, data } => {
                 let data = data.map(|data| data & u64::from(u32::MAX));
-                let bytes: Bytes = match bytes {
-                    OutgoingBytes::Injected(bytes) => Bytes::copy_from_slice(bytes.as_ref()),
-                    OutgoingBytes::Lent(bytes) => Bytes::from_owner(bytes),
-                    OutgoingBytes::Gathered(pieces) => {
-                        pieces.iter().map(AsRef::as_ref).collect::<Vec<&[u8]>>().concat().into()
-                    }
-                };
+                let bytes = bytes.into_bytes();
                 connections.post(endpoint, peer, |endpoint, connection| {
                     endpoint
                         .write(connection, bytes.clone(), to, data, context)
@@ -184,9 +177,8 @@ impl State {
             return Ok(());
         }
         self.sends = self.sends.saturating_sub(1);
-        if let (Some(mut buffer), true) = (buffer, result.is_ok()) {
-            let len = buffer.len();
-            operation.scatter(&mut buffer, len);
+        if let (Some(buffer), true) = (buffer, result.is_ok()) {
+            operation.scatter(&buffer, buffer.len());
         }
         let problem = result.err().map(|error| Problem { error: FiError::from(&error), beyond: 0 });
         let entry = operation.entry(problem);

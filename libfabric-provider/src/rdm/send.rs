@@ -4,6 +4,7 @@ use bytes::Bytes;
 use weft::core::wire::ses::ReturnCode;
 use weft::{Error, MAX_COPY, OperationId, SendBuffer, SendError, SendOptions, Source};
 
+use super::backlog::{Unsent, Way};
 use super::connections::Returned;
 use super::{Bindings, DEPTH, Operation, Rdm, State, Wanted, report};
 use crate::abi::AppBytes;
@@ -38,6 +39,26 @@ pub(crate) enum OutgoingBytes {
     Gathered(Vec<AppBytes>),
 }
 
+impl OutgoingBytes {
+    fn len(&self) -> usize {
+        match self {
+            OutgoingBytes::Lent(bytes) | OutgoingBytes::Injected(bytes) => bytes.as_ref().len(),
+            OutgoingBytes::Gathered(pieces) => pieces.iter().map(|piece| piece.as_ref().len()).sum(),
+        }
+    }
+
+    /// Those that are not lent are copied.
+    pub(super) fn into_bytes(self) -> Bytes {
+        match self {
+            OutgoingBytes::Lent(bytes) => Bytes::from_owner(bytes),
+            OutgoingBytes::Injected(bytes) => Bytes::copy_from_slice(bytes.as_ref()),
+            OutgoingBytes::Gathered(pieces) => {
+                pieces.iter().map(AsRef::as_ref).collect::<Vec<&[u8]>>().concat().into()
+            }
+        }
+    }
+}
+
 impl Rdm {
     /// Sends a message.
     ///
@@ -62,19 +83,12 @@ impl State {
         let (flags, reported) = (kind | sys::FI_SEND, wanted.is_reported(binding.selective));
         let operation = Operation { context, flags, reported, ..Operation::default() };
         let peer = self.peer(to)?;
-        if self.peers.connections.is_returning(peer) {
-            return Err(FiError::AGAIN);
-        }
         let number = self.operations.insert(operation);
         let header_data = data.map_or(0, |data| HAS_DATA | data & u64::from(u32::MAX));
         let mut options = SendOptions::default().header_data(header_data).context(number as u64);
         options.tag = tag;
-        match self.post(peer, bytes, options) {
-            Ok(id) => {
-                self.peers.connections.begin(peer);
-                if let Some(operation) = self.operations.get_mut(number) {
-                    (operation.id, operation.sending) = (Some(id), Some((peer, options)));
-                }
+        match self.post(number, peer, bytes, options) {
+            Ok(()) => {
                 self.sends += 1;
                 Ok(())
             }
@@ -85,46 +99,105 @@ impl State {
         }
     }
 
-    /// Posts the bytes on the connection to `peer`, or on a new one if that has been closed.
+    /// Posts the bytes on the connection to `peer`, or on a new one if that has been closed; or lets them wait for memory.
     fn post(
+        &mut self,
+        number: usize,
+        peer: Source,
+        bytes: OutgoingBytes,
+        options: SendOptions,
+    ) -> Result<(), FiError> {
+        let len = bytes.len();
+        if self.backlog.longest().is_some_and(|longest| len > longest) {
+            return Err(FiError::TOO_LONG);
+        }
+        if !self.backlog.keeps_sends() {
+            let id = self.post_directly(peer, bytes, options)?;
+            self.posted(number, peer, id, options, len);
+            return Ok(());
+        }
+        // Injected bytes are copied too, as a server may give them back unsent.
+        let buffer = SendBuffer::from(bytes.into_bytes());
+        let waits = self.backlog.delays_send(len) || self.peers.connections.is_returning(peer);
+        let posted =
+            if waits { Err((FiError::AGAIN, buffer)) } else { self.post_buffer(peer, buffer, options) };
+        match posted {
+            Ok(id) => self.posted(number, peer, id, options, len),
+            Err((FiError::AGAIN, buffer)) => {
+                self.backlog.defer_send(Unsent { number, peer, buffer, options });
+            }
+            Err((error, _)) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// A message was posted, with so many bytes of a server's memory if there is one.
+    pub(super) fn posted(
+        &mut self,
+        number: usize,
+        peer: Source,
+        id: OperationId,
+        options: SendOptions,
+        len: usize,
+    ) {
+        self.peers.connections.begin(peer);
+        let memory = self.backlog.begin(Way::Out, len);
+        if let Some(operation) = self.operations.get_mut(number) {
+            (operation.id, operation.sending, operation.memory) = (Some(id), Some((peer, options)), memory);
+        }
+    }
+
+    fn post_directly(
         &mut self,
         peer: Source,
         bytes: OutgoingBytes,
         options: SendOptions,
     ) -> Result<OperationId, FiError> {
-        let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
-        let connections = &mut self.peers.connections;
-        let lent: Bytes = match bytes {
-            OutgoingBytes::Injected(bytes) if endpoint.worker().is_some() => {
-                return connections.post(endpoint, peer, |endpoint, connection| {
-                    endpoint.send_copy(connection, bytes.as_ref(), options)
-                });
-            }
-            // A server may give it back unsent.
-            OutgoingBytes::Injected(bytes) => Bytes::copy_from_slice(bytes.as_ref()),
-            OutgoingBytes::Lent(bytes) => Bytes::from_owner(bytes),
-            OutgoingBytes::Gathered(pieces) => {
-                pieces.iter().map(AsRef::as_ref).collect::<Vec<&[u8]>>().concat().into()
-            }
-        };
-        connections.post(endpoint, peer, |endpoint, connection| {
-            endpoint.send_with(connection, lent.clone(), options).map_err(|refused| refused.error)
-        })
+        if let OutgoingBytes::Injected(bytes) = bytes {
+            let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
+            return self.peers.connections.post(endpoint, peer, |endpoint, connection| {
+                endpoint.send_copy(connection, bytes.as_ref(), options)
+            });
+        }
+        self.post_buffer(peer, bytes.into_bytes().into(), options).map_err(|(error, _)| error)
     }
 
-    /// Posts a message again that came back unsent, since its connection had been closed.
-    fn post_again(&mut self, number: usize, buffer: SendBuffer) -> Result<(), FiError> {
-        let State { endpoint, peers, operations, .. } = self;
-        let endpoint = endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
-        let operation = operations.get_mut(number).ok_or(FiError::OTHER)?;
-        let (Some((peer, options)), SendBuffer::Bytes(bytes)) = (operation.sending, buffer) else {
-            return Err(FiError::OTHER);
-        };
-        let id = peers.connections.post(endpoint, peer, |endpoint, connection| {
-            endpoint.send_with(connection, bytes.clone(), options).map_err(|refused| refused.error)
-        })?;
-        peers.connections.begin(peer);
-        operation.id = Some(id);
+    /// Posts the buffer, or gives it back.
+    pub(super) fn post_buffer(
+        &mut self,
+        peer: Source,
+        buffer: SendBuffer,
+        options: SendOptions,
+    ) -> Result<OperationId, (FiError, SendBuffer)> {
+        let Some(endpoint) = &mut self.endpoint else { return Err((FiError::BAD_STATE, buffer)) };
+        let mut buffer = Some(buffer);
+        let posted = self.peers.connections.post(endpoint, peer, |endpoint, connection| {
+            let taken = buffer.take().ok_or(Error::Completed)?;
+            endpoint.send_with(connection, taken, options).map_err(|refused| {
+                buffer = Some(refused.buffer);
+                refused.error
+            })
+        });
+        posted.map_err(|error| (error, buffer.unwrap_or(SendBuffer::Copied)))
+    }
+
+    /// Posts a message again that came back unsent, since its connection had been closed; or gives it back.
+    fn post_again(&mut self, number: usize, buffer: SendBuffer) -> Result<(), (FiError, SendBuffer)> {
+        let Some(operation) = self.operations.get_mut(number) else { return Err((FiError::OTHER, buffer)) };
+        let Some((peer, options)) = operation.sending else { return Err((FiError::OTHER, buffer)) };
+        self.backlog.end(Way::Out, std::mem::take(&mut operation.memory));
+        let len = if let SendBuffer::Bytes(bytes) = &buffer { bytes.len() } else { 0 };
+        // Behind those that have come back before.
+        let waits = self.backlog.has_returned();
+        let posted =
+            if waits { Err((FiError::AGAIN, buffer)) } else { self.post_buffer(peer, buffer, options) };
+        match posted {
+            Ok(id) => self.posted(number, peer, id, options, len),
+            Err((FiError::AGAIN, buffer)) => {
+                self.backlog.defer_returned(Unsent { number, peer, buffer, options });
+            }
+            Err(failed) => return Err(failed),
+        }
         Ok(())
     }
 
@@ -137,17 +210,19 @@ impl State {
     ) -> Result<(), FiError> {
         let sending = self.operations.get_mut(number).and_then(|operation| operation.sending);
         let returned = sending.and_then(|(peer, _)| self.peers.connections.end(peer, &result));
-        let mut error = None;
+        let (mut buffer, mut error) = (buffer, None);
         match returned {
             Some(Returned::Again) => match self.post_again(number, buffer) {
                 Ok(()) => return Ok(()),
-                Err(why) => error = Some(why),
+                Err((why, back)) => (error, buffer) = (Some(why), back),
             },
             Some(Returned::Failed(why)) => result = Err(why),
             None => {}
         }
+        self.backlog.take_sent(buffer);
         self.sends = self.sends.saturating_sub(1);
         let Some(operation) = self.operations.remove(number) else { return Ok(()) };
+        self.backlog.end(Way::Out, operation.memory);
         let problem = match result {
             // It has arrived, as far as its sender is concerned: the receiver has an error entry.
             Ok(()) | Err(Error::Send(SendError::Answered(ReturnCode::TOO_LONG))) => None,

@@ -2,8 +2,9 @@
 
 use std::num::NonZeroU32;
 
-use weft::{Claim, Found, Matching, ReceiveOptions, Waiting};
+use weft::{Claim, Found, Matching, Waiting};
 
+use super::backlog::Filter;
 use super::{Bindings, DEPTH, Operation, Rdm, State, Wanted, report};
 use crate::error::{FiError, lock};
 use crate::queue::Problem;
@@ -13,7 +14,7 @@ use crate::sys::{self, FI_ADDR_UNSPEC, fi_addr_t};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Claimed {
     pub(super) claim: Claim,
-    message: Waiting,
+    pub(super) message: Waiting,
 }
 
 /// A look at the messages that wait.
@@ -71,15 +72,16 @@ impl State {
         if found == Found::IsClaimed && self.claims.contains_key(&context) {
             return Err(FiError::BUSY);
         }
-        let mut options = ReceiveOptions::default();
-        options.matching = matching;
-        if directed && from != FI_ADDR_UNSPEC {
-            options = options.from(self.peer(from)?);
+        let from = if directed && from != FI_ADDR_UNSPEC { Some(self.peer(from)?) } else { None };
+        let filter = Filter { from, matching };
+        if found == Found::IsDiscarded && self.backlog.delays_receive(filter, 0) {
+            // It might be the message of a receive that waits.
+            return Err(FiError::AGAIN);
         }
         let reported = wanted.is_reported(binding.selective);
         let number = self.operations.insert(operation(matching, context, reported));
         let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
-        match endpoint.peek(options.context(number as u64), found) {
+        match endpoint.peek(filter.options().context(number as u64), found) {
             Ok(_) => {
                 self.receives += 1;
                 Ok(())
@@ -101,6 +103,8 @@ impl State {
     ) -> Result<(), FiError> {
         self.receives = self.receives.saturating_sub(1);
         let Some(operation) = self.operations.remove(number) else { return Ok(()) };
+        // A message of a receive that waits here is none.
+        let found = found.map(|message| message.filter(|message| !self.backlog.hand_over(message, claim)));
         let message = found.and_then(|message| message.ok_or(FiError::NO_MESSAGE));
         if let (Ok(message), Some(claim)) = (message, claim) {
             self.claims.insert(operation.context, Claimed { claim, message });

@@ -7,7 +7,9 @@ use std::thread::JoinHandle;
 
 use weft::core::worker::Waker;
 use weft::core::worker::session::{ServerEvent, SessionConfig, SessionServer};
-use weft::{Builder, Limits};
+use weft::{Builder, Endpoint, Limits};
+
+use super::fabric::{How, Side, Wish};
 
 /// A server that ends when this is dropped.
 pub(crate) struct Server {
@@ -67,4 +69,24 @@ impl Drop for Server {
             thread.join().unwrap();
         }
     }
+}
+
+/// A server over kernel UDP at 127.40.0.`host`.
+pub(crate) fn server(
+    directory: &tempfile::TempDir,
+    host: u8,
+    set: impl FnOnce(Builder) -> Builder,
+) -> Server {
+    let builder = set(Endpoint::builder(format!("udp:127.40.0.{host}")));
+    Server::start(builder, &directory.path().join(host.to_string()))
+}
+
+/// Two servers, at 127.40.0.`first` and the address behind that.
+pub(crate) fn servers(directory: &tempfile::TempDir, first: u8) -> [Server; 2] {
+    [first, first + 1].map(|host| server(directory, host, |builder| builder))
+}
+
+/// An endpoint of a server.
+pub(crate) fn open(server: &Server) -> Side {
+    Side::open(&Wish { domain: Some(server.name()), ..Wish::default() }, How::default())
 }

@@ -1,0 +1,659 @@
+//! Operations that wait for memory of a server.
+//!
+//! A server sends messages from memory that it shares with its applications, and receives them into it. So that calls
+//! return whatever the length of their messages, and no operation waits for memory that another one holds for ever, each
+//! kind has a part of the memory:
+//!
+//! | part | for |
+//! |---|---|
+//! | a quarter | messages that are sent; the others wait here, in order |
+//! | a quarter | receives that were handed to the server; the others wait here |
+//! | a quarter, reserved | the first message that waits to be sent, if the parts above have no piece that is long enough |
+//! | a quarter, reserved | the first message that was claimed for a receive, likewise |
+//!
+//! A receive that waits here looks for its message again and again, and claims it. It gets the one that it would have got
+//! from the server: all receives there that take the same message were posted before it, and a claimed message goes to the
+//! first receive here that takes it.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use weft::{
+    Claim, Endpoint, Error, Found, Matching, MemorySlice, OwnedBytes, ReceiveBuffer, ReceiveOptions,
+    SendBuffer, SendOptions, Source, Split, Waiting,
+};
+
+use super::operation::Piece;
+use super::{Bindings, Operation, State, report};
+use crate::abi::AppRoom;
+use crate::error::FiError;
+use crate::queue::Problem;
+
+/// The context of looks at messages that wait. No operation has this number.
+pub(super) const LOOK: u64 = u64::MAX;
+/// How long after the end of a round of looks the next one begins, if nothing has ended meanwhile.
+const PAUSE: Duration = Duration::from_micros(200);
+
+#[derive(Debug, Default)]
+pub(super) struct Backlog {
+    /// None for an endpoint that needs no memory but the application's.
+    parts: Option<Parts>,
+    sends: VecDeque<Unsent>,
+    /// How many of the first messages that wait have come back from the server unsent.
+    returned: usize,
+    receives: VecDeque<Deferred>,
+    /// Messages that were claimed for receives, in order.
+    claimed: VecDeque<Claimed>,
+    look: Option<Look>,
+    /// The receive to look for next.
+    next: usize,
+    /// When the last round of looks has ended, unless something has ended since.
+    rests: Option<Instant>,
+}
+
+/// Who has a server's memory.
+#[derive(Debug)]
+struct Parts {
+    /// Bytes of each part, and of the longest message.
+    most: u32,
+    sends: u64,
+    receives: u64,
+    for_a_send: Reserve,
+    for_a_claimed: Reserve,
+}
+
+/// Memory for one message; none while one has it.
+#[derive(Debug)]
+struct Reserve(Option<MemorySlice>);
+
+/// A message that waits.
+#[derive(Debug)]
+pub(super) struct Unsent {
+    pub(super) number: usize,
+    pub(super) peer: Source,
+    pub(super) buffer: SendBuffer,
+    pub(super) options: SendOptions,
+}
+
+/// A receive that waits.
+#[derive(Debug)]
+struct Deferred {
+    number: usize,
+    filter: Filter,
+    room: Space,
+    /// It ends unless a message is found for it just now.
+    cancelled: bool,
+}
+
+/// Where the message of a receive belongs.
+pub(super) enum Space {
+    One(AppRoom),
+    /// So many bytes in several pieces, which the operation knows.
+    Several(usize),
+}
+
+impl std::fmt::Debug for Space {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Space({} bytes)", self.len())
+    }
+}
+
+impl Space {
+    fn len(&self) -> usize {
+        match self {
+            Space::One(room) => room.as_ref().len(),
+            Space::Several(len) => *len,
+        }
+    }
+
+    /// All of it.
+    pub(super) fn whole(self) -> OwnedBytes {
+        match self {
+            Space::One(room) => OwnedBytes::divisible(room),
+            Space::Several(len) => OwnedBytes::new(vec![0; len]),
+        }
+    }
+
+    /// The first `len` bytes.
+    fn beginning(self, len: usize) -> OwnedBytes {
+        match self {
+            Space::One(mut room) => OwnedBytes::new(room.split_to(len)),
+            Space::Several(_) => OwnedBytes::new(vec![0; len]),
+        }
+    }
+}
+
+/// A message that was claimed for a receive, and waits for memory or for room in the ring of commands.
+#[derive(Debug)]
+struct Claimed {
+    number: usize,
+    claim: Claim,
+    len: u32,
+    room: Target,
+}
+
+/// Where a claimed message is received.
+#[derive(Debug)]
+enum Target {
+    /// Into memory that is to be chosen, and from there to this.
+    Undecided(Space),
+    Chosen(ReceiveBuffer),
+}
+
+/// The messages that a receive takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Filter {
+    pub(super) from: Option<Source>,
+    pub(super) matching: Matching,
+}
+
+impl Filter {
+    /// Whether there can be a message that both take.
+    fn meets(self, other: Filter) -> bool {
+        let senders = match (self.from, other.from) {
+            (Some(one), Some(two)) => one == two,
+            _ => true,
+        };
+        let tags = match (self.matching, other.matching) {
+            (Matching::Untagged, Matching::Untagged) => true,
+            (Matching::Tagged { tag, ignore }, Matching::Tagged { tag: their, ignore: theirs }) => {
+                (tag ^ their) & !(ignore | theirs) == 0
+            }
+            _ => false,
+        };
+        senders && tags
+    }
+
+    fn takes(self, message: &Waiting) -> bool {
+        let matching = match message.tag {
+            None => Matching::Untagged,
+            Some(tag) => Matching::Tagged { tag, ignore: 0 },
+        };
+        self.meets(Filter { from: Some(message.source), matching })
+    }
+
+    pub(super) fn options(self) -> ReceiveOptions {
+        let mut options = ReceiveOptions::default();
+        (options.matching, options.from) = (self.matching, self.from);
+        options
+    }
+}
+
+/// A look for a message of a receive.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    filter: Filter,
+    found: Found,
+}
+
+/// The direction of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Out,
+    In,
+}
+
+impl Parts {
+    /// Those of the memory of `endpoint`.
+    fn new(endpoint: &mut Endpoint) -> Result<Parts, FiError> {
+        let memory = endpoint.memory();
+        let most = (memory.size() / 4) as u32;
+        let mut reserve =
+            || memory.allocate(most).map(|slice| Reserve(Some(slice))).map_err(|error| FiError::from(&error));
+        let (for_a_send, for_a_claimed) = (reserve()?, reserve()?);
+        Ok(Parts { most, sends: 0, receives: 0, for_a_send, for_a_claimed })
+    }
+
+    fn of(&mut self, way: Way) -> &mut u64 {
+        match way {
+            Way::Out => &mut self.sends,
+            Way::In => &mut self.receives,
+        }
+    }
+}
+
+impl Reserve {
+    /// `len` bytes of it, unless somebody has it.
+    fn take(&mut self, endpoint: &mut Endpoint, len: usize) -> Option<MemorySlice> {
+        let slice = self.0.as_mut()?;
+        endpoint.memory().set_len(slice, u32::try_from(len).ok()?).ok()?;
+        self.0.take()
+    }
+}
+
+impl Backlog {
+    /// That of `endpoint`.
+    ///
+    /// # Errors
+    /// Its memory cannot be divided.
+    pub(super) fn new(endpoint: &mut Endpoint) -> Result<Backlog, FiError> {
+        let is_served = endpoint.worker().is_none();
+        let parts = if is_served { Some(Parts::new(endpoint)?) } else { None };
+        Ok(Backlog { parts, ..Backlog::default() })
+    }
+
+    fn is_empty(&self) -> bool {
+        self.sends.is_empty() && self.receives.is_empty() && self.claimed.is_empty() && self.look.is_none()
+    }
+
+    /// Whether messages wait to be sent.
+    pub(super) fn has_sends(&self) -> bool {
+        !self.sends.is_empty()
+    }
+
+    /// Whether a receive waits, which nothing but looks ends.
+    pub(super) fn looks(&self) -> bool {
+        !self.receives.is_empty()
+    }
+
+    /// Whether messages for which there is no room now wait here.
+    pub(super) fn keeps_sends(&self) -> bool {
+        self.parts.is_some()
+    }
+
+    /// The longest message, if memory bounds it.
+    pub(super) fn longest(&self) -> Option<usize> {
+        self.parts.as_ref().map(|parts| parts.most as usize)
+    }
+
+    /// Whether the part of messages that are sent has no room for `len` bytes.
+    fn is_full(&self, len: usize) -> bool {
+        self.parts.as_ref().is_some_and(|parts| parts.sends + len as u64 > u64::from(parts.most))
+    }
+
+    /// Whether a message of `len` bytes has to wait.
+    pub(super) fn delays_send(&self, len: usize) -> bool {
+        self.has_sends() || self.is_full(len)
+    }
+
+    /// Whether a receive with `len` bytes of room has to wait for those before it, or for memory.
+    pub(super) fn delays_receive(&self, filter: Filter, len: usize) -> bool {
+        self.parts.as_ref().is_some_and(|parts| {
+            parts.receives + len as u64 > u64::from(parts.most)
+                || self.receives.iter().any(|waiting| waiting.filter.meets(filter))
+        })
+    }
+
+    /// An operation with so many bytes was posted. Returns how many it counts for.
+    pub(super) fn begin(&mut self, way: Way, len: usize) -> usize {
+        let Some(parts) = &mut self.parts else { return 0 };
+        *parts.of(way) += len as u64;
+        len
+    }
+
+    /// It has ended.
+    pub(super) fn end(&mut self, way: Way, len: usize) {
+        if let Some(parts) = &mut self.parts {
+            *parts.of(way) -= len as u64;
+            // There may be room for others.
+            self.rests = None;
+        }
+    }
+
+    /// Takes the reserve back from a message that was sent, if it had it.
+    pub(super) fn take_sent(&mut self, buffer: SendBuffer) {
+        if let (Some(parts), SendBuffer::Memory(slice)) = (&mut self.parts, buffer) {
+            parts.for_a_send.0 = Some(slice);
+        }
+    }
+
+    /// Takes the reserve back from a message that was received, if it had it.
+    pub(super) fn take_received(&mut self, buffer: ReceiveBuffer) {
+        if let (Some(parts), ReceiveBuffer::Memory(slice)) = (&mut self.parts, buffer) {
+            parts.for_a_claimed.0 = Some(slice);
+        }
+    }
+
+    pub(super) fn defer_send(&mut self, unsent: Unsent) {
+        self.sends.push_back(unsent);
+    }
+
+    /// A message has come back unsent, behind others that have. It is sent before those that wait.
+    pub(super) fn defer_returned(&mut self, unsent: Unsent) {
+        self.sends.insert(self.returned, unsent);
+        self.returned += 1;
+    }
+
+    /// Whether messages that have come back unsent wait.
+    pub(super) fn has_returned(&self) -> bool {
+        self.returned > 0
+    }
+
+    fn take_unsent(&mut self, at: usize) -> Option<Unsent> {
+        let unsent = self.sends.remove(at)?;
+        if at < self.returned {
+            self.returned -= 1;
+        }
+        Some(unsent)
+    }
+
+    fn put_back(&mut self, unsent: Unsent, was_returned: bool) {
+        self.sends.push_front(unsent);
+        self.returned += usize::from(was_returned);
+    }
+
+    pub(super) fn defer_receive(&mut self, number: usize, filter: Filter, room: Space) {
+        self.receives.push_back(Deferred { number, filter, room, cancelled: false });
+    }
+
+    /// A message was claimed for a receive.
+    pub(super) fn claim(&mut self, number: usize, room: Space, claim: Claim, len: u32) {
+        self.claimed.push_back(Claimed { number, claim, len, room: Target::Undecided(room) });
+    }
+
+    /// Hands a message that was found to the first receive that waits and takes it, if it was claimed. Returns whether there
+    /// is such a receive.
+    pub(super) fn hand_over(&mut self, message: &Waiting, claim: Option<Claim>) -> bool {
+        let Some(first) = self.receives.iter().position(|receive| receive.filter.takes(message)) else {
+            return false;
+        };
+        if let (Some(claim), Some(receive)) = (claim, self.receives.remove(first)) {
+            self.claim(receive.number, receive.room, claim, message.len);
+        }
+        true
+    }
+
+    /// The receive to look for next, and how. Receives with the filter of an earlier one need no look of their own.
+    fn next_look(&mut self) -> Option<Look> {
+        while let Some(receive) = self.receives.get(self.next) {
+            let earlier = self.receives.range(..self.next).map(|earlier| earlier.filter);
+            let filter = receive.filter;
+            self.next += 1;
+            if earlier.clone().any(|other| other == filter) {
+                continue;
+            }
+            // What an earlier one takes as well is not claimed in its stead.
+            let shared = earlier.clone().any(|other| other.meets(filter));
+            return Some(Look { filter, found: if shared { Found::Stays } else { Found::IsClaimed } });
+        }
+        None
+    }
+
+    /// Whether the next round of looks is due.
+    fn may_look(&self) -> bool {
+        // A claimed message that waits for memory lets no other one be claimed.
+        self.look.is_none()
+            && !self.receives.is_empty()
+            && self.claimed.is_empty()
+            && (self.next > 0 || self.rests.is_none_or(|since| since.elapsed() >= PAUSE))
+    }
+}
+
+/// Whether the endpoint has memory for `len` bytes now.
+fn has_memory(endpoint: &mut Endpoint, len: usize) -> bool {
+    let memory = endpoint.memory();
+    let slice = memory.allocate(u32::try_from(len).unwrap_or(u32::MAX));
+    slice.is_ok_and(|slice| memory.free(slice).is_ok())
+}
+
+impl State {
+    /// Whether a receive with `len` bytes of room has to wait.
+    pub(super) fn delays_receive(&mut self, filter: Filter, len: usize) -> bool {
+        let has_room = |endpoint: &mut Endpoint| has_memory(endpoint, len);
+        self.backlog.delays_receive(filter, len)
+            || self.backlog.parts.is_some() && !self.endpoint.as_mut().is_some_and(has_room)
+    }
+
+    /// Posts what has waited for memory, as far as there is some now, and looks for messages of receives that wait.
+    pub(super) fn resume(&mut self) -> Result<(), FiError> {
+        if self.backlog.is_empty() {
+            return Ok(());
+        }
+        self.resume_sends()?;
+        self.resume_claimed()?;
+        self.look()
+    }
+
+    fn resume_sends(&mut self) -> Result<(), FiError> {
+        loop {
+            let was_returned = self.backlog.returned > 0;
+            let Some(unsent) = self.backlog.take_unsent(0) else { return Ok(()) };
+            // Those that come back are sent before.
+            let is_free = was_returned || !self.peers.connections.is_returning(unsent.peer);
+            match if is_free { self.place(unsent) } else { Err(unsent) } {
+                Ok(unsent) => {
+                    if let Some(unsent) = self.post_unsent(unsent)? {
+                        self.backlog.put_back(unsent, was_returned);
+                        return Ok(());
+                    }
+                }
+                Err(unsent) => {
+                    self.backlog.put_back(unsent, was_returned);
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Makes sure that there is memory for a message: its part, or else the reserve. Gives it back if there is none.
+    fn place(&mut self, mut unsent: Unsent) -> Result<Unsent, Unsent> {
+        let (Some(endpoint), len) = (&mut self.endpoint, unsent.buffer.len()) else { return Err(unsent) };
+        let SendBuffer::Bytes(bytes) = &unsent.buffer else { return Ok(unsent) };
+        if !self.backlog.is_full(len) && has_memory(endpoint, len) {
+            return Ok(unsent);
+        }
+        let Some(parts) = &mut self.backlog.parts else { return Ok(unsent) };
+        let Some(slice) = parts.for_a_send.take(endpoint, len) else { return Err(unsent) };
+        slice.write(0, bytes);
+        unsent.buffer = slice.into();
+        Ok(unsent)
+    }
+
+    /// Posts a message that has waited; gives it back if there is no room for it yet.
+    fn post_unsent(&mut self, unsent: Unsent) -> Result<Option<Unsent>, FiError> {
+        let Unsent { number, peer, buffer, options } = unsent;
+        let len = if let SendBuffer::Bytes(bytes) = &buffer { bytes.len() } else { 0 };
+        match self.post_buffer(peer, buffer, options) {
+            Ok(id) => self.posted(number, peer, id, options, len),
+            Err((FiError::AGAIN, buffer)) => return Ok(Some(Unsent { number, peer, buffer, options })),
+            Err((error, buffer)) => {
+                self.backlog.take_sent(buffer);
+                self.fail(number, Way::Out, error)?;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Receives the messages that were claimed, as far as there is memory.
+    pub(super) fn resume_claimed(&mut self) -> Result<(), FiError> {
+        while let Some(claimed) = self.backlog.claimed.pop_front() {
+            let Claimed { number, claim, len, room } = claimed;
+            let buffer = match room {
+                Target::Chosen(buffer) => buffer,
+                Target::Undecided(room) => match self.choose(number, room, len)? {
+                    Ok(buffer) => buffer,
+                    Err(room) => {
+                        let room = Target::Undecided(room);
+                        self.backlog.claimed.push_front(Claimed { number, claim, len, room });
+                        return Ok(());
+                    }
+                },
+            };
+            let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
+            match endpoint.receive_claimed(claim, buffer, number as u64) {
+                Ok(id) => {
+                    if let Some(operation) = self.operations.get_mut(number) {
+                        operation.id = Some(id);
+                    }
+                }
+                Err(refused) if refused.error.is_back_pressure() => {
+                    let room = Target::Chosen(refused.buffer);
+                    self.backlog.claimed.push_front(Claimed { number, claim, len, room });
+                    return Ok(());
+                }
+                // Its sender was lost in the middle of it.
+                Err(refused) => {
+                    self.backlog.take_received(refused.buffer);
+                    self.fail(number, Way::In, FiError::from(&refused.error))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A buffer for a claimed message of `len` bytes: what stands for the application's own room, which needs as much memory of
+    /// the endpoint, or else the reserve. Gives the room back if there is neither.
+    fn choose(
+        &mut self,
+        number: usize,
+        room: Space,
+        len: u32,
+    ) -> Result<Result<ReceiveBuffer, Space>, FiError> {
+        let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
+        let wanted = room.len().min(len as usize);
+        let Some(parts) = &mut self.backlog.parts else { return Ok(Ok(room.beginning(wanted).into())) };
+        if has_memory(endpoint, wanted) {
+            return Ok(Ok(room.beginning(wanted).into()));
+        }
+        let Some(slice) = parts.for_a_claimed.take(endpoint, wanted) else { return Ok(Err(room)) };
+        if let (Space::One(room), Some(operation)) = (room, self.operations.get_mut(number)) {
+            operation.pieces = vec![Piece(room)];
+        }
+        Ok(Ok(slice.into()))
+    }
+
+    /// Looks for the message of the next receive, if that is due.
+    fn look(&mut self) -> Result<(), FiError> {
+        if !self.backlog.may_look() {
+            return Ok(());
+        }
+        match self.backlog.next_look() {
+            Some(look) => self.begin_look(look),
+            None => {
+                (self.backlog.next, self.backlog.rests) = (0, Some(Instant::now()));
+                Ok(())
+            }
+        }
+    }
+
+    fn begin_look(&mut self, look: Look) -> Result<(), FiError> {
+        let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
+        match endpoint.peek(look.filter.options().context(LOOK), look.found) {
+            Ok(_) => self.backlog.look = Some(look),
+            Err(error) if error.is_back_pressure() => self.backlog.next = 0,
+            Err(error) => return Err(FiError::from(&error)),
+        }
+        Ok(())
+    }
+
+    /// A look has ended.
+    pub(super) fn looked(
+        &mut self,
+        found: Result<Option<Waiting>, Error>,
+        claim: Option<Claim>,
+    ) -> Result<(), FiError> {
+        let Some(look) = self.backlog.look.take() else { return Ok(()) };
+        match (found.ok().flatten(), claim) {
+            (Some(message), Some(claim)) => {
+                // The receives that it was found for are there: none ends while a look is under way.
+                if !self.backlog.hand_over(&message, Some(claim))
+                    && let Some(endpoint) = &mut self.endpoint
+                {
+                    let _ = endpoint.discard(claim);
+                }
+                self.backlog.next = 0;
+            }
+            (Some(message), None) => {
+                let first = self.backlog.receives.iter().find(|receive| receive.filter.takes(&message));
+                if first.is_some_and(|receive| receive.filter == look.filter) {
+                    return self.begin_look(Look { found: Found::IsClaimed, ..look });
+                }
+            }
+            (None, _) => {}
+        }
+        self.end_cancelled()
+    }
+
+    /// Cancels an operation that waits.
+    ///
+    /// # Errors
+    /// It does not.
+    pub(super) fn cancel_waiting(&mut self, number: usize) -> Result<(), FiError> {
+        let Backlog { sends, receives, claimed, look, .. } = &mut self.backlog;
+        if let Some(at) = sends.iter().position(|unsent| unsent.number == number) {
+            if let Some(unsent) = self.backlog.take_unsent(at) {
+                self.backlog.take_sent(unsent.buffer);
+            }
+            return self.fail(number, Way::Out, FiError::CANCELED);
+        }
+        if let Some(receive) = receives.iter_mut().find(|receive| receive.number == number) {
+            receive.cancelled = true;
+            return if look.is_none() { self.end_cancelled() } else { Ok(()) };
+        }
+        // For one whose message was claimed it is too late.
+        if claimed.iter().any(|claimed| claimed.number == number) { Ok(()) } else { Err(FiError::NO_ENTRY) }
+    }
+
+    fn end_cancelled(&mut self) -> Result<(), FiError> {
+        while self.backlog.look.is_none()
+            && let Some(at) = self.backlog.receives.iter().position(|receive| receive.cancelled)
+            && let Some(receive) = self.backlog.receives.remove(at)
+        {
+            self.backlog.next = 0;
+            self.fail(receive.number, Way::In, FiError::CANCELED)?;
+        }
+        Ok(())
+    }
+
+    /// Ends all operations that wait: the endpoint can work no longer.
+    pub(super) fn fail_waiting(&mut self, error: FiError) -> Result<(), FiError> {
+        let Backlog { sends, receives, claimed, returned, look, .. } = &mut self.backlog;
+        (*look, *returned) = (None, 0);
+        let sends = sends.drain(..).map(|unsent| (unsent.number, Way::Out));
+        let claimed = claimed.drain(..).map(|claimed| (claimed.number, Way::In));
+        let receives = receives.drain(..).map(|receive| (receive.number, Way::In));
+        let all: Vec<_> = sends.chain(claimed).chain(receives).collect();
+        all.into_iter().try_for_each(|(number, way)| self.fail(number, way, error))
+    }
+
+    /// Reports the end of an operation that the endpoint does not know.
+    pub(super) fn fail(&mut self, number: usize, way: Way, error: FiError) -> Result<(), FiError> {
+        let Some(operation) = self.operations.remove(number) else { return Ok(()) };
+        let Bindings { transmit, receive, sent, received, .. } = &self.bindings;
+        let (count, binding, counter) = match way {
+            Way::Out => (&mut self.sends, transmit, sent),
+            Way::In => (&mut self.receives, receive, received),
+        };
+        *count = count.saturating_sub(1);
+        let Operation { reported, .. } = operation;
+        report(binding, counter, reported, operation.entry(Some(Problem { error, beyond: 0 })))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filter(from: Option<u16>, tag: u64, ignore: u64) -> Filter {
+        let from = from.map(|process| Source { peer: weft::Addr(1), process });
+        Filter { from, matching: Matching::Tagged { tag, ignore } }
+    }
+
+    #[test]
+    fn filters_meet_if_a_message_fits_both() {
+        let any = filter(None, 0, u64::MAX);
+        assert!(any.meets(filter(Some(1), 7, 0)) && filter(Some(1), 7, 0).meets(any));
+        assert!(!filter(Some(1), 7, 0).meets(filter(Some(2), 7, 0)));
+        assert!(
+            !filter(None, 7, 0).meets(filter(None, 8, 0)) && filter(None, 7, 0).meets(filter(None, 8, 15))
+        );
+        assert!(!any.meets(Filter { from: None, matching: Matching::Untagged }));
+        let source = Source { peer: weft::Addr(1), process: 3 };
+        let message = Waiting { source, tag: Some(0x17), header_data: 0, len: 5 };
+        assert!(filter(Some(3), 0x10, 0xf).takes(&message) && !filter(Some(4), 0x10, 0xf).takes(&message));
+    }
+
+    #[test]
+    fn receives_are_looked_for_once_and_what_earlier_ones_take_is_not_claimed() {
+        let mut backlog = Backlog::default();
+        let filters =
+            [filter(Some(1), 5, 0), filter(Some(1), 5, 0), filter(None, 5, 0), filter(Some(2), 6, 0)];
+        for (number, filter) in filters.into_iter().enumerate() {
+            backlog.defer_receive(number, filter, Space::Several(9));
+        }
+        let looks: Vec<_> =
+            std::iter::from_fn(|| backlog.next_look()).map(|look| (look.filter, look.found)).collect();
+        let claims = |n: usize| (filters[n], Found::IsClaimed);
+        assert_eq!(looks, [claims(0), (filters[2], Found::Stays), claims(3)]);
+    }
+}
