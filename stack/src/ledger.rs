@@ -96,14 +96,30 @@ impl<H: Copy + Eq + Hash> Shares<H> {
         }
     }
 
-    /// Takes back all that `holder` has.
-    pub(crate) fn give_back_all(&mut self, holder: H) {
-        self.give_back(holder, self.used(holder));
-    }
-
     /// Bytes of heap allocated.
     pub(crate) fn heap_bytes(&self) -> u64 {
         crate::heap::of_map(&self.used)
+    }
+
+    /// Checks that nothing of `total` is promised twice, where `of_rest` is taken for no holder and there may be up to
+    /// `holders`: what each has, or its part if that is more, what is taken of the rest, and what is free make up the total;
+    /// and each of those that have something can have its part still.
+    #[cfg(test)]
+    pub(crate) fn check(&self, total: u64, holders: u64, of_rest: u64) {
+        let holders = holders.max(1);
+        assert!(self.used.len() as u64 <= holders, "{} of {holders} holders", self.used.len());
+        let beyond: u64 = self.used.values().map(|used| used.saturating_sub(self.each)).sum();
+        let free = u64::try_from(self.free).expect("no more is promised than there is");
+        assert_eq!(self.each * holders + beyond + of_rest + free, total);
+        for (&holder, used) in &self.used {
+            assert!(used + self.available(holder) >= self.each, "its part is always to be had");
+        }
+    }
+
+    /// What all holders have.
+    #[cfg(test)]
+    pub(crate) fn used_by_all(&self) -> u64 {
+        self.used.values().sum()
     }
 
     /// Whether no holder has anything.

@@ -1,5 +1,7 @@
 //! The table of what a server has of each resource, who may have how much of it, and what happens at the limit.
 
+use weft::core::worker::session::{BYTES_PER_TURN, COMMANDS_PER_TURN};
+
 use super::{PEERS, ServeArgs};
 
 /// One resource.
@@ -183,6 +185,22 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             reserved: none(),
             most: none(),
             then: "dropped and counted (`control_dropped`)",
+        },
+        Row {
+            what: "commands in a turn of the worker's loop",
+            all: none(),
+            holder: "application",
+            reserved: COMMANDS_PER_TURN.to_string(),
+            most: COMMANDS_PER_TURN.to_string(),
+            then: "they wait for the next turn",
+        },
+        Row {
+            what: "bytes of messages that wait which commands touch in a turn",
+            all: none(),
+            holder: "application",
+            reserved: BYTES_PER_TURN.to_string(),
+            most: BYTES_PER_TURN.to_string(),
+            then: "the command goes on in the next turn",
         },
     ]
 }

@@ -37,6 +37,17 @@ impl Fep {
         waiting.map(move |connection| Wait { fep: self, connection, now })
     }
 
+    /// Checks that what is counted against limits is what there is, and within them. Returns what is used of the room for
+    /// messages without a receive: messages, bytes, places reserved for early ones.
+    #[cfg(test)]
+    pub(crate) fn check_accounts(&self) -> (u64, u64, u32) {
+        let limits = &self.config().limits;
+        assert!(self.initiator.sends.len() <= limits.sends);
+        assert!(self.initiator.connections.len() <= limits.most_connections());
+        self.target.pdcs.usage.check(limits, self.open_targets());
+        self.target.processes.check(limits)
+    }
+
     /// State left over when all work is done, one line for each kind, for tests of leaks. A closed PDC that is
     /// remembered for a while is not a leak.
     pub fn leaks(&self) -> impl Iterator<Item = String> {

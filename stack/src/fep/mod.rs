@@ -54,10 +54,10 @@ mod target_pdc;
 mod tests;
 mod timers;
 mod transmit;
+mod waiting;
 mod wheel;
 mod zone;
 
-use ::core::num::NonZeroU32;
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;
@@ -87,7 +87,7 @@ use crate::event::{Counters, Subscriber};
 use crate::packet::{Addr, Packet, Payload};
 use crate::region::RegionSlice;
 use crate::rng::Rng;
-use crate::ses::{Cancelled, Claim, Matching, ReceiveId, Source, Waiting};
+use crate::ses::{Cancelled, ReceiveId};
 use crate::wire::pds::{ControlKind, Pds};
 use context::Context;
 use initiator::Initiator;
@@ -158,7 +158,7 @@ impl Fep {
     }
 
     /// As [`Fep::connect`], for messages that process `process` of this endpoint sends: receivers see them as its own
-    /// ([`Source`]). Who offers this to applications must not let them choose the number.
+    /// ([`Source`](crate::ses::Source)). Who offers this to applications must not let them choose the number.
     ///
     /// # Errors
     /// As [`Fep::connect`]; [`CallError::NoSuchProcess`] also if `process` is too large.
@@ -300,75 +300,6 @@ impl Fep {
         self.target.post_receive(&mut self.core, process, receive, None)
     }
 
-    /// Posts a receive for many messages to process `process`. Each gets the beginning of what is left of the buffer, as
-    /// many bytes as it has; the receive takes no further ones once fewer than `least` bytes are left. A message that is
-    /// longer than what is left gets all of it, and is truncated. The receive has a completion for each message, with
-    /// the part of the buffer; that which says that there are no more comes when all its messages have ended.
-    ///
-    /// # Errors
-    /// As [`Fep::post_receive_of`]; [`CallError::NotDivisible`] if the buffer is a vector, or [`Buffer::Owned`] that cannot be
-    /// split.
-    pub fn post_receive_many_of(
-        &mut self,
-        process: u16,
-        receive: Receive,
-        least: NonZeroU32,
-    ) -> Result<ReceiveId, PostError> {
-        self.target.post_receive(&mut self.core, process, receive, Some(least))
-    }
-
-    /// The first message to process `process` that waits for a receive like this, of `from` or any sender. It stays where
-    /// it is: a receive posted now would get it. A message waits once its first packet is here and those of all messages
-    /// before it on their connection, even if its payload was refused for want of room.
-    ///
-    /// # Errors
-    /// [`CallError::ProcessNotOpen`].
-    pub fn peek(
-        &self,
-        process: u16,
-        from: Option<Source>,
-        matching: Matching,
-    ) -> Result<Option<Waiting>, CallError> {
-        self.target.processes.peek(process, from, matching)
-    }
-
-    /// As [`Fep::peek`]; the message waits for [`Fep::receive_claimed`] or [`Fep::discard`] from now on, and no other receive
-    /// gets it. It takes its sender's room meanwhile.
-    ///
-    /// # Errors
-    /// As [`Fep::peek`].
-    pub fn claim(
-        &mut self,
-        process: u16,
-        from: Option<Source>,
-        matching: Matching,
-    ) -> Result<Option<(Claim, Waiting)>, CallError> {
-        self.target.processes.claim(process, from, matching)
-    }
-
-    /// Receives the message that process `process` has claimed. It cannot be cancelled.
-    ///
-    /// # Errors
-    /// [`CallError::NotClaimed`], [`CallError::ProcessNotOpen`], or [`CallError::ReadOnly`] if the buffer is [`Buffer::Bytes`].
-    /// The error hands the buffer back.
-    pub fn receive_claimed(
-        &mut self,
-        process: u16,
-        claim: Claim,
-        buffer: Buffer,
-        context: u64,
-    ) -> Result<ReceiveId, PostError> {
-        self.target.processes.receive_claimed(&mut self.core, process, claim, (buffer, context))
-    }
-
-    /// Drops the message that process `process` has claimed. Its sender hears that it was delivered.
-    ///
-    /// # Errors
-    /// [`CallError::NotClaimed`], [`CallError::ProcessNotOpen`].
-    pub fn discard(&mut self, process: u16, claim: Claim) -> Result<(), CallError> {
-        self.target.processes.discard(process, claim)
-    }
-
     /// Takes back a message of which nothing has been sent; it completes as cancelled. The cost grows with the
     /// messages that wait in its connection, not with other connections.
     ///
@@ -460,7 +391,9 @@ impl Fep {
     /// # Errors
     /// [`CallError::ProcessNotOpen`].
     pub fn close_process(&mut self, process: u16) -> Result<(), CallError> {
-        self.target.close_process(&mut self.core, process)
+        self.begin_close_process(process)?;
+        self.clear_away(process, &mut { i64::MAX });
+        Ok(())
     }
 
     /// A packet has arrived. `payload` is empty for control packets and trimmed ones.

@@ -13,8 +13,8 @@ use super::read::{ExposeError, ExposeRefusal, Exposure};
 use super::{CallError, MAX_PROCESS, PostError, Receive, Resource};
 use crate::buffer::Buffer;
 use crate::ses::{
-    Cancelled, Claim, Delivery, EarlyMessage, MOST_KINDS, Matching, Posted, ReceiveId, Receives, Room,
-    Source, Waiting,
+    Cancelled, Claim, Deliveries, Delivery, EarlyMessage, LeftBehind, MOST_KINDS, Matching, MessageName,
+    Posted, ReceiveId, Receives, Room, Source, Waiting,
 };
 use crate::wire::pds::PdcId;
 
@@ -31,6 +31,8 @@ pub(super) struct Processes {
     pub(super) room: Room,
     /// The memory that processes expose; `None` if none ever did.
     pub(super) memory: Option<Box<ExposedMemory>>,
+    /// The messages of processes that are closed, until they are dropped. No other process has the number meanwhile.
+    closing: BTreeMap<u16, LeftBehind>,
 }
 
 impl Processes {
@@ -44,6 +46,7 @@ impl Processes {
             zero: Some(Receives::new(0)),
             next_receive: 0,
             memory: None,
+            closing: BTreeMap::new(),
         }
     }
 
@@ -57,9 +60,10 @@ impl Processes {
         receives.map(|receives| (receives, &mut self.room))
     }
 
-    /// The receives of all processes.
+    /// The receives of all processes, those included that have left messages behind.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Receives> {
-        self.zero.iter().chain(self.others.values())
+        let closing = self.closing.values().map(LeftBehind::messages);
+        self.zero.iter().chain(self.others.values()).chain(closing)
     }
 
     /// See [`Fep::open_process`](super::Fep::open_process).
@@ -67,7 +71,7 @@ impl Processes {
         if process > MAX_PROCESS {
             return Err(CallError::NoSuchProcess(process));
         }
-        if self.is_open(process) {
+        if self.is_open(process) || self.closing.contains_key(&process) {
             return Err(CallError::ProcessOpen(process));
         }
         let limit = limits.processes;
@@ -82,18 +86,39 @@ impl Processes {
         Ok(())
     }
 
-    /// Closes `process`, and returns what it had.
+    /// Closes `process`. Its messages are left.
     ///
     /// # Errors
     /// [`CallError::ProcessNotOpen`].
-    pub(super) fn close(&mut self, process: u16) -> Result<Receives, CallError> {
+    pub(super) fn close(&mut self, process: u16) -> Result<(), CallError> {
         let receives = match process {
             0 => self.zero.take(),
             _ => self.others.remove(&process),
         };
         let receives = receives.ok_or(CallError::ProcessNotOpen(process))?;
-        self.room.clear(process);
-        Ok(receives)
+        self.closing.insert(process, receives.close());
+        Ok(())
+    }
+
+    /// Whether a message to `process`, which is closed, has begun before that, and parts of it are missing.
+    #[cold]
+    pub(super) fn has_left(&self, process: u16, message: MessageName) -> bool {
+        self.closing.get(&process).is_some_and(|left| left.lacks(message))
+    }
+
+    /// Drops messages of `process`, which is closed. See [`Fep::clear_away`](super::Fep::clear_away).
+    pub(super) fn clear_away(
+        &mut self,
+        process: u16,
+        budget: &mut i64,
+        refuse: impl FnMut(MessageName),
+    ) -> bool {
+        let Some(left) = self.closing.get_mut(&process) else { return true };
+        let is_done = left.drop_some(&mut self.room, budget, refuse);
+        if is_done {
+            self.closing.remove(&process);
+        }
+        is_done
     }
 
     /// Whether `process` is open.
@@ -145,15 +170,26 @@ impl Processes {
             let error = CallError::Limit { what: Resource::ReceiveKinds, limit: MOST_KINDS };
             return Err(PostError { error, buffer: posted.buffer });
         }
+        if receives.is_gathering() {
+            // That one comes first.
+            complete_all(core, receives.gather(room, &mut { i64::MAX }));
+        }
         if many.is_some() {
-            for delivery in receives.post_many(room, posted) {
-                core.complete_receive(delivery);
-            }
+            receives.post_many(posted);
         } else if let Some(delivery) = receives.post(room, posted) {
             core.complete_receive(delivery);
         }
         self.next_receive += 1;
         Ok(id)
+    }
+
+    /// See [`Fep::gather`](super::Fep::gather).
+    pub(super) fn gather(&mut self, core: &mut Core, process: u16, budget: &mut i64) -> bool {
+        let Some((receives, room)) = self.get_mut(process).filter(|(r, _)| r.is_gathering()) else {
+            return true;
+        };
+        complete_all(core, receives.gather(room, budget));
+        !receives.is_gathering()
     }
 
     /// Takes a receive back that no message has met. See [`Receives::cancel`].
@@ -163,16 +199,24 @@ impl Processes {
 
     /// See [`Fep::peek`](super::Fep::peek).
     pub(super) fn peek(
-        &self,
+        &mut self,
         process: u16,
         from: Option<Source>,
         matching: Matching,
     ) -> Result<Option<Waiting>, CallError> {
-        let receives = match process {
-            0 => self.zero.as_ref(),
-            _ => self.others.get(&process),
-        };
-        receives.map(|receives| receives.peek(from, matching)).ok_or(CallError::ProcessNotOpen(process))
+        let (receives, _) = self.get_mut(process).ok_or(CallError::ProcessNotOpen(process))?;
+        Ok(receives.peek(from, matching))
+    }
+
+    /// See [`Fep::look_ahead`](super::Fep::look_ahead).
+    pub(super) fn look_ahead(
+        &mut self,
+        process: u16,
+        from: Option<Source>,
+        matching: Matching,
+        budget: &mut i64,
+    ) -> bool {
+        self.get_mut(process).is_none_or(|(receives, _)| receives.look_ahead(from, matching, budget))
     }
 
     /// See [`Fep::claim`](super::Fep::claim).
@@ -230,6 +274,20 @@ impl Processes {
         for receives in self.zero.iter_mut().chain(self.others.values_mut()) {
             receives.abandon(&mut self.room, pdc).into_iter().for_each(&mut delivered);
         }
+        for left in self.closing.values_mut() {
+            left.forget(&mut self.room, pdc);
+        }
+    }
+
+    /// Checks that the room that processes have is counted right, and returns what is used of it.
+    #[cfg(test)]
+    pub(super) fn check(&self, limits: &Limits) -> (u64, u64, u32) {
+        self.room.check(limits.processes, (limits.unexpected_messages, limits.unexpected_bytes));
+        let of_each = self.iter().map(|receives| receives.check(&self.room));
+        let there = of_each.fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1));
+        let used = self.room.used();
+        assert_eq!((used.0, used.1), there, "nothing is counted for a process that is closed");
+        used
     }
 
     /// Brings what the next packet for process 0 will probably need into the cache.
@@ -238,6 +296,10 @@ impl Processes {
             receives.prefetch();
         }
     }
+}
+
+fn complete_all(core: &mut Core, deliveries: Deliveries) {
+    deliveries.into_iter().for_each(|delivery| core.complete_receive(delivery));
 }
 
 /// Receives of a process have identifiers that grow, and those of different processes differ in the bits from here on.

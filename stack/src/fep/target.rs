@@ -18,7 +18,7 @@ use super::{CallError, FepConfig, PostError, Receive};
 use crate::event::Event;
 use crate::packet::{Class, Packet, Payload};
 use crate::pdc::{Answer, Arrival, RodReceive, Trigger};
-use crate::ses::{Delivery, Part, ReceiveId, Receives, Refusal, Room, Source, respond};
+use crate::ses::{Delivery, MessageName, Part, ReceiveId, Receives, Refusal, Room, Source, respond};
 use crate::table::Key;
 use crate::wire::nominal_overhead;
 use crate::wire::pds::{
@@ -61,21 +61,21 @@ impl Target {
         self.processes.post(core, process, receive, many)
     }
 
-    /// See [`Fep::close_process`](super::Fep::close_process).
+    /// See [`Fep::begin_close_process`](super::Fep::begin_close_process).
     pub(super) fn close_process(&mut self, core: &mut Core, process: u16) -> Result<(), CallError> {
-        let receives = self.processes.close(process)?;
-        let mut writes = Vec::new();
+        self.processes.close(process)?;
         if let Some(memory) = &mut self.processes.memory {
             core.abandoned |= memory.withdraw_all(process);
-            writes = memory.writes.close(process);
-        }
-        for (pdc, msg_id) in receives.incomplete().chain(writes) {
-            if let Some((_, pdc)) = self.pdcs.find(pdc) {
-                let expected = pdc.rx.expected();
-                pdc.refuse_rest(msg_id, expected);
+            for name in memory.writes.close(process) {
+                refuse_rest(&mut self.pdcs, name);
             }
         }
         Ok(())
+    }
+
+    /// See [`Fep::clear_away`](super::Fep::clear_away).
+    pub(super) fn clear_away(&mut self, process: u16, budget: &mut i64) -> bool {
+        self.processes.clear_away(process, budget, |name| refuse_rest(&mut self.pdcs, name))
     }
 
     pub(super) fn on_request(
@@ -357,6 +357,14 @@ fn scheduler(config: &FepConfig) -> Option<ReceiverAlgorithm> {
     zones.reduce(|a, b| if bdp(&b) > bdp(&a) { b } else { a })?.cc.receiver()
 }
 
+/// What has not arrived of a message is refused.
+fn refuse_rest(pdcs: &mut TargetPdcs, (pdc, msg_id): MessageName) {
+    if let Some((_, pdc)) = pdcs.find(pdc) {
+        let expected = pdc.rx.expected();
+        pdc.refuse_rest(msg_id, expected);
+    }
+}
+
 /// Why a request finds no PDC.
 enum Unopened {
     /// It is answered with a NACK of this code.
@@ -504,6 +512,11 @@ fn admit(
     }
     let is_turn = |pdc: &TargetPdc| pdc.order.is_turn(msg_id, psn, pdc.rx.expected());
     let Some((receives, room)) = processes.get_mut(header.pid_on_fep) else {
+        if processes.has_left(header.pid_on_fep, (pdc.rx.id, msg_id)) {
+            let expected = pdc.rx.expected();
+            pdc.refuse_rest(msg_id, expected);
+            return Err(error_or_busy(core, usage, pdc, psn, header, ReturnCode::BAD_PID));
+        }
         let bad_pid = Refusal::Unsupported(ReturnCode::BAD_PID);
         return Err(turn_away(core, usage, &mut processes.room, pdc, psn, header, bad_pid));
     };

@@ -721,6 +721,25 @@ impl PeerUsage {
         }
     }
 
+    /// Checks that no peer, and not all of them together, have more than `limits` permit, and that nothing is counted that
+    /// is not there; `open` is the number of PDCs.
+    #[cfg(test)]
+    pub(super) fn check(&self, limits: &Limits, open: usize) {
+        let peers = || self.peers.iter().filter(|(peer, _)| peer.is_some()).map(|(_, usage)| usage);
+        assert_eq!(peers().map(|used| used.open as usize).sum::<usize>(), open);
+        assert!(open <= limits.most_pdcs());
+        let (mut early, mut responses) = (0, 0);
+        for used in peers() {
+            assert!(used.half_open <= used.open && used.half_open <= limits.half_open_pdcs_per_peer);
+            assert!(used.open <= limits.pdcs_per_peer);
+            assert!(used.open + used.remembered <= limits.closed_pdcs_per_peer);
+            early += used.early_bytes;
+            responses += used.response_bytes;
+        }
+        assert_eq!((early, responses), (self.of_all().early_bytes, self.of_all().response_bytes));
+        assert!(early <= limits.reorder_bytes);
+    }
+
     fn change(&mut self, peer: Addr, change: impl FnOnce(&mut Usage)) {
         let usage = self.peers.entry(Some(peer)).or_default();
         let before = *usage;

@@ -5,6 +5,7 @@
 //! the arithmetic of atomic operations.
 #![forbid(unsafe_code)]
 
+mod arrivals;
 mod arrived;
 mod atomic;
 mod matching;
@@ -26,7 +27,9 @@ pub use matching::{Matching, Posted, ReceiveId, Source};
 pub(crate) use order::{EarlyMessage, Order};
 pub(crate) use posted::MOST_KINDS;
 pub(crate) use receive::respond;
-pub use receive::{Cancelled, Claim, Deliveries, Delivery, MessageName, Part, Receives, Refusal, Waiting};
+pub use receive::{
+    Cancelled, Claim, Deliveries, Delivery, LeftBehind, MessageName, Part, Receives, Refusal, Waiting,
+};
 pub use room::Room;
 pub use send::{Operation, Segment, SendMessage};
 

@@ -1,8 +1,10 @@
 //! Matching and placement of messages that arrive.
 
+mod dropping;
 mod many;
 mod waiting;
 
+pub use self::dropping::LeftBehind;
 pub use self::many::Deliveries;
 pub use self::waiting::{Claim, Waiting};
 
@@ -10,7 +12,7 @@ pub(super) use self::many::Many;
 use super::arrived::Arrived;
 use super::posted::PostedQueue;
 use super::unexpected::Unexpected;
-use super::{Map, Matching, Posted, ReceiveId, Room, Source};
+use super::{Map, Posted, ReceiveId, Room, Source};
 use crate::buffer::Buffer;
 use crate::heap;
 use crate::packet::{Addr, Payload};
@@ -69,6 +71,10 @@ pub enum Cancelled {
     /// A message has met it, or it has ended.
     TooLate,
 }
+
+/// What handing a message over to a receive that came later counts for, beside its bytes, in bytes touched; or dropping
+/// it.
+const HAND_OVER: u64 = 1024;
 
 /// Identifies a message in progress: its PDC and its number there.
 pub type MessageName = (PdcId, u16);
@@ -237,6 +243,8 @@ pub struct Receives {
     posted: PostedQueue,
     /// The receives for many messages that have not ended.
     many: Many,
+    /// The newest receive, if it is one for many messages that has not looked at all that wait.
+    gathering: Option<Box<Posted>>,
     /// Messages that further packets may name, or that wait for their turn.
     by_name: Map<MessageName, Key>,
     /// The newest message of each PDC's list of incomplete ones. Messages of one packet are in no list unless their
@@ -272,24 +280,17 @@ impl Receives {
         self.hand_over(room, key, posted)
     }
 
-    /// The first message that waits for a receive like this.
-    fn first_waiting(&self, from: Option<Source>, matching: Matching) -> Option<Key> {
-        let takes = |key| {
-            let message: Option<&Incoming> = self.messages.get(key);
-            message.is_some_and(|message| matching.takes(from, message.source, message.tag))
-        };
-        self.unexpected.find(from, matching, takes)
-    }
-
     /// Gives a message to the receive that takes it. Returns it if it is complete.
     fn hand_over(&mut self, room: &mut Room, key: Key, posted: Posted) -> Option<Delivery> {
         let Posted { id, context, mut buffer, .. } = posted;
         let message = self.messages.get_mut(key)?;
         let (source, tag) = (message.source, message.tag);
+        room.touched += HAND_OVER;
         let former = match &message.destination {
             // The bytes received so far are scattered over the message's memory; the rest goes straight to the receive.
             Destination::Own { buffer: Some(kept), .. } => {
                 buffer.place(0, kept.payload(0, message.total));
+                room.touched += u64::from(message.total);
                 Kept { unexpected: 0, bytes: message.total.into() }
             }
             _ => Kept::default(),
@@ -311,7 +312,8 @@ impl Receives {
     /// Removes and returns a receive that no message has matched. One for many messages, of which some have matched it,
     /// takes no further ones from now on, and ends with the last of them.
     pub fn cancel(&mut self, id: ReceiveId) -> Cancelled {
-        match self.posted.cancel(id) {
+        let gathering = self.gathering.take_if(|posted| posted.id == id).map(|posted| *posted);
+        match gathering.or_else(|| self.posted.cancel(id)) {
             Some(posted) if posted.many.is_some() && self.many.end(id) => Cancelled::Ends,
             Some(posted) => Cancelled::Unused(posted),
             None => Cancelled::TooLate,
@@ -320,7 +322,7 @@ impl Receives {
 
     /// Number of receives that no message has matched.
     pub fn posted(&self) -> usize {
-        self.posted.len()
+        self.posted.len() + usize::from(self.gathering.is_some())
     }
 
     /// Number of messages in progress, including those without a receive.
@@ -331,11 +333,6 @@ impl Receives {
     /// Number of messages that wait for a receive.
     pub fn unexpected(&self) -> usize {
         self.unexpected.len()
-    }
-
-    /// The PDC and number of each message that has partly arrived.
-    pub(crate) fn incomplete(&self) -> impl Iterator<Item = (PdcId, u16)> {
-        self.messages.iter().map(|(_, message)| message).filter(|m| !m.is_complete()).map(|m| m.name)
     }
 
     /// Copies the payload of a packet of `pdc` into the receive that accepts it, if the packet is a whole message,
@@ -647,11 +644,17 @@ impl Receives {
 
     /// Finishes a complete message that has matched a receive.
     fn finish(&mut self, key: Key) -> Option<Delivery> {
+        let message = self.take_by_name(key)?;
+        self.deliver(message)
+    }
+
+    /// Takes message `key`, which is in no list of incomplete ones, out of those that packets may name.
+    fn take_by_name(&mut self, key: Key) -> Option<Incoming> {
         let message = self.messages.remove(key)?;
         if self.by_name.get(&message.name) == Some(&key) {
             self.by_name.remove(&message.name);
         }
-        self.deliver(message)
+        Some(message)
     }
 
     /// The delivery of a message for its receive, if it has met one.
@@ -673,6 +676,25 @@ impl Receives {
                 self.kept.remove(&peer);
             }
         }
+    }
+
+    /// Checks that `room` counts for this process what there is, and returns that: messages that wait or are claimed, and
+    /// the bytes that are kept of messages without a receive.
+    #[cfg(test)]
+    pub(crate) fn check(&self, room: &Room) -> (u64, u64) {
+        let own = self.messages.iter().filter_map(|(_, message)| match &message.destination {
+            Destination::Own { wait, buffer } => {
+                Some((u64::from(*wait != Wait::Turn), buffer.as_ref().map_or(0, |_| message.total.into())))
+            }
+            Destination::Receive { .. } | Destination::Nowhere => None,
+        });
+        let there = own.fold((0, 0), |all: (u64, u64), one: (u64, u64)| (all.0 + one.0, all.1 + one.1));
+        assert_eq!((room.messages.used(self.process), room.bytes.used(self.process)), there);
+        let known = self.kept.values().map(|kept| (u64::from(kept.unexpected), kept.bytes));
+        assert_eq!(known.fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1)), there);
+        let (messages, bytes) = (room.messages_per_peer, room.bytes_per_peer);
+        assert!(self.kept.values().all(|kept| kept.unexpected <= messages && kept.bytes <= bytes));
+        there
     }
 
     /// Bytes of heap allocated for posted receives, without their memory.
@@ -699,7 +721,10 @@ impl Receives {
             Destination::Own { buffer, .. } => buffer.as_ref().map_or(0, heap::of_buffer),
             Destination::Nowhere => 0,
         };
-        self.posted.payload_bytes() + self.messages.iter().map(|(_, message)| buffer(message)).sum::<u64>()
+        let gathering = self.gathering.as_ref().map_or(0, |posted| heap::of_buffer(&posted.buffer));
+        gathering
+            + self.posted.payload_bytes()
+            + self.messages.iter().map(|(_, message)| buffer(message)).sum::<u64>()
     }
 }
 

@@ -20,6 +20,8 @@ pub struct Room {
     pub(super) early: Map<Addr, u32>,
     /// The sum of these.
     pub(super) all_early: u32,
+    /// What handing messages over to receives that came later, and dropping messages, has cost so far, in bytes touched.
+    pub(super) touched: u64,
 }
 
 impl Room {
@@ -33,6 +35,7 @@ impl Room {
             bytes: Shares::new(bytes, processes),
             early: Map::default(),
             all_early: 0,
+            touched: 0,
         }
     }
 
@@ -77,10 +80,23 @@ impl Room {
         self.messages.give_back_of_rest(places.into());
     }
 
-    /// Takes back all that the messages of `process` have.
-    pub(crate) fn clear(&mut self, process: u16) {
-        self.messages.give_back_all(process);
-        self.bytes.give_back_all(process);
+    /// What it has cost so far to hand messages over to receives that came later, and to drop messages, in bytes touched.
+    pub(crate) fn touched(&self) -> u64 {
+        self.touched
+    }
+
+    /// Checks the accounts of room for so many messages and bytes of up to `processes` processes.
+    #[cfg(test)]
+    pub(crate) fn check(&self, processes: usize, all: (usize, u64)) {
+        self.messages.check(all.0 as u64, processes as u64, self.all_early.into());
+        self.bytes.check(all.1, processes as u64, 0);
+        assert_eq!(self.early.values().sum::<u32>(), self.all_early);
+    }
+
+    /// What the processes have together: messages, bytes, and places reserved for early messages.
+    #[cfg(test)]
+    pub(crate) fn used(&self) -> (u64, u64, u32) {
+        (self.messages.used_by_all(), self.bytes.used_by_all(), self.all_early)
     }
 
     /// Bytes of heap allocated.

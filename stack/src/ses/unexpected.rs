@@ -1,7 +1,8 @@
 //! Unexpected messages, which wait for receives. A receive gets the first to arrive of those that it accepts.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
+use super::arrivals::{Arrivals, Look, Pattern};
 use super::{Matching, Source};
 use crate::table::Key;
 
@@ -10,15 +11,18 @@ use crate::table::Key;
 pub(super) struct Unexpected {
     /// Number of unexpected messages so far.
     arrivals: u64,
-    in_order: BTreeMap<u64, Key>,
+    in_order: Arrivals,
     by_tag: BTreeSet<(Option<u64>, u64)>,
     by_sender: BTreeSet<(Option<u64>, Source, u64)>,
+    /// What the last search was for, one by one, and the number of the first message that it has not ruled out. Later
+    /// messages have larger numbers, so that a search like it can go on from there.
+    searched: Option<(Pattern, u64)>,
 }
 
 impl Unexpected {
     /// Number of messages now.
     pub(super) fn len(&self) -> usize {
-        self.in_order.len()
+        self.by_tag.len()
     }
 
     /// A number for the next message, larger than all before.
@@ -29,45 +33,73 @@ impl Unexpected {
 
     /// Adds the message with the number `arrival`.
     pub(super) fn insert(&mut self, arrival: u64, source: Source, tag: Option<u64>, key: Key) {
-        self.in_order.insert(arrival, key);
+        self.in_order.push(arrival, source, tag, key);
         self.by_tag.insert((tag, arrival));
         self.by_sender.insert((tag, source, arrival));
     }
 
     /// Removes a message.
     pub(super) fn remove(&mut self, arrival: u64, source: Source, tag: Option<u64>) {
-        self.in_order.remove(&arrival);
+        self.in_order.remove(arrival);
         self.by_tag.remove(&(tag, arrival));
         self.by_sender.remove(&(tag, source, arrival));
     }
 
-    /// The first message that a receive accepts; `takes` says whether it accepts a given one.
-    pub(super) fn find(
-        &self,
-        from: Option<Source>,
-        matching: Matching,
-        takes: impl Fn(Key) -> bool,
-    ) -> Option<Key> {
-        if self.in_order.is_empty() {
+    /// Removes an entry from each index, not all of the same message. When there have been as many calls as there are
+    /// messages, none is left.
+    pub(super) fn remove_any(&mut self) {
+        self.in_order.remove_block();
+        self.by_tag.pop_first();
+        self.by_sender.pop_first();
+    }
+
+    /// The first message that a receive accepts.
+    pub(super) fn find(&mut self, from: Option<Source>, matching: Matching) -> Option<Key> {
+        if self.by_tag.is_empty() {
             return None;
         }
         let tag = match matching {
             Matching::Untagged => None,
             Matching::Tagged { tag, ignore: 0 } => Some(tag),
-            Matching::Tagged { .. } => return self.in_order.values().copied().find(|&key| takes(key)),
+            Matching::Tagged { tag, ignore } => {
+                return match self.look(Pattern::new(from, tag, ignore), &mut { i64::MAX }) {
+                    Look::Found(_, key) => Some(key),
+                    Look::Nothing | Look::NotYet(_) => None,
+                };
+            }
         };
         let arrival = match from {
             Some(from) => self.by_sender.range((tag, from, 0)..=(tag, from, u64::MAX)).next()?.2,
             None => self.by_tag.range((tag, 0)..=(tag, u64::MAX)).next()?.1,
         };
-        self.in_order.get(&arrival).copied()
+        self.in_order.get(arrival)
+    }
+
+    /// Looks for the message that [`Unexpected::find`] would find next, until that has cost `budget`, the bytes that it
+    /// touches. Returns whether the search is over, so that `find` costs little.
+    pub(super) fn look_ahead(&mut self, from: Option<Source>, matching: Matching, budget: &mut i64) -> bool {
+        match matching {
+            Matching::Untagged | Matching::Tagged { ignore: 0, .. } => true,
+            Matching::Tagged { tag, ignore } => {
+                !matches!(self.look(Pattern::new(from, tag, ignore), budget), Look::NotYet(_))
+            }
+        }
+    }
+
+    fn look(&mut self, pattern: Pattern, budget: &mut i64) -> Look {
+        let start = self.searched.filter(|(searched, _)| *searched == pattern).map_or(0, |(_, next)| next);
+        let look = self.in_order.look(&pattern, start, budget);
+        let next = match look {
+            Look::Found(next, _) | Look::NotYet(next) => next,
+            Look::Nothing => self.arrivals + 1,
+        };
+        self.searched = Some((pattern, next));
+        look
     }
 
     /// Bytes of heap allocated. Assumes that tree nodes are three quarters full, as after random insertions.
     pub(super) fn heap_bytes(&self) -> u64 {
-        let entry = size_of::<(u64, Key)>()
-            + size_of::<(Option<u64>, u64)>()
-            + size_of::<(Option<u64>, Source, u64)>();
-        (self.in_order.len() * entry) as u64 * 4 / 3
+        let entry = size_of::<(Option<u64>, u64)>() + size_of::<(Option<u64>, Source, u64)>();
+        (self.by_tag.len() * entry) as u64 * 4 / 3 + self.in_order.heap_bytes()
     }
 }

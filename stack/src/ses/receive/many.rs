@@ -67,20 +67,41 @@ pub type Deliveries = Vec<Delivery>;
 
 impl Receives {
     /// Adds a receive for many messages, whose identifier must be larger than all before, and whose memory can be split.
-    /// Returns messages that were waiting for it, if they are complete.
-    pub fn post_many(&mut self, room: &mut Room, mut posted: Posted) -> Deliveries {
+    /// [`Receives::gather`] gives it the messages that wait; until that is done, no further receive may be added.
+    pub fn post_many(&mut self, posted: Posted) {
+        debug_assert!(self.gathering.is_none(), "one that was added before comes first");
+        self.gathering = Some(Box::new(posted));
+    }
+
+    /// Whether a receive for many messages has to [gather](Receives::gather) them still.
+    pub fn is_gathering(&self) -> bool {
+        self.gathering.is_some()
+    }
+
+    /// Gives messages that wait to the receive that was added last, until that has touched `budget` bytes, which are taken
+    /// from it. Returns those that are complete. Messages that arrive meanwhile wait behind the others.
+    pub fn gather(&mut self, room: &mut Room, budget: &mut i64) -> Deliveries {
         let mut deliveries = Vec::new();
-        while let Some(key) = self.first_waiting(posted.from, posted.matching) {
-            let len = self.messages.get(key).map_or(0, |message| message.total);
-            match self.many.take(&mut posted, len) {
-                Some(part) => deliveries.extend(self.hand_over(room, key, part)),
-                None => {
-                    deliveries.extend(self.hand_over(room, key, posted));
-                    return deliveries;
-                }
+        while let Some(mut posted) = self.gathering.take() {
+            let is_over = *budget > 0 && self.look_ahead(posted.from, posted.matching, budget);
+            if !is_over {
+                self.gathering = Some(posted);
+                break;
             }
+            let Some(key) = self.first_waiting(posted.from, posted.matching) else {
+                self.posted.push(*posted);
+                break;
+            };
+            let (before, len) = (room.touched, self.messages.get(key).map_or(0, |message| message.total));
+            match self.many.take(&mut posted, len) {
+                Some(part) => {
+                    deliveries.extend(self.hand_over(room, key, part));
+                    self.gathering = Some(posted);
+                }
+                None => deliveries.extend(self.hand_over(room, key, *posted)),
+            }
+            *budget -= (room.touched - before) as i64;
         }
-        self.posted.push(posted);
         deliveries
     }
 }

@@ -335,7 +335,8 @@ fn a_receive_for_many_messages_gets_them_one_behind_the_other() {
         ..receive(1, Matching::Untagged, 0)
     };
     let Alone { receives: all, room } = &mut receives;
-    assert!(all.post_many(room, posted).is_empty());
+    all.post_many(posted);
+    assert!(all.gather(room, &mut { 1 }).is_empty() && !all.is_gathering());
     let mut parts = Vec::new();
     for (id, len, more) in [(1, 30, true), (2, 0, true), (3, 50, true), (4, 40, false)] {
         let message = send(len, None, id);
@@ -382,6 +383,16 @@ enum Step {
         matching: Matching,
         room: u32,
         least: u32,
+        /// What it may touch at a time of messages that wait.
+        budget: i64,
+        /// A message that begins before it has looked at all of them.
+        meanwhile: Option<((u32, u16), Option<u64>)>,
+    },
+    /// A receive like this is going to be posted, and looks at some messages before.
+    LookAhead {
+        from: Option<(u32, u16)>,
+        matching: Matching,
+        budget: i64,
     },
     Peek {
         from: Option<(u32, u16)>,
@@ -426,8 +437,13 @@ fn any_step() -> impl Strategy<Value = Step> {
     let from = || prop_oneof![1 => Just(None), 3 => any_source().prop_map(Some)];
     let wanted = || (from(), any_matching());
     prop_oneof![
-        2 => (wanted(), 0u32..12, 1u32..6).prop_map(|((from, matching), room, least)| {
-            Step::PostMany { from, matching, room, least }
+        2 => (wanted(), 0u32..12, 1u32..6, 1i64..2000, prop::option::of((any_source(), tags()))).prop_map(
+            |((from, matching), room, least, budget, meanwhile)| {
+                Step::PostMany { from, matching, room, least, budget, meanwhile }
+            }
+        ),
+        2 => (wanted(), 1i64..200).prop_map(|((from, matching), budget)| {
+            Step::LookAhead { from, matching, budget }
         }),
         2 => wanted().prop_map(|(from, matching)| Step::Peek { from, matching }),
         2 => wanted().prop_map(|(from, matching)| Step::Claim { from, matching }),
@@ -548,7 +564,7 @@ fn check_steps(steps: Vec<Step>) {
     let (mut receives, mut model) = (Alone::new(room(1 << 20)), Model::default());
     for (n, step) in steps.into_iter().enumerate() {
         let delivery = match step {
-            Step::PostMany { from, matching, room, least } => {
+            Step::PostMany { from, matching, room, least, budget, meanwhile } => {
                 let posted = || Posted {
                     from: from.map(source),
                     buffer: Buffer::Virtual(room),
@@ -556,8 +572,26 @@ fn check_steps(steps: Vec<Step>) {
                     ..receive(n as u64, matching, 0)
                 };
                 model.post(posted());
-                let Alone { receives, room } = &mut receives;
-                receives.post_many(room, posted())
+                receives.post_many(posted());
+                let mut done = Vec::new();
+                let mut gather = |receives: &mut Alone| {
+                    let Alone { receives, room } = receives;
+                    done.extend(receives.gather(room, &mut { budget }));
+                    receives.is_gathering()
+                };
+                gather(&mut receives);
+                if let Some((source, tag)) = meanwhile {
+                    let number = 1000 + n as u16;
+                    model.begin(number, source, tag);
+                    assert!(half(&mut receives, number, source, tag, false).is_none());
+                }
+                while gather(&mut receives) {}
+                done
+            }
+            Step::LookAhead { from, matching, mut budget } => {
+                let is_over = receives.look_ahead(from.map(source), matching, &mut budget);
+                assert!(is_over || budget <= 0);
+                continue;
             }
             Step::Peek { from, matching } => {
                 let expected = model.first(from, matching).map(|m| (m.number, source(m.source), m.tag));

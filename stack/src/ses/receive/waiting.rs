@@ -1,6 +1,7 @@
 //! Messages that wait for receives, as applications see them: they may look at one, claim it for a later receive, or
 //! discard it.
 
+use super::dropping::dropping;
 use super::{Destination, Incoming, Kept, Receives, Wait};
 use crate::ses::{Delivery, Matching, Posted, Room, Source};
 use crate::table::Key;
@@ -35,15 +36,27 @@ impl Claim {
 }
 
 impl Receives {
+    /// The first message that waits for a receive like this.
+    pub(super) fn first_waiting(&mut self, from: Option<Source>, matching: Matching) -> Option<Key> {
+        self.unexpected.find(from, matching)
+    }
+
+    /// Looks for the first message that waits for a receive like this, until that has touched `budget` bytes, which are
+    /// taken from it. Returns whether the search is over: if so, a receive or a look like this has little to do, and
+    /// otherwise the next call goes on.
+    pub fn look_ahead(&mut self, from: Option<Source>, matching: Matching, budget: &mut i64) -> bool {
+        self.unexpected.look_ahead(from, matching, budget)
+    }
+
     /// The first message that waits for a receive like this. It stays where it is.
     ///
     /// If the packet with its header data has not arrived, there is none yet: those behind it are not looked at, since it
     /// is the one that a receive would get.
-    pub fn peek(&self, from: Option<Source>, matching: Matching) -> Option<Waiting> {
+    pub fn peek(&mut self, from: Option<Source>, matching: Matching) -> Option<Waiting> {
         self.first_known(from, matching).map(|(_, waiting)| waiting)
     }
 
-    fn first_known(&self, from: Option<Source>, matching: Matching) -> Option<(Key, Waiting)> {
+    fn first_known(&mut self, from: Option<Source>, matching: Matching) -> Option<(Key, Waiting)> {
         let key = self.first_waiting(from, matching)?;
         let message = self.messages.get(key).filter(|message| message.has_header_data)?;
         let Incoming { source, tag, header_data, total: len, .. } = *message;
@@ -95,6 +108,7 @@ impl Receives {
         let share = Kept { unexpected: 1, bytes: if kept { message.total.into() } else { 0 } };
         let (peer, complete) = (message.source.peer, message.is_complete());
         message.destination = Destination::Nowhere;
+        room.touched += dropping(share.bytes);
         self.release(room, peer, share);
         if complete {
             // It has met no receive, so that nothing is delivered.

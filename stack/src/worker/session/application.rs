@@ -8,6 +8,7 @@ use weft_cc::Time;
 use super::command::{Command, Extent, Found};
 use super::connections::Connections;
 use super::link::Link;
+use super::put_off::PutOff;
 use super::refused_peers::RefusedPeers;
 use super::report::{Report, Request};
 use super::served::Served;
@@ -24,7 +25,7 @@ use crate::wire::ethernet::MacAddr;
 use crate::worker::ring::{Broken, Consumer, Producer};
 
 /// The most commands of one application that are executed in a turn.
-pub(super) const BURST: usize = 32;
+pub const COMMANDS_PER_TURN: usize = 32;
 
 /// The operation that has a number.
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +61,9 @@ pub(super) struct Application {
     pub(super) link: Link,
     pub(super) broken: Option<Broken>,
     pub(super) leaving: bool,
+    /// Whether it is leaving, and not all messages that waited for it are dropped.
+    pub(super) leaves_messages: bool,
+    pub(super) put_off: PutOff,
 }
 
 impl Application {
@@ -72,7 +76,18 @@ impl Application {
     }
 
     pub(super) fn may_sleep(&mut self) -> bool {
-        self.commands.may_sleep().unwrap_or(false)
+        self.put_off.is_done() && self.commands.may_sleep().unwrap_or(false)
+    }
+
+    /// Drops messages that waited for the application, which is leaving. Returns whether there was something to do.
+    pub(super) fn clear_away(&mut self, fep: &mut Fep) -> bool {
+        let had_some = self.leaves_messages;
+        if had_some {
+            let mut budget = self.put_off.begin_turn();
+            self.leaves_messages = !fep.clear_away(self.process, &mut budget);
+            self.put_off.end_turn(budget);
+        }
+        had_some
     }
 
     /// Executes commands. Returns how many.
@@ -80,34 +95,85 @@ impl Application {
         if !self.backlog.is_empty() {
             return 0;
         }
-        let available = match self.commands.available() {
-            Ok(0) => return 0,
-            Ok(available) => available,
-            Err(broken) => {
-                self.broken = Some(broken);
-                return 0;
-            }
+        let budget = self.put_off.begin_turn();
+        if budget <= 0 {
+            return 1;
+        }
+        let waiting = self.waiting();
+        if waiting == 0 && !self.put_off.gathers {
+            return 0;
+        }
+        let mut slots = [[0; 8]; COMMANDS_PER_TURN];
+        let count = self.fetch(&mut slots[..waiting]);
+        let left = self.execute_all(served, now, all, &slots[..count], budget);
+        self.put_off.end_turn(left);
+        count.max(usize::from(!self.put_off.is_done()))
+    }
+
+    /// The number of commands for this turn: those that were put off, or new ones.
+    fn waiting(&mut self) -> usize {
+        let available = match self.put_off.commands() {
+            0 => self.commands.available(),
+            put_off => return put_off,
         };
-        let mut slots = [[0; 8]; BURST];
-        let count = BURST.min(available as usize);
-        let count = match self.commands.pop_all(&mut slots[..count]) {
-            Ok(count) => count,
-            Err(broken) => {
-                self.broken = Some(broken);
-                return 0;
+        let available = available.inspect_err(|broken| self.broken = Some(*broken));
+        COMMANDS_PER_TURN.min(available.unwrap_or(0) as usize)
+    }
+
+    /// Fetches the commands for this turn, of which there are as many as `slots`. Returns how many it got.
+    fn fetch(&mut self, slots: &mut [Slot]) -> usize {
+        if self.put_off.commands() > 0 {
+            return self.put_off.take(slots);
+        }
+        self.commands.pop_all(slots).inspect_err(|broken| self.broken = Some(*broken)).unwrap_or(0)
+    }
+
+    /// Executes commands until they have made the worker touch `budget` bytes of messages that wait. Returns what is left of
+    /// that: less than nothing if the last one did more than that. Puts off the others.
+    fn execute_all(
+        &mut self,
+        served: &mut impl Served,
+        now: Time,
+        all: &mut Connections,
+        slots: &[Slot],
+        mut budget: i64,
+    ) -> i64 {
+        for (n, slot) in slots.iter().enumerate() {
+            let command = Command::decode(slot);
+            if !self.is_ready(served.fep_mut(), command.as_ref().ok(), &mut budget) {
+                self.put_off.keep(&slots[n..]);
+                return budget;
             }
-        };
-        for slot in &slots[..count] {
-            let outcome = match Command::decode(slot) {
+            let before = served.fep_mut().touched();
+            let outcome = match command {
                 Ok(command) => self.execute(served, now, all, command),
                 Err(_) => Err(CallError::Malformed),
             };
+            budget -= (served.fep_mut().touched() - before) as i64;
             if let Err(error) = outcome {
                 let number = bits(slot[0], 32, 32) as u32;
                 self.tell(&Report::Refused { request: Request::of(slot), number, error });
             }
         }
-        count
+        // A receive for many messages may be the last command.
+        self.is_ready(served.fep_mut(), None, &mut budget);
+        budget
+    }
+
+    /// Does what has to be done before the next command can be executed at once, as far as `budget` permits, and whether
+    /// that is all.
+    #[inline]
+    fn is_ready(&mut self, fep: &mut Fep, command: Option<&Command>, budget: &mut i64) -> bool {
+        if self.put_off.gathers {
+            self.put_off.gathers = !fep.gather(self.process, budget);
+        }
+        let is_over = match command {
+            Some(Command::Receive { from, matching, .. } | Command::Peek { from, matching, .. }) => {
+                fep.look_ahead(self.process, *from, *matching, budget)
+            }
+            _ => true,
+        };
+        is_over && !self.put_off.gathers && *budget > 0
     }
 
     fn execute(
@@ -140,7 +206,11 @@ impl Application {
                 let (receive, fep) = (Receive { buffer, from, matching, context }, served.fep_mut());
                 let id = match many {
                     None => fep.post_receive_of(self.process, receive)?,
-                    Some(least) => fep.post_receive_many_of(self.process, receive, least)?,
+                    Some(least) => {
+                        let id = fep.begin_receive_many_of(self.process, receive, least)?;
+                        self.put_off.gathers = true;
+                        id
+                    }
                 };
                 self.begin(operation, Posted::Receive { id, offset: extent.offset as u32 });
                 Ok(())

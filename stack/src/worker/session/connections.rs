@@ -105,4 +105,19 @@ impl Connections {
     pub(super) fn left_behind(&self, slot: usize) -> u32 {
         self.counts[slot]
     }
+
+    /// Checks that the PDCs at each peer are counted right, of `limit` that it takes. Returns what the application in each
+    /// slot has, with what its failed connections may have left behind.
+    #[cfg(test)]
+    pub(super) fn check(&self, limit: u32) -> HashMap<u32, u64> {
+        let mut of_each = HashMap::<u32, u64>::new();
+        for shares in self.at_peer.values() {
+            shares.check(limit.into(), self.applications as u64, 0);
+            for slot in 0..self.applications as u32 {
+                *of_each.entry(slot).or_default() += shares.used(slot);
+            }
+        }
+        of_each.retain(|_, count| *count > 0);
+        of_each
+    }
 }

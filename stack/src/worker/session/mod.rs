@@ -75,6 +75,7 @@ mod outcome;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod properties;
+mod put_off;
 mod refusal;
 mod refused_peers;
 mod report;
@@ -89,11 +90,13 @@ mod tests;
 #[cfg(any(test, feature = "fuzzing"))]
 mod world;
 
+pub use application::COMMANDS_PER_TURN;
 pub use client::{Client, ClientError, ConnectionHandle, Event, OperationHandle};
 pub use command::{Command, DescriptorError, Extent, Found};
 pub use config::{OpenError, SessionConfig};
 pub use held::{HeldConnections, Settled};
 pub use listener::{JoinError, ListenError, SessionListener};
+pub use put_off::BYTES_PER_TURN;
 pub use report::{Report, Request};
 pub use serve::{ServerEvent, SessionServer};
 pub use served::{PlacePeer, Served};

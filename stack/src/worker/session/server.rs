@@ -5,12 +5,13 @@ use std::collections::{BTreeSet, VecDeque};
 
 use weft_cc::Time;
 
-use super::application::{Application, BURST, Posted};
+use super::application::{Application, COMMANDS_PER_TURN, Posted};
 use super::client::Client;
 use super::config::{OpenError, SessionConfig};
 use super::connections::Connections;
 use super::held::Settled;
 use super::link::Link;
+use super::put_off::PutOff;
 use super::report::{Report, Request};
 use super::served::Served;
 use crate::fep::{CallError, Completion, ConnectionId, Fep, Limits, MAX_PROCESS, Resource};
@@ -137,11 +138,13 @@ impl Sessions {
             peers: config.peers,
             held_peers: BTreeSet::new(),
             // Everything can complete while none of its commands is executed, after a burst of them.
-            backlog: VecDeque::with_capacity(operations + 2 * connections + BURST),
+            backlog: VecDeque::with_capacity(operations + 2 * connections + COMMANDS_PER_TURN),
             news: false,
             link,
             broken: None,
             leaving: false,
+            leaves_messages: false,
+            put_off: PutOff::default(),
         });
         Ok(id)
     }
@@ -193,6 +196,25 @@ impl Sessions {
         self.len() == 0
     }
 
+    /// Checks that no more is promised to applications than `limits` permit, and that their connections are counted right.
+    #[cfg(test)]
+    pub(super) fn check_accounts(&self, limits: &Limits) {
+        let all = |of: fn(&Application) -> usize| self.slots.iter().flatten().map(of).sum::<usize>();
+        assert!(all(|session| session.operations.len()) <= limits.sends);
+        assert!(all(|session| session.connections.len()) <= limits.most_connections());
+        let mut open = std::collections::HashMap::<u32, u64>::new();
+        for (slot, _) in self.connections.numbers.values() {
+            *open.entry(*slot).or_default() += 1;
+        }
+        for slot in 0..self.slots.len() {
+            let left_behind = self.connections.left_behind(slot);
+            if left_behind > 0 {
+                *open.entry(slot as u32).or_default() += u64::from(left_behind);
+            }
+        }
+        assert_eq!(self.connections.check(limits.pdcs_per_peer), open);
+    }
+
     /// Connections to peers whose Ethernet address is being asked for.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn held_connections(&self) -> usize {
@@ -224,18 +246,20 @@ impl Sessions {
         }
         for slot in 0..self.slots.len() {
             let Some(session) = &mut self.slots[slot] else { continue };
-            if !session.leaving {
-                count += session.flush() + session.obey(served, now, &mut self.connections);
-                if let Some(how) = session.has_ended() {
-                    self.end(served.fep_mut(), now, slot, how);
-                }
+            if session.leaving {
+                count += usize::from(session.clear_away(served.fep_mut()));
+                continue;
+            }
+            count += session.flush() + session.obey(served, now, &mut self.connections);
+            if let Some(how) = session.has_ended() {
+                self.end(served.fep_mut(), now, slot, how);
             }
         }
         count += self.distribute(served.fep_mut(), now);
         for slot in &mut self.slots {
             if let Some(session) = slot {
                 session.publish();
-                if session.leaving && session.in_use == 0 {
+                if session.leaving && session.in_use == 0 && !session.leaves_messages {
                     session.held_peers.iter().for_each(|peer| served.release_peer(*peer));
                     *slot = None;
                 }
@@ -409,13 +433,14 @@ impl Sessions {
             let _ = fep.abort(now, *connection);
         }
         // Its receives are dropped without completions.
-        let _ = fep.close_process(session.process);
+        session.leaves_messages = fep.begin_close_process(session.process).is_ok();
         for operation in &mut session.operations {
             if matches!(operation, Posted::Receive { .. }) {
                 *operation = Posted::Nothing;
                 session.in_use -= 1;
             }
         }
+        session.clear_away(fep);
         self.ended.push_back((session.id, session.process, how));
     }
 }

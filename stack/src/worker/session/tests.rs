@@ -11,6 +11,7 @@ mod serving;
 mod sleeping;
 mod threads;
 mod transfer;
+mod waiting;
 
 use std::sync::Arc;
 

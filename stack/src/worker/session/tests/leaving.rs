@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::wire::ses::ReturnCode;
+use crate::worker::session::BYTES_PER_TURN;
 
 /// Alice sends bob a message of 250 kB, and some of it has arrived.
 fn in_the_middle() -> (World, Client, Client) {
@@ -129,5 +130,71 @@ fn unexpected_messages_are_freed_with_their_process() {
     world.step(1);
     assert_eq!(world.feps[1].footprint().payload, 0);
     drop(alice);
+    world.assert_nothing_is_left();
+}
+
+/// Many messages have waited for it, and one of them has not arrived in full. Meanwhile another application gets its turns,
+/// and what is not dropped yet still counts.
+#[test]
+fn messages_that_an_application_leaves_behind_are_dropped_in_several_turns() {
+    const LEN: u32 = 100;
+    const LONG: u32 = 1500;
+    let in_a_turn = BYTES_PER_TURN as u64 / u64::from(1024 + LEN / 16) + 1;
+    let many = 30 * in_a_turn;
+    let mut world = World::new();
+    let (mut alice, bob, mut other) = (world.open(0), world.open(1), world.open(1));
+    let connection = alice.connect(Addr(1), to(&bob), 0).unwrap();
+    world.event(&mut alice);
+    for n in 1..=many {
+        alice.send(connection, extent(0, LEN), Some(n), 0, 0).unwrap();
+        world.event(&mut alice);
+    }
+    alice.send(connection, extent(0, LONG), Some(0), 0, 1).unwrap();
+    let before = world.feps[1].counters().data_received;
+    while world.feps[1].counters().data_received == before {
+        world.step(1);
+    }
+    let used = |world: &World| world.feps[1].check_accounts();
+    let before = used(&world);
+    assert_eq!(before, (many + 1, many * u64::from(LEN) + u64::from(LONG), 0));
+
+    let process = bob.process();
+    drop(bob);
+    let mut left = before.0;
+    for turn in 0..40 {
+        let receive = other.receive(extent(0, 1), None, Matching::Untagged, turn).unwrap();
+        other.cancel(receive).unwrap();
+        world.serve(1);
+        assert_eq!(other.poll().unwrap().expect("the other one is answered in each turn").context, turn);
+        let now = used(&world).0;
+        assert!((1..=in_a_turn).contains(&(left - now)), "{left} messages, then {now}");
+        left = now;
+        assert_eq!(world.feps[1].open_process(process), Err(CallError::ProcessOpen(process)));
+        assert_eq!(world.sessions[1].len(), 2, "the place is not free either");
+        if turn == 0 {
+            // The end of a message that is not dropped yet comes too late, and so does a new one.
+            alice.send(connection, extent(0, 1), None, 0, 2).unwrap();
+            for context in [1, 2] {
+                let event = world.event(&mut alice);
+                let refused = Err(SendError::Answered(ReturnCode::BAD_PID));
+                assert_eq!(event.context, context);
+                assert!(
+                    matches!(event.report, Report::Sent { result, .. } if result == refused),
+                    "{event:?}"
+                );
+            }
+            left = used(&world).0;
+            assert!(left > 2 * in_a_turn, "that was before its turn to be dropped: {left}");
+        }
+        if left <= in_a_turn {
+            break;
+        }
+    }
+    (0..3).for_each(|_| world.serve(1));
+    assert_eq!((used(&world), world.sessions[1].len()), ((0, 0, 0), 1));
+    assert_eq!(world.feps[1].footprint().payload, 0);
+    world.feps[1].open_process(process).unwrap();
+    world.feps[1].close_process(process).unwrap();
+    drop((alice, other));
     world.assert_nothing_is_left();
 }

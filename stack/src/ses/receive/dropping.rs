@@ -1,0 +1,90 @@
+//! The messages that a process leaves behind when it is closed: there may be hundreds of thousands, which are dropped bit
+//! by bit.
+
+use super::{Destination, HAND_OVER, Incoming, Kept, MessageName, Receives, Wait};
+use crate::ses::Room;
+use crate::table::Key;
+use crate::wire::pds::PdcId;
+
+/// What dropping a message counts for of which `bytes` were kept, in bytes touched: their pages go back, and nobody reads them.
+pub(super) fn dropping(bytes: u64) -> u64 {
+    HAND_OVER + bytes / 16
+}
+
+/// Messages of a process that is closed.
+#[derive(Debug)]
+pub struct LeftBehind {
+    receives: Receives,
+    /// Those in slots before this one are dropped.
+    next: u32,
+}
+
+impl Receives {
+    /// Drops all receives. What is left are the messages.
+    pub fn close(self) -> LeftBehind {
+        let receives =
+            Receives { posted: Default::default(), many: Default::default(), gathering: None, ..self };
+        LeftBehind { receives, next: 0 }
+    }
+}
+
+impl LeftBehind {
+    /// The messages that are still there, for which there are no receives.
+    pub fn messages(&self) -> &Receives {
+        &self.receives
+    }
+
+    /// Drops messages until that has touched `budget` bytes, which are taken from it. Hands the names of those that have not
+    /// arrived in full to `refuse`. Returns whether none is left.
+    pub fn drop_some(
+        &mut self,
+        room: &mut Room,
+        budget: &mut i64,
+        mut refuse: impl FnMut(MessageName),
+    ) -> bool {
+        while !self.receives.messages.is_empty() {
+            if *budget <= 0 {
+                return false;
+            }
+            let key = self.receives.messages.at(self.next).map(|(key, _)| key);
+            self.next += 1;
+            if let Some(message) = key.and_then(|key| self.take_out(key)) {
+                *budget -= self.give_back(room, &message) as i64;
+                if !message.is_complete() {
+                    refuse(message.name);
+                }
+            }
+        }
+        true
+    }
+
+    fn take_out(&mut self, key: Key) -> Option<Incoming> {
+        self.receives.unlist(key);
+        self.receives.take_by_name(key)
+    }
+
+    /// Gives back what a message had that is dropped. Returns what dropping it costs, in bytes touched.
+    fn give_back(&mut self, room: &mut Room, message: &Incoming) -> u64 {
+        let receives = &mut self.receives;
+        let Destination::Own { wait, buffer } = &message.destination else { return dropping(0) };
+        let bytes = if buffer.is_some() { message.total.into() } else { 0 };
+        if let Wait::Receive(_) = wait {
+            // Nobody looks for it, so that the order does not matter in which they go.
+            receives.unexpected.remove_any();
+        }
+        let unexpected = u32::from(*wait != Wait::Turn);
+        receives.release(room, message.source.peer, Kept { unexpected, bytes });
+        dropping(bytes)
+    }
+
+    /// Forgets the incomplete messages of `pdc`, which is no more.
+    pub fn forget(&mut self, room: &mut Room, pdc: PdcId) {
+        // No receive is left that one of them could have met.
+        drop(self.receives.abandon(room, pdc));
+    }
+
+    /// Whether packets of the message `name` may be missing.
+    pub fn lacks(&self, name: MessageName) -> bool {
+        self.receives.find(name).is_some()
+    }
+}

@@ -1,0 +1,56 @@
+//! How much the worker does for one application in a turn, and what it leaves for the next.
+
+use std::collections::VecDeque;
+
+use super::Slot;
+
+/// Bytes of messages that wait for receives which the worker touches for one application in a turn, on average: 4,096 tags
+/// that it compares, or so many bytes that it copies. Either takes about as long as a burst of other commands.
+pub const BYTES_PER_TURN: i64 = if cfg!(test) { 40 << 10 } else { 64 << 10 };
+
+/// What one application has in store for later turns.
+#[derive(Debug, Default)]
+pub(super) struct PutOff {
+    /// Commands that have been taken from the ring, and not been executed.
+    commands: VecDeque<Slot>,
+    /// Whether a receive for many messages has to look at more messages that wait, before any other command.
+    pub(super) gathers: bool,
+    /// What was done in one turn beyond its share, because a message is copied in one piece; later turns make up for it.
+    debt: i64,
+}
+
+impl PutOff {
+    /// The bytes that may be touched in a turn that begins; none while earlier ones are made up for.
+    pub(super) fn begin_turn(&mut self) -> i64 {
+        let paid = self.debt.min(BYTES_PER_TURN);
+        self.debt -= paid;
+        BYTES_PER_TURN - paid
+    }
+
+    /// A turn ends which has `left` so much of what it might touch.
+    pub(super) fn end_turn(&mut self, left: i64) {
+        self.debt += (-left).max(0);
+    }
+
+    /// Whether nothing is left to do before new commands.
+    pub(super) fn is_done(&self) -> bool {
+        self.commands.is_empty() && !self.gathers
+    }
+
+    /// The number of commands that were put off.
+    pub(super) fn commands(&self) -> usize {
+        self.commands.len()
+    }
+
+    /// Keeps commands for the next turn.
+    pub(super) fn keep(&mut self, slots: &[Slot]) {
+        self.commands.extend(slots);
+    }
+
+    /// Moves the commands that were put off to the beginning of `slots`, which has room for a burst. Returns how many.
+    pub(super) fn take(&mut self, slots: &mut [Slot]) -> usize {
+        let count = self.commands.len();
+        slots.iter_mut().zip(self.commands.drain(..)).for_each(|(to, from)| *to = from);
+        count
+    }
+}
