@@ -1,6 +1,9 @@
 //! Two endpoints, their sessions, and applications that behave or do not.
 
+mod fabric;
+mod filled;
 mod hostile;
+mod joint;
 mod killed;
 mod leaving;
 mod listener;

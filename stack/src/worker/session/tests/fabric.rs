@@ -1,0 +1,163 @@
+//! An endpoint with applications, its peers, and a channel between them that may lose packets.
+
+use std::iter;
+
+use weft_cc::Time;
+
+use super::*;
+use crate::fep::{Completion, ConnectionId, FepConfig, Limits};
+use crate::packet::{Packet, Payload};
+
+/// The peers are endpoints 1 to this.
+pub(super) const PEERS: usize = 3;
+/// Packets that an endpoint can send in a turn: those of a window to each of two peers, so that what one peer does to the
+/// others is not that it uses their link.
+const PACKETS: usize = 32;
+/// Applications that there may be at a time.
+pub(super) const APPLICATIONS: usize = 4;
+/// Bytes of an application's memory.
+pub(super) const MEMORY: u32 = 8192;
+
+/// An application, and what it knows of its connections and operations. Some of that has ended.
+pub(super) struct Guest {
+    pub(super) client: Client,
+    pub(super) config: SessionConfig,
+    pub(super) connections: Vec<ConnectionHandle>,
+    pub(super) operations: Vec<OperationHandle>,
+}
+
+/// An endpoint with applications, which is number 0, and its peers.
+pub(super) struct Fabric {
+    pub(super) feps: Vec<Fep>,
+    pub(super) sessions: Sessions,
+    pub(super) guests: Vec<Guest>,
+    /// The connections of each peer.
+    pub(super) connections: Vec<Vec<ConnectionId>>,
+    pub(super) now: Time,
+    rng: Rng,
+    /// Packets that are lost, beside those that [`Fabric::turn`] loses at random.
+    pub(super) lost: fn(&Packet) -> bool,
+    /// What applications and peers have heard in the last turn, by the number of each.
+    pub(super) events: Vec<(usize, Event)>,
+    pub(super) completions: Vec<(usize, Completion)>,
+}
+
+impl Fabric {
+    pub(super) fn new(limits: Limits) -> Fabric {
+        Fabric::with(FepConfig { limits, ..(*config()).clone() })
+    }
+
+    pub(super) fn with(config: FepConfig) -> Fabric {
+        let config = Arc::new(config);
+        let fep = |n| Fep::new(Addr(n), config.clone(), Rng::new(5, n.into()), Time::ZERO).unwrap();
+        let mut feps: Vec<Fep> = (0..=PEERS as u32).map(fep).collect();
+        feps[0].close_process(0).unwrap();
+        Fabric {
+            feps,
+            sessions: Sessions::new(APPLICATIONS),
+            guests: Vec::new(),
+            connections: vec![Vec::new(); PEERS + 1],
+            now: Time::ZERO,
+            rng: Rng::new(6, 6),
+            lost: |_| false,
+            events: Vec::new(),
+            completions: Vec::new(),
+        }
+    }
+
+    pub(super) fn guest(&mut self, index: proptest::sample::Index) -> Option<&mut Guest> {
+        let count = self.guests.len();
+        (count > 0).then(|| &mut self.guests[index.index(count)])
+    }
+
+    fn limits(&self) -> Limits {
+        self.feps[0].config().limits
+    }
+
+    /// Checks that what is counted is there, and within the limits.
+    pub(super) fn check(&self) {
+        self.sessions.check_accounts(&self.limits());
+        for fep in &self.feps {
+            fep.check_accounts();
+        }
+    }
+
+    pub(super) fn join(&mut self, operations: u32, connections: u32) {
+        let config = SessionConfig { operations, connections, memory: MEMORY, ..SMALL };
+        let reserved = |of: fn(&SessionConfig) -> u32| -> usize {
+            self.guests.iter().map(|guest| of(&guest.config) as usize).sum()
+        };
+        let fits = reserved(|config| config.operations) + operations as usize <= self.limits().sends
+            && reserved(|config| config.connections) + connections as usize <= self.limits().connections
+            && self.guests.len() < APPLICATIONS;
+        // Those that have left may have their places still.
+        match self.sessions.open(&mut self.feps[0], &config, None) {
+            Ok(client) => {
+                assert!(fits, "more is promised than there is");
+                self.guests.push(Guest { client, config, connections: Vec::new(), operations: Vec::new() });
+            }
+            Err(error) => assert!(!fits || self.sessions.len() > self.guests.len(), "{error}"),
+        }
+    }
+
+    /// A microsecond.
+    pub(super) fn turn(&mut self, loses: bool) {
+        self.events.clear();
+        self.completions.clear();
+        self.now += Span::from_us(1);
+        self.sessions.serve(&mut self.feps[0], self.now);
+        for n in 0..self.feps.len() {
+            if self.feps[n].poll_timeout().is_some_and(|at| self.now.is_at_or_after(at)) {
+                self.feps[n].on_timeout(self.now);
+            }
+            for _ in 0..PACKETS {
+                let Some(transmit) = self.feps[n].poll_transmit(self.now) else { break };
+                let payload = self.feps[n].payload(transmit.payload);
+                let mut bytes = vec![0; payload.len() as usize];
+                payload.copy_to(&mut bytes);
+                if !(loses && self.rng.next_u64().is_multiple_of(8) || (self.lost)(&transmit.packet)) {
+                    let to = &mut self.feps[transmit.packet.net.dst.0 as usize];
+                    to.on_packet(self.now, &transmit.packet, Payload::Bytes(&bytes));
+                }
+            }
+            if n > 0 {
+                self.completions.extend(iter::from_fn(|| self.feps[n].poll_completion()).map(|c| (n, c)));
+            }
+        }
+        self.sessions.serve(&mut self.feps[0], self.now);
+        for (n, guest) in self.guests.iter_mut().enumerate() {
+            self.events.extend(iter::from_fn(|| guest.client.poll().ok().flatten()).map(|event| (n, event)));
+        }
+    }
+
+    /// Everybody leaves. Whatever was waiting ends, at the latest by a timer.
+    pub(super) fn end(&mut self) {
+        self.guests.clear();
+        self.lost = |_| false;
+        for peer in 1..=PEERS {
+            for id in std::mem::take(&mut self.connections[peer]) {
+                let _ = self.feps[peer].abort(self.now, id);
+            }
+            self.feps[peer].close_process(0).unwrap();
+        }
+        for _ in 0..200_000 {
+            self.turn(false);
+            if self.sessions.is_empty() && self.feps.iter().all(|fep| fep.leaks().next().is_none()) {
+                break;
+            }
+            let next = self.feps.iter().filter_map(Fep::poll_timeout);
+            let next = next.reduce(|a, b| if b.is_before(a) { b } else { a });
+            if let Some(next) = next.filter(|at| !self.now.is_at_or_after(*at))
+                && !self.feps.iter().any(Fep::wants_to_transmit)
+            {
+                self.now = next;
+            }
+        }
+        self.check();
+        for fep in &self.feps {
+            assert_eq!(fep.leaks().collect::<Vec<_>>(), [""; 0], "{:?}", fep.explain(self.now));
+            assert_eq!(fep.check_accounts(), (0, 0, 0), "endpoint {}", fep.addr().0);
+        }
+        assert!(self.sessions.is_empty());
+    }
+}

@@ -1,0 +1,385 @@
+//! Each limit filled by one holder: the others get what is reserved for them, as fast as before.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use super::fabric::{APPLICATIONS, Fabric};
+use super::*;
+use crate::buffer::Buffer;
+use crate::fep::{Completion, ConnectionId, FepConfig, Limits, Receive, Send};
+use crate::packet::Packet;
+use crate::pdc::RodReceive;
+use crate::wire::pds::DeliveryMode;
+use crate::wire::ses::Ses;
+
+/// The applications.
+const ALICE: usize = 0;
+const HOG: usize = 1;
+/// Messages that alice and her peer, endpoint 1, send each other.
+const MESSAGES: u64 = 300;
+/// Bytes of each.
+const LEN: u32 = 1000;
+/// The length of a message of which all packets are lost.
+const LOST: u32 = 777;
+/// A process that does not exist.
+const NOBODY: u16 = 999;
+
+/// Of connections to a peer 2 are reserved for each application, of messages that wait 10, and 10,000 bytes of them.
+fn limits() -> Limits {
+    Limits {
+        connections: 40,
+        pdcs_per_peer: 16,
+        pdcs: 60,
+        half_open_pdcs: 24,
+        half_open_pdcs_per_peer: 8,
+        closed_pdcs_per_peer: 64,
+        sends: 128,
+        receives: 1000,
+        processes: 5,
+        unexpected_messages: 100,
+        unexpected_bytes: 100_000,
+        unexpected_messages_per_peer: 40,
+        unexpected_bytes_per_peer: 40_000,
+        reorder_bytes: 24_000,
+        reorder_packets: 16,
+        response_bytes_per_peer: 2_000,
+        response_bytes: 8_000,
+        ..Limits::default()
+    }
+}
+
+fn fabric() -> Fabric {
+    let config = FepConfig { limits: limits(), rod_receive: RodReceive::Reorder, ..(*config()).clone() };
+    let mut fabric = Fabric::with(config);
+    fabric.join(16, 4);
+    fabric.join(96, 8);
+    fabric
+}
+
+/// Goes on until the events of a turn, or what it has come to, are those that are waited for.
+fn until(fabric: &mut Fabric, what: &str, mut is_so: impl FnMut(&mut Fabric) -> bool) {
+    for _ in 0..100_000 {
+        fabric.turn(false);
+        if is_so(fabric) {
+            return;
+        }
+    }
+    panic!(
+        "{what} never comes: {:?}",
+        fabric.feps.iter().map(|fep| fep.explain(fabric.now)).collect::<Vec<_>>()
+    );
+}
+
+/// The reports that came to an application in the last turn.
+fn reports(fabric: &Fabric, guest: usize) -> impl Iterator<Item = Report> {
+    fabric.events.iter().filter(move |(n, _)| *n == guest).map(|(_, event)| event.report)
+}
+
+/// A connection of `peer` to the process of an application, or another one.
+fn connect_to(fabric: &mut Fabric, peer: usize, process: u16, mode: DeliveryMode) -> ConnectionId {
+    let options = ConnectOptions { process, mode, ..ConnectOptions::default() };
+    let id = fabric.feps[peer].connect(fabric.now, Addr(0), options).unwrap();
+    fabric.connections[peer].push(id);
+    id
+}
+
+fn post(fabric: &mut Fabric, peer: usize, id: ConnectionId, len: u32, tag: Option<u64>) {
+    let send = Send { buffer: Buffer::Virtual(len), tag, header_data: 0, context: 0 };
+    fabric.feps[peer].post_send(id, send).unwrap();
+}
+
+fn process_of(fabric: &Fabric, guest: usize) -> u16 {
+    fabric.guests[guest].client.process()
+}
+
+/// Alice opens the connections that are reserved for her, and so do her peer and she exchange messages: some wait, as many
+/// as a peer may always leave to her, and all others meet receives. Returns the turns that it takes.
+fn alice_and_her_peer(fabric: &mut Fabric) -> u64 {
+    let begin = fabric.now;
+    let alice = process_of(fabric, ALICE);
+    let client = &mut fabric.guests[ALICE].client;
+    let connections = [0, 1].map(|n| client.connect(Addr(1), ConnectOptions::default(), n).unwrap());
+    let mut opened = 0;
+    until(fabric, "a connection", |fabric| {
+        for report in reports(fabric, ALICE) {
+            assert!(matches!(report, Report::Connected { .. }), "{report:?}");
+            opened += 1;
+        }
+        opened == 2
+    });
+    let to_alice = [(); 2].map(|()| connect_to(fabric, 1, alice, DeliveryMode::Rud));
+    for _ in 0..5 {
+        post(fabric, 1, to_alice[0], LEN, Some(5));
+    }
+    let mut sent = 0;
+    until(fabric, "room for messages that wait", |fabric| {
+        sent += fabric.completions.iter().filter(|(n, _)| *n == 1).count();
+        sent == 5
+    });
+    for _ in 0..5 {
+        let (matching, client) = (Matching::Tagged { tag: 0, ignore: 7 }, &mut fabric.guests[ALICE].client);
+        client.receive(extent(0, LEN), None, matching, 0).unwrap();
+    }
+    let mut received = 0;
+    until(fabric, "what waited", |fabric| {
+        received += reports(fabric, ALICE).filter(is_received).count();
+        received == 5
+    });
+    exchange(fabric, &connections, &to_alice);
+    fabric.now.since(begin).as_ps() / Span::from_us(1).as_ps()
+}
+
+fn is_received(report: &Report) -> bool {
+    match report {
+        Report::Received { result: Ok(()), len: LEN, .. } => true,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn exchange(fabric: &mut Fabric, from_alice: &[ConnectionHandle; 2], to_alice: &[ConnectionId; 2]) {
+    for n in 0..MESSAGES {
+        let receive =
+            Receive { buffer: Buffer::Virtual(LEN), from: None, matching: Matching::Untagged, context: n };
+        fabric.feps[1].post_receive(receive).unwrap();
+    }
+    let mut waits = BTreeSet::new();
+    let (mut posted, mut received, mut sent, mut arrived, mut at_peer) = ([0; 2], 0, 0, 0, 0);
+    until(fabric, "the last message", |fabric| {
+        for report in reports(fabric, ALICE).collect::<Vec<_>>() {
+            match report {
+                Report::Sent { result: Ok(()), .. } => sent += 1,
+                report => received += u64::from(is_received(&report)),
+            }
+        }
+        for (_, completion) in fabric.completions.iter().filter(|(n, _)| *n == 1) {
+            match completion {
+                Completion::Sent { result: Ok(()), .. } => arrived += 1,
+                Completion::Received { result: Ok(()), context, .. } => {
+                    assert!(waits.insert(*context));
+                    at_peer += 1;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        let client = &mut fabric.guests[ALICE].client;
+        if posted[0] < MESSAGES.min(sent + 8) {
+            let connection = from_alice[posted[0] as usize % 2];
+            client.send(connection, extent(0, LEN), None, 0, 0).unwrap();
+            posted[0] += 1;
+        }
+        // The peer sends when there is a receive.
+        if posted[1] < MESSAGES.min(received + 4) {
+            client.receive(extent(0, LEN), None, Matching::Untagged, 0).unwrap();
+            post(fabric, 1, to_alice[posted[1] as usize % 2], LEN, None);
+            posted[1] += 1;
+        }
+        [sent, received, arrived, at_peer] == [MESSAGES; 4]
+    });
+}
+
+/// The hog asks for something until it has used up its part.
+fn operations(fabric: &mut Fabric) {
+    until(fabric, "the end of operations", |fabric| {
+        let client = &mut fabric.guests[HOG].client;
+        let receive = client.receive(extent(0, 1), None, Matching::Untagged, 0);
+        matches!(receive, Err(ClientError::Exhausted { what: Resource::Operations, .. }))
+    });
+    // Nor can another one have what is promised to alice.
+    let greedy = SessionConfig { operations: 17, ..SMALL };
+    assert!(matches!(
+        fabric.sessions.open(&mut fabric.feps[0], &greedy, None),
+        Err(OpenError::NotLeft { what: Resource::Operations, asked: 17, left: 16, .. })
+    ));
+}
+
+fn connections(fabric: &mut Fabric) {
+    let mut peer = 2;
+    until(fabric, "the end of connections", |fabric| {
+        peer = 5 - peer;
+        let connection = fabric.guests[HOG].client.connect(Addr(peer), ConnectOptions::default(), 0);
+        matches!(connection, Err(ClientError::Exhausted { what: Resource::Connections, .. }))
+    });
+}
+
+fn connections_to_alices_peer(fabric: &mut Fabric) {
+    let error = CallError::Limit { what: Resource::PeerConnections, limit: 16 };
+    until(fabric, "the end of connections to a peer", |fabric| {
+        let _ = fabric.guests[HOG].client.connect(Addr(1), ConnectOptions::default(), 0);
+        reports(fabric, HOG).any(|report| matches!(report, Report::Refused { error: e, .. } if e == error))
+    });
+}
+
+fn kinds_of_receives(fabric: &mut Fabric) {
+    let mut mask = 1;
+    until(fabric, "the end of kinds", |fabric| {
+        let matching = Matching::Tagged { tag: 0, ignore: mask };
+        if fabric.guests[HOG].client.receive(extent(0, 1), None, matching, 0).is_ok() {
+            mask += 1;
+        }
+        let error = CallError::Limit { what: Resource::ReceiveKinds, limit: 64 };
+        reports(fabric, HOG).any(|report| matches!(report, Report::Refused { error: e, .. } if e == error))
+    });
+}
+
+fn applications(fabric: &mut Fabric) {
+    (2..APPLICATIONS).for_each(|_| fabric.join(1, 1));
+    let one = SessionConfig { operations: 1, connections: 1, ..SMALL };
+    let refused = fabric.sessions.open(&mut fabric.feps[0], &one, None);
+    assert!(matches!(refused, Err(OpenError::Full(APPLICATIONS))));
+}
+
+/// Some peers send messages of `len` bytes to an application, which receives none of them, until no more are taken.
+fn unexpected(fabric: &mut Fabric, peers: Range<usize>, guest: usize, len: u32) {
+    let process = process_of(fabric, guest);
+    for peer in peers {
+        let id = connect_to(fabric, peer, process, DeliveryMode::Rud);
+        (0..60).for_each(|_| post(fabric, peer, id, len, Some(9)));
+    }
+    until_refused(fabric);
+    run(fabric, 300);
+}
+
+fn run(fabric: &mut Fabric, turns: u32) {
+    (0..turns).for_each(|_| fabric.turn(false));
+}
+
+fn until_refused(fabric: &mut Fabric) {
+    let before = fabric.feps[0].counters().nacks_sent;
+    until(fabric, "a refusal", |fabric| fabric.feps[0].counters().nacks_sent > before);
+}
+
+fn unexpected_messages(fabric: &mut Fabric) {
+    unexpected(fabric, 2..4, HOG, 1);
+    // The hog may have its part and half of the rest, and two peers that take what they can two thirds of that, or a little
+    // more: messages that arrive before their turn have reserved places.
+    let (messages, ..) = fabric.feps[0].check_accounts();
+    assert!((22..=35).contains(&messages), "{messages}");
+}
+
+fn unexpected_bytes(fabric: &mut Fabric) {
+    unexpected(fabric, 2..4, HOG, 2000);
+    let (_, bytes, _) = fabric.feps[0].check_accounts();
+    assert!((18_000..=35_000).contains(&bytes), "{bytes}");
+}
+
+/// Here alice herself gets more messages of a peer than she wants; those of her own peer have room beside them.
+fn unexpected_messages_of_a_peer(fabric: &mut Fabric) {
+    unexpected(fabric, 2..3, ALICE, 1);
+    let (messages, ..) = fabric.feps[0].check_accounts();
+    assert!((16..=20).contains(&messages), "{messages}");
+}
+
+fn unexpected_bytes_of_a_peer(fabric: &mut Fabric) {
+    unexpected(fabric, 2..3, ALICE, 2000);
+    let (_, bytes, _) = fabric.feps[0].check_accounts();
+    assert!((14_000..=20_000).contains(&bytes), "{bytes}");
+}
+
+fn pdcs_of_a_peer(fabric: &mut Fabric) {
+    let hog = process_of(fabric, HOG);
+    for _ in 0..20 {
+        let id = connect_to(fabric, 2, hog, DeliveryMode::Rud);
+        post(fabric, 2, id, 0, None);
+    }
+    until_refused(fabric);
+    // The first that are refused are those beyond the half-open ones, until their initiators have answered.
+    until(fabric, "the last PDC", |fabric| fabric.feps[0].open_targets() == 16);
+    run(fabric, 300);
+    assert_eq!(fabric.feps[0].open_targets(), 16);
+}
+
+/// Nothing that is sent to peer 3 arrives.
+fn peer_3_is_deaf(packet: &Packet) -> bool {
+    packet.net.dst == Addr(3)
+}
+
+fn half_open_pdcs(fabric: &mut Fabric) {
+    fabric.lost = peer_3_is_deaf;
+    let hog = process_of(fabric, HOG);
+    for _ in 0..16 {
+        let id = connect_to(fabric, 3, hog, DeliveryMode::Rud);
+        post(fabric, 3, id, 0, None);
+    }
+    until_refused(fabric);
+    assert_eq!(fabric.feps[0].open_targets(), 8);
+}
+
+fn remembered_pdcs(fabric: &mut Fabric) {
+    let before = fabric.feps[0].counters().nacks_sent;
+    let hog = process_of(fabric, HOG);
+    for _ in 0..100 {
+        let id = connect_to(fabric, 2, hog, DeliveryMode::Rud);
+        post(fabric, 2, id, 0, None);
+        fabric.feps[2].close(fabric.now, id).unwrap();
+        run(fabric, 20);
+        let _ = fabric.guests[HOG].client.receive(extent(0, 1), None, Matching::Untagged, 0);
+    }
+    assert!(fabric.feps[0].counters().nacks_sent > before, "the last ones are put off");
+}
+
+/// The first message of an ordered connection is lost again and again; those behind it have `len` bytes.
+fn early(fabric: &mut Fabric, len: u32) {
+    fabric.lost = |packet| matches!(&packet.ses, Ses::Standard(header) if header.request_length == LOST);
+    let hog = process_of(fabric, HOG);
+    let id = connect_to(fabric, 2, hog, DeliveryMode::Rod);
+    post(fabric, 2, id, LOST, None);
+    (0..40).for_each(|_| post(fabric, 2, id, len, None));
+    until_refused(fabric);
+}
+
+/// Sixteen of them take no more than half of the bytes that a peer may have.
+fn early_packets(fabric: &mut Fabric) {
+    early(fabric, 100);
+}
+
+/// Sixteen of them would take more than the 12,000 bytes that a peer may have.
+fn bytes_of_early_packets(fabric: &mut Fabric) {
+    early(fabric, 1000);
+}
+
+fn stored_responses(fabric: &mut Fabric) {
+    fabric.lost = peer_3_is_deaf;
+    let id = connect_to(fabric, 3, NOBODY, DeliveryMode::Rud);
+    (0..100).for_each(|_| post(fabric, 3, id, 0, None));
+    until_refused(fabric);
+}
+
+/// A limit, and how one holder fills it.
+type Fill = (&'static str, fn(&mut Fabric));
+
+#[test]
+fn each_limit_filled_by_one_holder_leaves_the_others_their_part_and_their_speed() {
+    let fills: [Fill; 15] = [
+        ("applications", applications),
+        ("operations", operations),
+        ("connections", connections),
+        ("connections to one peer", connections_to_alices_peer),
+        ("kinds of receives", kinds_of_receives),
+        ("unexpected messages", unexpected_messages),
+        ("unexpected messages of one peer", unexpected_messages_of_a_peer),
+        ("bytes of unexpected messages", unexpected_bytes),
+        ("bytes of unexpected messages of one peer", unexpected_bytes_of_a_peer),
+        ("PDCs that peers open", pdcs_of_a_peer),
+        ("half-open PDCs", half_open_pdcs),
+        ("PDCs open or remembered", remembered_pdcs),
+        ("early ROD packets of one PDC", early_packets),
+        ("bytes of early ROD packets", bytes_of_early_packets),
+        ("bytes of stored responses", stored_responses),
+    ];
+    let mut calm = fabric();
+    let expected = alice_and_her_peer(&mut calm);
+    calm.end();
+    let mut slow = Vec::new();
+    for (what, fill) in fills {
+        let mut fabric = fabric();
+        fill(&mut fabric);
+        fabric.check();
+        let turns = alice_and_her_peer(&mut fabric);
+        if turns * 10 > expected * 11 {
+            slow.push((what, turns));
+        }
+        fabric.check();
+        fabric.end();
+    }
+    assert_eq!(slow, [], "turns instead of {expected}");
+}

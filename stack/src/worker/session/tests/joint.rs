@@ -1,0 +1,240 @@
+//! Limits add up: applications and peers that do anything at all, in any order, over a channel that loses packets, have
+//! together no more than the endpoint, can each have what is reserved for them, and leave nothing behind.
+
+use core::num::NonZeroU32;
+
+use proptest::prelude::*;
+use proptest::sample::Index;
+
+use super::fabric::{APPLICATIONS, Fabric, Guest, MEMORY, PEERS};
+use super::*;
+use crate::buffer::Buffer;
+use crate::fep::{ConnectionId, Limits, Receive, Send};
+use crate::wire::pds::DeliveryMode;
+use crate::worker::session::Found;
+
+/// Limits that a few applications and peers reach.
+fn limits() -> Limits {
+    Limits {
+        connections: 14,
+        pdcs_per_peer: 10,
+        pdcs: 20,
+        half_open_pdcs: 12,
+        half_open_pdcs_per_peer: 6,
+        closed_pdcs_per_peer: 40,
+        sends: 50,
+        receives: 30,
+        processes: APPLICATIONS + 1,
+        unexpected_messages: 60,
+        unexpected_bytes: 20_000,
+        unexpected_messages_per_peer: 25,
+        unexpected_bytes_per_peer: 6_000,
+        reorder_bytes: 8_000,
+        reorder_packets: 8,
+        ..Limits::default()
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Join {
+        operations: u32,
+        connections: u32,
+    },
+    Leave(Index),
+    /// An application connects to a peer, or an application of its own endpoint.
+    Connect(Index, u32, bool),
+    Send {
+        application: Index,
+        connection: Index,
+        len: u32,
+        tag: Option<u64>,
+    },
+    Receive {
+        application: Index,
+        matching: Matching,
+        many: bool,
+    },
+    Peek {
+        application: Index,
+        matching: Matching,
+        found: Found,
+    },
+    Cancel(Index, Index),
+    Close {
+        application: Index,
+        connection: Index,
+        abort: bool,
+    },
+    /// A peer connects to the process of an application.
+    PeerConnects {
+        peer: u32,
+        application: Index,
+        ordered: bool,
+    },
+    PeerSends {
+        peer: u32,
+        connection: Index,
+        len: u32,
+        tag: Option<u64>,
+    },
+    PeerReceives(u32),
+    PeerCloses {
+        peer: u32,
+        connection: Index,
+        abort: bool,
+    },
+    Run {
+        turns: u8,
+        loses: bool,
+    },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let index = any::<Index>;
+    let peer = || 1..=PEERS as u32;
+    let tag = || prop::option::of(0u64..3);
+    let len = || prop_oneof![4 => 0u32..100, 2 => 0u32..3000, 1 => Just(MEMORY)];
+    let matching = || {
+        let tagged = (0u64..3, prop_oneof![Just(0u64), Just(1), Just(u64::MAX)]);
+        let tagged = tagged.prop_map(|(tag, ignore)| Matching::Tagged { tag, ignore });
+        prop_oneof![1 => Just(Matching::Untagged), 2 => tagged]
+    };
+    let found = prop_oneof![Just(Found::Stays), Just(Found::IsClaimed), Just(Found::IsDiscarded)];
+    prop_oneof![
+        4 => (1u32..30, 1u32..8).prop_map(|(operations, connections)| Step::Join { operations, connections }),
+        1 => index().prop_map(Step::Leave),
+        6 => (index(), peer(), prop::bool::weighted(0.2)).prop_map(|(a, peer, own)| Step::Connect(a, peer, own)),
+        12 => (index(), index(), len(), tag()).prop_map(|(application, connection, len, tag)| {
+            Step::Send { application, connection, len, tag }
+        }),
+        4 => (index(), matching(), prop::bool::weighted(0.2)).prop_map(|(application, matching, many)| {
+            Step::Receive { application, matching, many }
+        }),
+        2 => (index(), matching(), found).prop_map(|(application, matching, found)| {
+            Step::Peek { application, matching, found }
+        }),
+        2 => (index(), index()).prop_map(|(application, operation)| Step::Cancel(application, operation)),
+        2 => (index(), index(), any::<bool>()).prop_map(|(application, connection, abort)| {
+            Step::Close { application, connection, abort }
+        }),
+        6 => (peer(), index(), any::<bool>()).prop_map(|(peer, application, ordered)| {
+            Step::PeerConnects { peer, application, ordered }
+        }),
+        16 => (peer(), index(), len(), tag()).prop_map(|(peer, connection, len, tag)| {
+            Step::PeerSends { peer, connection, len, tag }
+        }),
+        1 => peer().prop_map(Step::PeerReceives),
+        2 => (peer(), index(), any::<bool>()).prop_map(|(peer, connection, abort)| {
+            Step::PeerCloses { peer, connection, abort }
+        }),
+        12 => (1u8..30, any::<bool>()).prop_map(|(turns, loses)| Step::Run { turns, loses }),
+    ]
+}
+
+impl Fabric {
+    fn take(&mut self, step: Step) {
+        match step {
+            Step::Join { operations, connections } => self.join(operations, connections),
+            Step::Leave(index) if !self.guests.is_empty() => {
+                self.guests.remove(index.index(self.guests.len()));
+            }
+            Step::PeerConnects { peer, application, ordered } => {
+                self.peer_connects(peer, application, ordered)
+            }
+            Step::PeerSends { peer, connection, len, tag } => {
+                if let Some(id) = self.connection_of(peer, connection) {
+                    let send = Send { buffer: Buffer::Virtual(len), tag, header_data: 0, context: 0 };
+                    let _ = self.feps[peer as usize].post_send(id, send);
+                }
+            }
+            Step::PeerReceives(peer) => {
+                let receive =
+                    |matching| Receive { buffer: Buffer::Virtual(10), from: None, matching, context: 0 };
+                for matching in [Matching::Untagged, Matching::Tagged { tag: 0, ignore: u64::MAX }] {
+                    let _ = self.feps[peer as usize].post_receive(receive(matching));
+                }
+            }
+            Step::PeerCloses { peer, connection, abort } => {
+                if let Some(id) = self.connection_of(peer, connection) {
+                    let fep = &mut self.feps[peer as usize];
+                    let _ = if abort { fep.abort(self.now, id) } else { fep.close(self.now, id) };
+                }
+            }
+            Step::Run { turns, loses } => (0..turns).for_each(|_| self.turn(loses)),
+            _ => self.command(step),
+        }
+    }
+
+    fn peer_connects(&mut self, peer: u32, application: Index, ordered: bool) {
+        let process = self.guest(application).map_or(1, |guest| guest.client.process());
+        let mode = if ordered { DeliveryMode::Rod } else { DeliveryMode::Rud };
+        let options = ConnectOptions { process, mode, ..ConnectOptions::default() };
+        let opened = self.feps[peer as usize].connect(self.now, Addr(0), options);
+        self.connections[peer as usize].extend(opened);
+    }
+
+    fn connection_of(&self, peer: u32, index: Index) -> Option<ConnectionId> {
+        let all = &self.connections[peer as usize];
+        (!all.is_empty()).then(|| all[index.index(all.len())])
+    }
+
+    /// An application asks for something. What it may not have is refused, by its client or in a report.
+    fn command(&mut self, step: Step) {
+        let process = self.guests.first().map_or(0, |guest| guest.client.process());
+        let guest = match step {
+            Step::Connect(index, ..) | Step::Cancel(index, _) => self.guest(index),
+            Step::Send { application, .. }
+            | Step::Receive { application, .. }
+            | Step::Peek { application, .. }
+            | Step::Close { application, .. } => self.guest(application),
+            _ => None,
+        };
+        let Some(Guest { client, connections, operations, .. }) = guest else { return };
+        match step {
+            Step::Connect(_, peer, own) => {
+                let (peer, process) = if own { (0, process) } else { (peer, 0) };
+                let options = ConnectOptions { process, ..ConnectOptions::default() };
+                connections.extend(client.connect(Addr(peer), options, 0));
+            }
+            Step::Send { connection, len, tag, .. } if !connections.is_empty() => {
+                let connection = connections[connection.index(connections.len())];
+                operations.extend(client.send(connection, extent(0, len), tag, 0, 0));
+            }
+            Step::Receive { matching, many: false, .. } => {
+                operations.extend(client.receive(extent(0, 100), None, matching, 0));
+            }
+            Step::Receive { matching, .. } => {
+                let least = NonZeroU32::new(100).unwrap();
+                operations.extend(client.receive_many(extent(0, MEMORY), None, matching, least, 0));
+            }
+            Step::Peek { matching, found, .. } => drop(client.peek(None, matching, found, 0)),
+            Step::Cancel(_, operation) if !operations.is_empty() => {
+                let _ = client.cancel(operations[operation.index(operations.len())]);
+            }
+            Step::Close { connection, abort, .. } if !connections.is_empty() => {
+                let connection = connections[connection.index(connections.len())];
+                let _ = if abort { client.abort(connection) } else { client.close(connection) };
+            }
+            _ => {}
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_applications_and_peers_do_limits_add_up_and_nothing_is_left(
+        joins in prop::collection::vec((1u32..15, 1u32..5), 0..4),
+        steps in prop::collection::vec(step(), 0..250),
+    ) {
+        let mut fabric = Fabric::new(limits());
+        joins.iter().for_each(|&(operations, connections)| fabric.join(operations, connections));
+        for step in steps {
+            fabric.take(step);
+            fabric.check();
+        }
+        fabric.end();
+    }
+}
