@@ -219,11 +219,12 @@ impl SessionListener {
                 return None;
             }
         };
+        let tenant = tenant(&stream);
         let open = || -> Result<_, OpenError> {
             config.within(&self.most)?;
             let (region, file) = Region::share(config.layout()?.total)?;
             // It stays among those that are watched.
-            Ok((sessions.admit(fep, config, process, &region, Link::of(stream))?, file))
+            Ok((sessions.admit(fep, config, process, &region, Link::of(stream), tenant)?, file))
         };
         let opened = open().map_err(|error| refuse(&answer, &error.to_string(), &mut self.refused.sessions));
         let (id, file) = opened.ok()?;
@@ -313,6 +314,12 @@ fn lock(path: &Path) -> Result<File, ListenError> {
 fn is_trusted(stream: &UnixStream) -> io::Result<bool> {
     let peer = socket_peercred(stream)?.uid;
     Ok(peer == rustix::process::geteuid() || peer.is_root())
+}
+
+/// The process at the other end, unless it lives where this one cannot see it.
+fn tenant(stream: &UnixStream) -> Option<u32> {
+    let process = socket_peercred(stream).ok()?.pid;
+    u32::try_from(process.as_raw_nonzero().get()).ok()
 }
 
 impl PendingJoin {

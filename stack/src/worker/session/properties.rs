@@ -128,7 +128,7 @@ impl Bad {
         let region = Region::allocate(LITTLE.layout().expect("possible").total).expect("memory");
         let (own, other) = Link::pair().expect("sockets");
         let (sessions, fep) = (&mut world.sessions[side], &mut world.feps[side]);
-        let id = sessions.admit(fep, &LITTLE, Some(BAD[side]), &region, own).expect("room");
+        let id = sessions.admit(fep, &LITTLE, Some(BAD[side]), &region, own, None).expect("room");
         let client =
             Client::new(&LITTLE, &region, other, None, Addr(side as u32), BAD[side]).expect("it fits");
         Bad { side, id, client, region }

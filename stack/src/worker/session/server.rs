@@ -44,6 +44,8 @@ pub enum Ended {
 /// should [close](Fep::close_process) process 0, so that messages to process 0 are refused instead of kept.
 pub struct Sessions {
     slots: Vec<Option<Application>>,
+    /// The operating system's process that had each place last, as far as it is known.
+    tenants: Vec<Option<u32>>,
     connections: Connections,
     serial: u64,
     last_process: u16,
@@ -62,6 +64,7 @@ impl Sessions {
         let capacity = capacity.min(usize::from(MAX_PROCESS));
         Sessions {
             slots: (0..capacity).map(|_| None).collect(),
+            tenants: vec![None; capacity],
             connections: Connections::new(capacity),
             serial: 0,
             last_process: 0,
@@ -103,11 +106,12 @@ impl Sessions {
         let region = Region::allocate(config.layout()?.total)?;
         let (own, other) = Link::pair()?;
         let other = other.waking(self.waker.clone());
-        let id = self.admit(fep, config, process, &region, own)?;
+        let id = self.admit(fep, config, process, &region, own, Some(std::process::id()))?;
         Client::new(config, &region, other, self.host, fep.addr(), self.process(id).unwrap_or(0))
     }
 
-    /// Opens a session whose rings and memory lie in `region`, and whose application is at the other end of `link`.
+    /// Opens a session whose rings and memory lie in `region`, and whose application is at the other end of `link`, in the
+    /// operating system's process `tenant`, if that is known.
     pub(super) fn admit(
         &mut self,
         fep: &mut Fep,
@@ -115,9 +119,10 @@ impl Sessions {
         process: Option<u16>,
         region: &Region,
         link: Link,
+        tenant: Option<u32>,
     ) -> Result<SessionId, OpenError> {
         let layout = config.layout()?;
-        let slot = self.free_slot().ok_or(OpenError::Full(self.slots.len()))?;
+        let slot = self.free_slot(tenant).ok_or(OpenError::Full(self.slots.len()))?;
         self.check_left(&fep.config().limits, config)?;
         let commands = Consumer::at(region, 0, config.commands)?;
         let reports = Producer::at(region, layout.reports, config.reports)?;
@@ -126,6 +131,7 @@ impl Sessions {
         self.serial += 1;
         let id = SessionId { slot: slot as u32, serial: self.serial };
         let (operations, connections) = (config.operations as usize, config.connections as usize);
+        self.tenants[slot] = tenant;
         self.slots[slot] = Some(Application {
             id,
             process,
@@ -149,10 +155,14 @@ impl Sessions {
         Ok(id)
     }
 
-    /// The free slot to which the fewest PDCs count that earlier applications have left behind at peers.
-    fn free_slot(&self) -> Option<usize> {
+    /// The free slot to which the fewest PDCs count that earlier applications have left behind at peers; of those that
+    /// `tenant` had before, if there are any: by leaving and coming again it does not get what others may use.
+    fn free_slot(&self, tenant: Option<u32>) -> Option<usize> {
         let free = (0..self.slots.len()).filter(|slot| self.slots[*slot].is_none());
-        free.min_by_key(|slot| self.connections.left_behind(*slot))
+        free.min_by_key(|slot| {
+            let is_its_own = tenant.is_some() && self.tenants[*slot] == tenant;
+            (!is_its_own, self.connections.left_behind(*slot))
+        })
     }
 
     /// Checks that the endpoint has left what a session with `config` can come to use: what sessions may have is reserved

@@ -126,7 +126,7 @@ fn killed_processes_are_noticed_by_their_sockets() {
     let mut world = World::new();
     let region = Region::allocate(SMALL.layout().unwrap().total).unwrap();
     let (own, other) = Link::pair().unwrap();
-    world.sessions[0].admit(&mut world.feps[0], &SMALL, None, &region, own).unwrap();
+    world.sessions[0].admit(&mut world.feps[0], &SMALL, None, &region, own, None).unwrap();
     // It lives to the end, so that no flag is set.
     let mut deaf = Client::new(&SMALL, &region, other, None, Addr(0), 1).unwrap();
     world.step(1);
