@@ -91,6 +91,8 @@ struct Session {
     wrong_messages: u64,
     /// Messages that the client says it has sent.
     announced: Option<u64>,
+    /// The client has acknowledged that the test may begin, so it is where its request says that it is.
+    answered: bool,
     /// The client has been told the result.
     reported: bool,
 }
@@ -119,19 +121,26 @@ impl<'a> Server<'a> {
 
     fn requested(&mut self, endpoint: &mut Endpoint, now: Time, peer: Addr, test: Test) {
         let name = name_of(endpoint, peer);
-        // Its client has begun anew, or knows the result already.
-        if let Some(session) =
-            self.session.as_ref().filter(|session| session.peer == peer || session.reported)
-        {
+        // Its client has begun anew, or knows the result already, or may not exist: anybody can ask in the name of a host.
+        let unfit = self.unfit(endpoint, peer, &test);
+        let makes_room = |session: &&mut Session| {
+            session.peer == peer || session.reported || !session.answered && unfit.is_none()
+        };
+        if let Some(session) = self.session.as_mut().filter(makes_room) {
             if !session.reported {
                 if self.replaced.len() == REFUSALS {
                     return;
+                }
+                if session.peer != peer {
+                    let reason = format!("{name} has asked before it answered");
+                    // If it cannot be told, it gives up by itself.
+                    let _ = session.say(endpoint, Message::Refused { reason });
                 }
                 self.replaced.extend(session.reply);
             }
             self.end_session(endpoint, now);
         }
-        if let Some(reason) = self.objection(endpoint, peer, &test) {
+        if let Some(reason) = self.occupied().or(unfit) {
             self.refuse(endpoint, peer, reason);
             return;
         }
@@ -163,14 +172,16 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Why a test that `peer` asks for is not run, if it is not.
-    fn objection(&self, endpoint: &Endpoint, peer: Addr, test: &Test) -> Option<String> {
+    /// Why no test is run now, if none is.
+    fn occupied(&self) -> Option<String> {
         if self.interrupted {
             return Some(INTERRUPTED.to_owned());
         }
-        if let Some(session) = &self.session {
-            return Some(format!("it is busy with {}", session.name));
-        }
+        self.session.as_ref().map(|session| format!("it is busy with {}", session.name))
+    }
+
+    /// Why the test that `peer` asks for is never run, if it is not.
+    fn unfit(&self, endpoint: &Endpoint, peer: Addr, test: &Test) -> Option<String> {
         if let Err(reason) = test.check() {
             return Some(reason);
         }
@@ -229,6 +240,12 @@ impl<'a> Server<'a> {
                 control::post_receive(endpoint, None).map_err(|error| failure("the server", &error))?;
                 if let (Some(source), Ok(())) = (source, result) {
                     self.told(endpoint, now, source.peer, &buffer.to_bytes(len));
+                }
+                Ok(())
+            }
+            Completion::Sent { context, result: Ok(()), .. } => {
+                if let Some(session) = self.session_of(context).filter(|s| context == ready_context(s.id)) {
+                    session.answered = true;
                 }
                 Ok(())
             }
@@ -352,6 +369,7 @@ impl Session {
             wrong_bytes: 0,
             wrong_messages: 0,
             announced: None,
+            answered: false,
             reported: false,
             test,
         }
@@ -369,7 +387,9 @@ impl Session {
                 self.post(endpoint, slot, message)?;
             }
         }
-        self.say(endpoint, Message::Ready { session: self.id })
+        let ready = control::encode(Message::Ready { session: self.id });
+        let options = SendOptions::default().tag(control::TAG).context(ready_context(self.id));
+        control::send_to(endpoint, self.peer, &mut self.reply, ready.into(), options)
     }
 
     fn say(&mut self, endpoint: &mut Endpoint, message: Message) -> Result<(), Error> {
@@ -541,6 +561,12 @@ impl Role for Server<'_> {
     }
 }
 
+/// The context of the message that a test may begin. Those of its other messages have the number of a slot in the lower half,
+/// and there are fewer.
+fn ready_context(session: u32) -> u64 {
+    u64::from(session) << 32 | u64::from(u32::MAX)
+}
+
 /// Data packets that the endpoint has received.
 #[inline]
 fn received(endpoint: &Endpoint) -> u64 {
@@ -626,9 +652,39 @@ mod tests {
             for peer in peers {
                 server.requested(&mut endpoint, Time::ZERO, peer, a_test());
             }
+            if let Some(session) = &mut server.session {
+                session.answered = session.peer == peers[0];
+            }
         }
         assert_eq!((server.replaced.len(), server.refusals.len()), (REFUSALS, REFUSALS));
         assert!(server.session.is_some());
+    }
+
+    /// A host that is not there asks for a test. The next client gets its own, and keeps it once it has answered.
+    #[test]
+    fn a_client_that_has_not_answered_makes_room_for_the_next_one() {
+        let mut endpoint = Endpoint::builder("udp:127.84.20.7").build().unwrap();
+        let mut client = Endpoint::builder("udp:127.84.20.8").build().unwrap();
+        let [absent, present, late] =
+            [9, 8, 10].map(|last| endpoint.peer(format!("127.84.20.{last}").as_str()).unwrap());
+        client.peer("127.84.20.7").unwrap();
+        let mut server = Server::new(OPTIONS, Box::new(|_, _, _| Ok(())), Time::ZERO);
+        let client_of = |server: &Server<'_>| server.session.as_ref().map(|session| session.peer);
+        server.requested(&mut endpoint, Time::ZERO, absent, a_test());
+        assert_eq!(client_of(&server), Some(absent));
+        server.requested(&mut endpoint, Time::ZERO, present, a_test());
+        assert_eq!((client_of(&server), server.replaced.len()), (Some(present), 1));
+        for _ in 0..1_000_000 {
+            if let Some(completion) = endpoint.poll().unwrap() {
+                server.take(&mut endpoint, Time::ZERO, completion).unwrap();
+            }
+            client.poll().unwrap();
+            if server.session.as_ref().is_some_and(|session| session.answered) {
+                break;
+            }
+        }
+        server.requested(&mut endpoint, Time::ZERO, late, a_test());
+        assert_eq!((client_of(&server), server.refusals.len()), (Some(present), 1));
     }
 
     /// The endpoint refuses a connection to a client that it does not know any more.
