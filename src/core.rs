@@ -101,7 +101,7 @@ pub use weft_stack::fep::{
 pub use weft_stack::packet::{Packet, Payload};
 pub use weft_stack::pdc::PdcConfig;
 pub use weft_stack::rng::Rng;
-pub use weft_stack::ses::ReceiveId;
+pub use weft_stack::ses::{ReceiveId, apply};
 pub use weft_stack::{event, port, region, spray, wire, worker};
 
 pub use crate::endpoint::{Attachment, LinkRate, Settings, Setup, ZoneSettings};

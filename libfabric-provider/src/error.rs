@@ -45,6 +45,11 @@ impl FiError {
     pub(crate) const TOO_SMALL: FiError = FiError(sys::FI_ETOOSMALL as i32);
     const TRUNCATED: FiError = FiError(sys::FI_ETRUNC as i32);
 
+    /// Whether an operation failed because there is no such peer any more.
+    pub(crate) fn says_that_the_peer_is_gone(self) -> bool {
+        [sys::FI_ETIMEDOUT, sys::FI_ECONNREFUSED, sys::FI_EHOSTUNREACH].contains(&self.0)
+    }
+
     /// As completions have it: positive.
     pub(crate) fn number(self) -> i32 {
         self.0

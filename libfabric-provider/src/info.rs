@@ -48,8 +48,6 @@ const PROTOCOL_VERSION: u32 = 1;
 const CQ_DATA_SIZE: usize = 4;
 /// Bytes of a sender's messages without a receive that are kept.
 const BUFFERED: usize = 64 << 20;
-/// All bits of a tag are the application's.
-const TAG_FORMAT: u64 = u64::MAX;
 /// Bytes of the keys of registered memory.
 const KEY_SIZE: usize = 8;
 /// Pieces of registered memory of a domain.
@@ -152,8 +150,6 @@ pub(crate) fn resolve(
 
 /// The properties of what is offered, beside addresses: those of the provider, narrowed by hints.
 struct Answer {
-    /// All capabilities that there are.
-    offered: u64,
     /// The longest message, bytes.
     longest: u64,
     caps: u64,
@@ -187,9 +183,8 @@ fn demand(holds: bool, what: &str) -> Result<(), FiError> {
 impl Answer {
     fn of(hints: Option<&sys::fi_info>, place: &Place, params: &Params) -> Result<Answer, FiError> {
         let mut answer = Answer {
-            offered: offered_caps(place),
             longest: place.longest_message(params),
-            caps: offered_caps(place),
+            caps: CAPS,
             transmit: Direction { caps: 0, op_flags: 0, order: sys::FI_ORDER_SAS },
             receive: Direction { caps: 0, op_flags: 0, order: sys::FI_ORDER_SAS },
             threading: sys::FI_THREAD_SAFE,
@@ -198,7 +193,7 @@ impl Answer {
             resources: sys::FI_RM_ENABLED,
             av_type: sys::FI_AV_UNSPEC,
             mr_mode: 0,
-            tag_format: TAG_FORMAT,
+            tag_format: place.tag_format(),
         };
         if let Some(hints) = hints {
             answer.narrow(hints)?;
@@ -212,7 +207,7 @@ impl Answer {
     }
 
     fn narrow(&mut self, hints: &sys::fi_info) -> Result<(), FiError> {
-        self.caps = caps(hints.caps, self.offered)?;
+        self.caps = caps(hints.caps, CAPS)?;
         let formats = [sys::FI_FORMAT_UNSPEC, sys::FI_SOCKADDR, sys::FI_SOCKADDR_IN];
         demand(formats.contains(&hints.addr_format), "the address format")?;
         demand(hints.handle.is_null(), "a connection request")?;
@@ -249,13 +244,14 @@ impl Answer {
         demand(hints.tx_ctx_cnt <= 1 && hints.rx_ctx_cnt <= 1, "several contexts")?;
         demand(hints.auth_key_size == 0, "an authorisation key")?;
         if hints.mem_tag_format != 0 {
+            demand(hints.mem_tag_format & !self.tag_format == 0, "the first bit of tags")?;
             self.tag_format = hints.mem_tag_format;
         }
         Ok(())
     }
 
     fn transmit(&mut self, hints: &sys::fi_tx_attr) -> Result<(), FiError> {
-        let unknown = hints.caps & !self.offered;
+        let unknown = hints.caps & !CAPS;
         self.transmit.narrow(unknown, hints.op_flags & !SEND_FLAGS, hints.msg_order, hints.comp_order)?;
         self.transmit.op_flags = hints.op_flags;
         demand(hints.inject_size <= INJECT_SIZE, "injection of so many bytes")?;
@@ -268,7 +264,7 @@ impl Answer {
 
     fn receive(&mut self, hints: &sys::fi_rx_attr) -> Result<(), FiError> {
         self.receive.narrow(
-            hints.caps & !self.offered,
+            hints.caps & !CAPS,
             hints.op_flags & !RECEIVE_FLAGS,
             hints.msg_order,
             hints.comp_order,
@@ -402,11 +398,6 @@ impl Direction {
         demand(order & !sys::FI_ORDER_SAS == 0, "the order of messages")?;
         demand(completions == sys::FI_ORDER_NONE, "an order of completions")
     }
-}
-
-/// All capabilities of endpoints at this place.
-fn offered_caps(place: &Place) -> u64 {
-    if place.has_remote_memory() { CAPS } else { CAPS & !(REMOTE | REMOTE_DIRECTIONS) }
 }
 
 /// The name of the domain in hints.
@@ -567,9 +558,6 @@ mod tests {
         for missing in [sys::FI_RMA_EVENT, sys::FI_HMEM, sys::FI_COLLECTIVE] {
             assert_eq!(caps(sys::FI_MSG | missing, CAPS), Err(FiError::NO_DATA));
         }
-        let messages = offered_caps(&Place::parse("serve:/x"));
-        assert_eq!(caps(0, messages), Ok(messages));
-        assert_eq!(caps(sys::FI_MSG | sys::FI_RMA, messages), Err(FiError::NO_DATA), "a server has no RMA");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use weft::{Addr, Builder, BusyTimeout, Endpoint, MAX_MESSAGE, MAX_PROCESS, Sourc
 use crate::addresses::Addresses;
 use crate::error::FiError;
 use crate::params::Params;
-use crate::rdm::DEPTH;
+use crate::rdm::{DEPTH, RESERVED_TAG};
 
 /// Prefixes of the names of ports and servers.
 const SCHEMES: [&str; 3] = ["serve:", "memif:", "udp:"];
@@ -45,9 +45,9 @@ impl Place {
         SCHEMES.iter().any(|scheme| name.starts_with(scheme)).then(|| Place::Named(name.to_owned()))
     }
 
-    /// Whether endpoints there can access remote memory: a server does so for nobody.
-    pub(crate) fn has_remote_memory(&self) -> bool {
-        self.socket().is_none()
+    /// The bits of tags that applications have.
+    pub(crate) fn tag_format(&self) -> u64 {
+        if self.socket().is_some() { !RESERVED_TAG } else { u64::MAX }
     }
 
     /// The longest message that an endpoint there sends and receives, bytes: of the memory of one of a server a quarter is for
@@ -266,8 +266,7 @@ mod tests {
         assert_eq!(Place::of_domain("eth0"), None);
         assert_eq!(Place::of_domain("serve:/x"), Some(Place::Named("serve:/x".to_owned())));
         assert!(!Place::parse("serve:/nowhere/at/all").exists());
-        assert!(
-            !Place::parse("serve:/x").has_remote_memory() && Place::parse("memif:/x").has_remote_memory()
-        );
+        let formats = ["serve:/x", "memif:/x"].map(|place| Place::parse(place).tag_format());
+        assert_eq!(formats, [u64::MAX >> 1, u64::MAX]);
     }
 }

@@ -5,6 +5,7 @@
 
 mod backlog;
 mod bindings;
+mod carried;
 mod connections;
 mod operation;
 mod peers;
@@ -25,6 +26,7 @@ use std::time::{Duration, Instant};
 use weft::{Completion, Endpoint};
 
 pub(crate) use self::bindings::{Binding, Bindings, Wanted};
+pub(crate) use self::carried::RESERVED_TAG;
 pub(crate) use self::receive::{Incoming, Room, Which};
 pub(crate) use self::remote::{Access, AtomicCall, What};
 pub(crate) use self::send::{INJECT_SIZE, Outgoing, OutgoingBytes};
@@ -32,6 +34,7 @@ pub(crate) use self::waiting::Peek;
 
 use self::backlog::{Backlog, LOOK};
 use self::bindings::report;
+use self::carried::Carrier;
 use self::operation::Operation;
 use self::peers::Peers;
 use self::waiting::Claimed;
@@ -104,6 +107,8 @@ struct State {
     questions: usize,
     /// What waits for a server's memory.
     backlog: Backlog,
+    /// Accesses to remote memory of an endpoint whose worker does none.
+    carrier: Option<Box<Carrier>>,
 }
 
 /// Says while it lives that a thread of the application sleeps and will let the endpoint work.
@@ -127,9 +132,9 @@ impl Rdm {
     pub(crate) fn new(mut endpoint: Endpoint, place: &Place, caps: Caps) -> Result<Rdm, FiError> {
         let names = Names::new(&endpoint, place)?;
         let local = names.own();
-        let backlog = Backlog::new(&mut endpoint)?;
+        let (backlog, carrier) = (Backlog::new(&mut endpoint)?, Carrier::new(&mut endpoint)?);
         let mut state = State::new(Some(endpoint));
-        (state.peers.names, state.backlog) = (Some(names), backlog);
+        (state.peers.names, state.backlog, state.carrier) = (Some(names), backlog, carrier);
         let (state, visits, attending) = (Mutex::new(state), AtomicU64::new(0), AtomicUsize::new(0));
         Ok(Rdm { caps, local, state, visits, attending })
     }
@@ -262,6 +267,7 @@ impl State {
             least: LEAST,
             questions: 0,
             backlog: Backlog::default(),
+            carrier: None,
         }
     }
 
@@ -283,14 +289,17 @@ impl State {
                 Err(error) => {
                     let error = FiError::from(&error);
                     self.fail_waiting(error)?;
+                    self.carry_on(names_source)?;
                     return Err(error);
                 }
             }
         }
-        self.resume()
+        self.resume()?;
+        self.carry_on(names_source)
     }
 
     fn end(&mut self, completion: Completion, names_source: bool) -> Result<(), FiError> {
+        let Some(completion) = self.end_inner(completion, names_source)? else { return Ok(()) };
         match completion {
             Completion::Sent { context, buffer, result, .. } => {
                 self.end_send(context as usize, buffer, result)

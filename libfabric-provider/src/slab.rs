@@ -41,13 +41,16 @@ impl<T> Slab<T> {
         self.entries.iter().flatten()
     }
 
+    /// The numbers of all entries that are such.
+    pub(crate) fn numbers(&self, is_one: impl Fn(&T) -> bool) -> Vec<usize> {
+        let entries = self.entries.iter().enumerate();
+        let found = entries.filter(|(_, entry)| entry.as_ref().is_some_and(&is_one));
+        found.map(|(number, _)| number).collect()
+    }
+
     /// The number of the first entry that is one of those.
     pub(crate) fn position(&self, is_one: impl Fn(&T) -> bool) -> Option<usize> {
         self.entries.iter().position(|entry| entry.as_ref().is_some_and(&is_one))
-    }
-
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.entries.iter_mut().flatten()
     }
 }
 

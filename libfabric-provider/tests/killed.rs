@@ -111,7 +111,7 @@ fn exchange(own: usize) {
 }
 
 /// The tag of messages of no round, and the context of those to ranks that live.
-const NO_ROUND: u64 = u64::MAX;
+const NO_ROUND: u64 = u64::MAX >> 1;
 const ASKING: usize = usize::MAX;
 
 /// The context of an operation of a round: sends have the rank that they are for, receives `RANKS` and that which they are

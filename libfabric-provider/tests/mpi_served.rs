@@ -1,45 +1,60 @@
-//! MPI programs whose ranks share servers, as `weft serve` is one, over memif.
+//! MPI programs whose ranks share servers, as `weft serve` is one, over memif: each rank exchanges messages with one of its own
+//! server, and with two of the other.
 
 mod common;
 
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::time::{Duration, Instant};
 
-use common::mpi::{Library, exchange};
-use common::server::Server;
-use weft::Endpoint;
+use common::mpi::{Library, Served, exchange, killed, one_sided};
 
-/// A program that runs another one, with the ranks of an MPI job at the servers `0` and `1` in turn.
-fn in_turn(directory: &Path) -> String {
-    let path = directory.join("in-turn");
-    let script = format!(
-        "#!/bin/sh\nrank=${{OMPI_COMM_WORLD_RANK:-$PMI_RANK}}\n\
-         export FI_WEFT_PORT=serve:{}/$((rank % 2))\nexec \"$@\"\n",
-        directory.display()
-    );
-    std::fs::write(&path, script).unwrap();
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-    path.to_str().unwrap().to_owned()
-}
+/// Longer than the bounds of docs/libfabric.md, on a machine that is busy with other tests.
+const IN_TIME: Duration = Duration::from_secs(60);
 
-/// Ranks at two servers that memif joins: each exchanges messages with one of its own server, and with two of the other.
-fn over_memif(library: Library) {
-    let directory = tempfile::tempdir().unwrap();
-    let link = directory.path().join("memif").display().to_string();
-    let servers = [("server", 0), ("client", 1)].map(|(role, number)| {
-        let builder = Endpoint::builder(format!("memif:{link},role={role},ip=10.9.0.{}", number + 1));
-        Server::start(builder, &directory.path().join(number.to_string()))
-    });
-    let done = exchange(library, &[&in_turn(directory.path())]);
-    assert!(!done || servers.iter().all(|server| server.joined() >= 2), "ranks were elsewhere");
+fn exchanges(library: Library) {
+    let served = Served::over_memif();
+    let done = exchange(library, &[&served.in_turn]);
+    assert!(!done || served.were_used(), "ranks were elsewhere");
 }
 
 #[test]
 fn mpich_exchanges_and_reduces_through_servers_over_memif() {
-    over_memif(Library::Mpich);
+    exchanges(Library::Mpich);
 }
 
 #[test]
 fn open_mpi_exchanges_and_reduces_through_servers_over_memif() {
-    over_memif(Library::OpenMpi);
+    exchanges(Library::OpenMpi);
+}
+
+#[test]
+fn ranks_of_mpich_access_windows_of_each_other_through_servers() {
+    let served = Served::over_memif();
+    let done = one_sided(Library::Mpich, &[&served.in_turn]);
+    assert!(!done || served.were_used(), "ranks were elsewhere");
+}
+
+/// The last rank kills itself in the middle of an all-to-all: the job ends in time, and the servers serve the next one. Returns
+/// what the other ranks have said.
+fn outlives(library: Library) -> Option<String> {
+    let (served, begin) = (Served::over_memif(), Instant::now());
+    let said = killed(library, &[&served.in_turn])?;
+    assert!(begin.elapsed() < IN_TIME, "the job took {:?}: {said}", begin.elapsed());
+    assert!(!said.contains("no error") && !said.contains("wrong bytes"), "{said}");
+    assert!(served.were_used() && exchange(library, &[&served.in_turn]));
+    Some(said)
+}
+
+#[test]
+fn a_job_of_mpich_ends_with_an_error_when_a_rank_is_killed() {
+    // MPICH gives up the job whose network reports an error.
+    let Some(said) = outlives(Library::Mpich) else { return };
+    assert!(said.contains("MPIDI_OFI_handle_cq_error") && said.contains("Connection refused"), "{said}");
+}
+
+#[test]
+fn the_others_of_a_job_of_open_mpi_get_errors_when_a_rank_is_killed() {
+    let Some(said) = outlives(Library::OpenMpi) else { return };
+    for rank in 0..3 {
+        assert!(said.contains(&format!("rank {rank}: an error after ")), "rank {rank}: {said}");
+    }
 }

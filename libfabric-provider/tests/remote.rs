@@ -7,19 +7,63 @@ use std::ptr::null_mut;
 
 use common::fabric::{Entry, Failed, How, Side, Wish, close, table};
 use common::inside;
+use common::server::{Server, server, servers};
 use weft_fi::sys;
+
+/// Where the endpoints of a test are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// At UDP ports of their own: their workers access memory themselves.
+    OwnPorts,
+    /// In one server.
+    Server,
+    /// In two servers.
+    Servers,
+}
+
+/// A test for each place.
+macro_rules! everywhere {
+    ($($test:ident: $body:ident, $place:ident;)*) => {
+        $(
+            #[test]
+            fn $test() {
+                if inside(stringify!($test)) {
+                    $body(Place::$place);
+                }
+            }
+        )*
+    };
+}
+
+everywhere! {
+    memory_is_written_and_read_by_every_call: every_call, OwnPorts;
+    memory_is_written_and_read_by_every_call_through_a_server: every_call, Server;
+    memory_is_written_and_read_by_every_call_through_two_servers: every_call, Servers;
+    accesses_without_permission_fail_and_change_nothing: without_permission, OwnPorts;
+    accesses_without_permission_through_servers_fail_and_change_nothing: without_permission, Servers;
+    memory_of_basic_mode_has_addresses_and_keys_of_the_provider: basic_mode, OwnPorts;
+    memory_of_basic_mode_has_them_through_servers: basic_mode, Servers;
+    atomic_operations_are_done_by_every_call: atomic_operations, OwnPorts;
+    atomic_operations_are_done_by_every_call_through_servers: atomic_operations, Servers;
+    operations_and_datatypes_are_named_or_refused: named_or_refused, OwnPorts;
+    operations_and_datatypes_are_named_or_refused_by_servers: named_or_refused, Server;
+    counters_tell_reads_from_writes_and_count_none_of_peers: counters, OwnPorts;
+    counters_tell_them_from_each_other_through_servers: counters, Servers;
+}
 
 /// Two endpoints, the number of the second in the first, and the memory of the second that the first may access.
 struct Pair {
     a: Side,
     b: Side,
     to_b: u64,
+    _servers: Vec<Server>,
+    _directory: tempfile::TempDir,
 }
 
 const KEY: u64 = 0x1234;
 const ANY: u64 = sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE;
 
-fn pair(mode: c_int) -> Pair {
+fn pair(mode: c_int, place: Place) -> Pair {
     let scalable: fn(&mut sys::fi_info) = |_| ();
     // SAFETY: new hints have all their parts.
     let basic: fn(&mut sys::fi_info) =
@@ -27,10 +71,20 @@ fn pair(mode: c_int) -> Pair {
     let change = if mode == 0 { scalable } else { basic };
     let caps = sys::FI_MSG | sys::FI_RMA | sys::FI_ATOMIC;
     let how = || How { counters: Some(sys::FI_WAIT_FD), ..How::default() };
-    let open = || Side::open(&Wish { caps, change, ..Wish::default() }, how());
-    let (a, b) = (open(), open());
+    let directory = tempfile::tempdir().unwrap();
+    // Tests run at the same time, each at addresses of its own.
+    let first = 100 + (std::process::id() % 50) as u8 * 2;
+    let servers = match place {
+        Place::OwnPorts => Vec::new(),
+        Place::Server => vec![server(&directory, first, |builder| builder)],
+        Place::Servers => Vec::from(servers(&directory, first)),
+    };
+    let open = |server: Option<&Server>| {
+        Side::open(&Wish { caps, change, domain: server.map(Server::name), ..Wish::default() }, how())
+    };
+    let (a, b) = (open(servers.first()), open(servers.last()));
     let (to_b, _) = (a.insert(&b.name()), b.insert(&a.name()));
-    Pair { a, b, to_b }
+    Pair { a, b, to_b, _servers: servers, _directory: directory }
 }
 
 /// Registers memory.
@@ -89,13 +143,9 @@ fn peek(memory: &[u8], range: std::ops::Range<usize>) -> Vec<u8> {
     range.map(|at| unsafe { memory.as_ptr().add(at).read_volatile() }).collect()
 }
 
-#[test]
-fn memory_is_written_and_read_by_every_call() {
-    if !inside("memory_is_written_and_read_by_every_call") {
-        return;
-    }
+fn every_call(place: Place) {
     let mut memory = vec![0u8; 300_000];
-    let pair = pair(0);
+    let pair = pair(0, place);
     let mr = register(&pair.b, &mut memory, ANY, KEY).unwrap();
     // SAFETY: it is open.
     assert_eq!(unsafe { (*mr).key }, KEY);
@@ -154,13 +204,9 @@ fn memory_is_written_and_read_by_every_call() {
     assert_eq!(close(mr.cast()), 0);
 }
 
-#[test]
-fn accesses_without_permission_fail_and_change_nothing() {
-    if !inside("accesses_without_permission_fail_and_change_nothing") {
-        return;
-    }
+fn without_permission(place: Place) {
     let (mut memory, mut other) = (vec![1u8; 1000], vec![1u8; 1000]);
-    let pair = pair(0);
+    let pair = pair(0, place);
     let mr = register(&pair.b, &mut memory, sys::FI_REMOTE_READ, KEY).unwrap();
     assert_eq!(register(&pair.b, &mut other, ANY, KEY).unwrap_err(), sys::FI_ENOKEY as i32);
     let second = register(&pair.b, &mut other, ANY, KEY + 1).unwrap();
@@ -183,13 +229,9 @@ fn accesses_without_permission_fail_and_change_nothing() {
     assert!(memory.iter().chain(&other).all(|byte| *byte == 1));
 }
 
-#[test]
-fn memory_of_basic_mode_has_addresses_and_keys_of_the_provider() {
-    if !inside("memory_of_basic_mode_has_addresses_and_keys_of_the_provider") {
-        return;
-    }
+fn basic_mode(place: Place) {
     let mut memory = vec![0u8; 64];
-    let pair = pair(1);
+    let pair = pair(1, place);
     let mr = register(&pair.b, &mut memory, ANY, KEY).unwrap();
     // SAFETY: it is open.
     let key = unsafe { (*mr).key };
@@ -203,13 +245,9 @@ fn memory_of_basic_mode_has_addresses_and_keys_of_the_provider() {
     assert_eq!(close(mr.cast()), 0);
 }
 
-#[test]
-fn atomic_operations_are_done_by_every_call() {
-    if !inside("atomic_operations_are_done_by_every_call") {
-        return;
-    }
+fn atomic_operations(place: Place) {
     let mut memory = vec![0u8; 64];
-    let pair = pair(0);
+    let pair = pair(0, place);
     let mr = register(&pair.b, &mut memory, ANY, KEY).unwrap();
     let Pair { a, to_b, .. } = &pair;
     let (u64s, sum) = (sys::FI_UINT64, sys::FI_SUM);
@@ -353,12 +391,8 @@ fn atomic_operations_are_done_by_every_call() {
     assert_eq!(close(mr.cast()), 0);
 }
 
-#[test]
-fn operations_and_datatypes_are_named_or_refused() {
-    if !inside("operations_and_datatypes_are_named_or_refused") {
-        return;
-    }
-    let pair = pair(0);
+fn named_or_refused(place: Place) {
+    let pair = pair(0, place);
     let (a, mut count) = (&pair.a, 0);
     let no = -sys::FI_EOPNOTSUPP;
     assert_eq!(table!(a.ep, atomic.writevalid(sys::FI_INT8, sys::FI_SUM, &mut count)), 0);
@@ -377,15 +411,11 @@ fn operations_and_datatypes_are_named_or_refused() {
     assert_eq!((attr.size, attr.count), (2, 1));
 }
 
-#[test]
-fn counters_tell_reads_from_writes_and_count_none_of_peers() {
-    if !inside("counters_tell_reads_from_writes_and_count_none_of_peers") {
-        return;
-    }
+fn counters(place: Place) {
     let mut memory = vec![0u8; 100];
-    let pair = pair(0);
+    let pair = pair(0, place);
     let mr = register(&pair.b, &mut memory, ANY, KEY).unwrap();
-    let Pair { a, b, to_b } = &pair;
+    let Pair { a, b, to_b, .. } = &pair;
     let [_, _, read, written] = &a.counters[..] else { panic!("four") };
     let mut bytes = [9u8; 8];
     let at = bytes.as_mut_ptr();

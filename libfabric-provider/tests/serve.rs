@@ -145,11 +145,13 @@ fn what_a_server_does_not_offer_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let server = server(&directory, 4, |builder| builder);
     let wish = |caps| Wish { domain: Some(server.name()), caps, ..Wish::default() };
-    for caps in [sys::FI_RMA, sys::FI_MSG | sys::FI_ATOMIC, sys::FI_MSG | sys::FI_REMOTE_READ] {
-        assert_eq!(getinfo(&wish(caps)).map(|_| ()), Err(sys::FI_ENODATA));
-    }
+    // SAFETY: new hints have all their parts.
+    let all_bits: fn(&mut sys::fi_info) = |hints| unsafe { (*hints.ep_attr).mem_tag_format = u64::MAX };
+    let with_all_bits = Wish { change: all_bits, ..wish(0) };
+    assert_eq!(getinfo(&with_all_bits).map(|_| ()), Err(sys::FI_ENODATA));
     let info = getinfo(&wish(0)).unwrap_or_else(|error| panic!("{error}"));
-    assert_eq!(info.get().caps & (sys::FI_RMA | sys::FI_ATOMIC | sys::FI_REMOTE_WRITE), 0);
+    // SAFETY: an info has all its parts.
+    assert_eq!(unsafe { (*info.get().ep_attr).mem_tag_format }, u64::MAX >> 1);
     let nowhere = Wish { domain: Some("serve:/nowhere/at/all".to_owned()), ..Wish::default() };
     assert_eq!(getinfo(&nowhere).map(|_| ()), Err(sys::FI_ENODATA));
     let (a, mut room) = (open(&server), [0u8; 8]);
@@ -159,9 +161,11 @@ fn what_a_server_does_not_offer_is_refused() {
     let mut number = 0;
     let inserted = table!(a.av, ops.insert(wrong.as_ptr().cast(), 1, &mut number, 0, null_mut()));
     assert_eq!((inserted, number), (0, sys::FI_ADDR_NOTAVAIL), "there is no such process");
-    let at = room.as_mut_ptr().cast();
-    let read = table!(a.ep, rma.read(at, 8, null_mut(), own, 0, 1, null_mut()));
-    assert_eq!(read, -(sys::FI_ENOSYS as isize));
+    // The first bit of tags is the provider's.
+    let (at, tag) = (room.as_mut_ptr().cast(), 1 << 63);
+    let sent = table!(a.ep, tagged.send(at, 8, null_mut(), own, tag, null_mut()));
+    let received = table!(a.ep, tagged.recv(at, 8, null_mut(), own, tag, 0, null_mut()));
+    assert_eq!((sent, received), (-(sys::FI_EINVAL as isize), -(sys::FI_EINVAL as isize)));
 }
 
 #[test]

@@ -173,7 +173,7 @@ fn eight_ranks_exchange_long_messages_in_memory_for_four() {
                 for (to, message) in messages.iter().enumerate() {
                     side.send(numbers[to], message, Some(1), RANKS + to);
                 }
-                let mut left = vec![true; 2 * RANKS];
+                let mut left = [true; 2 * RANKS];
                 for _ in 0..2 * RANKS {
                     let entry = side.cq.next().unwrap();
                     assert!(std::mem::take(&mut left[entry.context]));

@@ -5,8 +5,10 @@
 //! are freed: both take constant time. Only when nothing fits are free neighbours joined again, which takes time
 //! proportional to their number.
 
+use weft_stack::buffer::Buffer;
+use weft_stack::packet::Payload;
 use weft_stack::port::Port;
-use weft_stack::region::{Region, RegionError, RegionSlice, SharedRegion};
+use weft_stack::region::{Region, RegionBytes, RegionError, RegionSlice, SharedRegion};
 
 use super::Error;
 
@@ -46,6 +48,16 @@ impl MemorySlice {
     /// Copies `bytes` to where `at` is; returns how many there is room for.
     pub fn write(&self, at: u32, bytes: &[u8]) -> usize {
         self.0.write(at, bytes)
+    }
+
+    /// The bytes from `start` to `end`, as far as there are any, to be copied.
+    pub fn bytes(&self, start: u32, end: u32) -> RegionBytes<'_> {
+        self.0.bytes(start, end)
+    }
+
+    /// Copies bytes, which others may write to at the same time, to where `at` is: as many as there is room for.
+    pub fn copy_from(&self, at: u32, bytes: RegionBytes<'_>) {
+        Buffer::Region(self.0.clone()).place(at, Payload::Region(bytes));
     }
 
     /// Its offset in the registered memory, bytes.

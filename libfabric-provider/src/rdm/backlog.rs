@@ -24,7 +24,7 @@ use weft::{
 };
 
 use super::operation::Piece;
-use super::{Bindings, Operation, State, report};
+use super::{Bindings, State, report};
 use crate::abi::AppRoom;
 use crate::error::FiError;
 use crate::queue::Problem;
@@ -615,7 +615,7 @@ impl State {
             Way::In => (&mut self.receives, receive, received),
         };
         *count = count.saturating_sub(1);
-        let Operation { reported, .. } = operation;
+        let (reported, error) = (operation.reported, operation.given_up.unwrap_or(error));
         report(binding, counter, reported, operation.entry(Some(Problem { error, beyond: 0 })))
     }
 }

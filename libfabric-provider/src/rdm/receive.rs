@@ -75,6 +75,7 @@ impl State {
         if self.receives >= DEPTH || !binding.queue.has_room()? {
             return Err(FiError::AGAIN);
         }
+        let matching = self.unreserved(matching)?;
         let kind = if matching == Matching::Untagged { sys::FI_MSG } else { sys::FI_TAGGED };
         let from = if directed && from != FI_ADDR_UNSPEC { Some(self.peer(from)?) } else { None };
         let (filter, len, many) = (Filter { from, matching }, room.len(), which == Which::Many);

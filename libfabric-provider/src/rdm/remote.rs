@@ -54,6 +54,9 @@ impl Rdm {
     /// Lets peers access memory.
     pub(crate) fn expose(&self, registration: &Registration) -> Result<(), FiError> {
         let mut state = lock(&self.state)?;
+        if state.expose_carried(registration) {
+            return Ok(());
+        }
         let Some(endpoint) = &mut state.endpoint else { return Ok(()) };
         let process = endpoint.process();
         let worker = endpoint.worker_mut().ok_or(FiError::NOT_THERE)?;
@@ -69,6 +72,9 @@ impl Rdm {
     /// Takes memory back: nothing refers to it any more.
     pub(crate) fn withdraw(&self, key: u64) -> Result<(), FiError> {
         let mut state = lock(&self.state)?;
+        if state.withdraw_carried(key) {
+            return Ok(());
+        }
         let Some(endpoint) = &mut state.endpoint else { return Ok(()) };
         let process = endpoint.process();
         let worker = endpoint.worker_mut().ok_or(FiError::NOT_THERE)?;
@@ -97,10 +103,15 @@ impl State {
         };
         let operation = Operation { context, flags, reported, ..Operation::default() };
         let number = self.operations.insert(operation);
-        let posted = self.post_access(peer, RemoteMemory { key, offset: addr }, what, number);
-        match posted {
-            Ok(()) => self.sends += 1,
-            Err(_) => drop(self.operations.remove(number)),
+        let memory = RemoteMemory { key, offset: addr };
+        self.sends += 1;
+        let posted = match self.carrier {
+            Some(_) => self.carry(peer, memory, what, number),
+            None => self.post_access(peer, memory, what, number),
+        };
+        if posted.is_err() {
+            self.sends -= 1;
+            self.operations.remove(number);
         }
         posted
     }
@@ -173,8 +184,7 @@ impl State {
         };
         let Some(mut operation) = self.operations.remove(context as usize) else { return Ok(()) };
         if let Some(peer) = operation.asks {
-            self.answered(peer, result);
-            return Ok(());
+            return self.answered(peer, result);
         }
         self.sends = self.sends.saturating_sub(1);
         if let (Some(buffer), true) = (buffer, result.is_ok()) {
@@ -188,7 +198,7 @@ impl State {
     }
 
     /// A peer has written, with data for an entry.
-    fn announce(&mut self, written: &Written, names_source: bool) -> Result<(), FiError> {
+    pub(super) fn announce(&mut self, written: &Written, names_source: bool) -> Result<(), FiError> {
         let source = if names_source { self.number_of(written.source)? } else { FI_ADDR_NOTAVAIL };
         let entry = Entry {
             context: 0,

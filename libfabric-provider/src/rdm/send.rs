@@ -79,6 +79,9 @@ impl State {
         if self.sends >= DEPTH || !binding.queue.has_room()? {
             return Err(FiError::AGAIN);
         }
+        if tag.is_some_and(|tag| self.is_reserved(tag)) {
+            return Err(FiError::INVALID);
+        }
         let kind = if tag.is_some() { sys::FI_TAGGED } else { sys::FI_MSG };
         let (flags, reported) = (kind | sys::FI_SEND, wanted.is_reported(binding.selective));
         let operation = Operation { context, flags, reported, ..Operation::default() };
@@ -208,7 +211,12 @@ impl State {
         buffer: SendBuffer,
         mut result: Result<(), Error>,
     ) -> Result<(), FiError> {
-        let sending = self.operations.get_mut(number).and_then(|operation| operation.sending);
+        let operation = self.operations.get_mut(number);
+        if let Some(peer) = operation.as_ref().and_then(|operation| operation.asks) {
+            self.operations.remove(number);
+            return self.answered(peer, result);
+        }
+        let sending = operation.and_then(|operation| operation.sending);
         let returned = sending.and_then(|(peer, _)| self.peers.connections.end(peer, &result));
         let (mut buffer, mut error) = (buffer, None);
         match returned {

@@ -69,6 +69,7 @@ impl State {
         if self.receives >= DEPTH || !binding.queue.has_room()? {
             return Err(FiError::AGAIN);
         }
+        let matching = self.unreserved(matching)?;
         if found == Found::IsClaimed && self.claims.contains_key(&context) {
             return Err(FiError::BUSY);
         }

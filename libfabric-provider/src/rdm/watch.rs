@@ -1,5 +1,6 @@
 //! Receives that name a peer end with an error when that is gone: an endpoint asks the peers that they wait for, now and then,
-//! whether they are there. The question is a write of no bytes, to memory that nobody has: any answer will do.
+//! whether they are there. The question is a write of no bytes, to memory that nobody has: any answer will do. Endpoints of servers
+//! send a message instead, which is delivered if the process is there.
 
 use std::collections::HashSet;
 
@@ -17,7 +18,8 @@ impl Rdm {
     pub(crate) fn ask_peers(&self) -> Result<(), FiError> {
         let mut state = lock(&self.state)?;
         let asked: HashSet<Source> = state.operations.iter().filter_map(|operation| operation.asks).collect();
-        let named: HashSet<Source> = state.operations.iter().filter_map(|operation| operation.from).collect();
+        let named = state.operations.iter().filter_map(|operation| operation.from);
+        let named: HashSet<Source> = named.chain(state.owe_answers()).collect();
         for peer in named.difference(&asked) {
             // Who cannot be asked now is asked the next time.
             let _ = state.ask(*peer);
@@ -33,12 +35,17 @@ impl Rdm {
 
 impl State {
     fn ask(&mut self, peer: Source) -> Result<(), FiError> {
+        if self.carrier.is_some() {
+            let number = self.operations.insert(Operation { asks: Some(peer), ..Operation::default() });
+            let posted = self.post_question(number, peer);
+            match posted {
+                Ok(()) => self.questions += 1,
+                Err(_) => drop(self.operations.remove(number)),
+            }
+            return posted;
+        }
         let State { endpoint, peers, operations, questions, .. } = self;
         let endpoint = endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
-        if endpoint.worker().is_none() {
-            // A server does not write for its applications.
-            return Err(FiError::NOT_THERE);
-        }
         let number = operations.insert(Operation { asks: Some(peer), ..Operation::default() });
         let posted = peers.connections.post(endpoint, peer, |endpoint, connection| {
             let write = endpoint.write(connection, Bytes::new(), NOBODYS, None, number as u64);
@@ -51,21 +58,23 @@ impl State {
         posted.map(|_| ())
     }
 
-    /// A question to `peer` has ended: without an answer, receives that name it have failed.
-    pub(super) fn answered(&mut self, peer: Source, result: Result<(), Error>) {
+    /// A question to `peer` has ended: if that is gone, receives that name it have failed, and so have accesses to its
+    /// memory that wait for their answers.
+    pub(super) fn answered(&mut self, peer: Source, result: Result<(), Error>) -> Result<(), FiError> {
         self.questions = self.questions.saturating_sub(1);
         let error = match result.as_ref().map_err(FiError::from) {
-            Err(error @ FiError::TIMED_OUT) => error,
-            _ => return,
+            Err(error) if error.says_that_the_peer_is_gone() => error,
+            _ => return Ok(()),
         };
-        let State { endpoint, operations, .. } = self;
-        let Some(endpoint) = endpoint else { return };
-        for receive in operations.iter_mut().filter(|operation| operation.from == Some(peer)) {
+        for number in self.operations.numbers(|operation| operation.from == Some(peer)) {
+            let Some(receive) = self.operations.get_mut(number) else { continue };
             receive.given_up = Some(error);
-            if let Some(id) = receive.id {
-                // One that a message has met ends with that.
-                let _ = endpoint.cancel(id);
-            }
+            // One that a message has met ends with that.
+            let _ = match (receive.id, &mut self.endpoint) {
+                (Some(id), Some(endpoint)) => endpoint.cancel(id).map_err(|error| FiError::from(&error)),
+                _ => self.cancel_waiting(number),
+            };
         }
+        self.fail_asks_of(peer, error)
     }
 }

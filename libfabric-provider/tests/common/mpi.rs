@@ -1,8 +1,12 @@
 //! MPI programs over the provider, as their libraries launch them.
 
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use weft::Endpoint;
+
+use super::server::Server;
 use super::{PATIENCE, Provider, target};
 
 /// Programs that spin while they wait need the processors for themselves.
@@ -36,6 +40,14 @@ impl Library {
         target().join("mpich/bin").join(program).to_str().unwrap().to_owned()
     }
 
+    /// Words that let the other ranks of a job outlive one that is killed.
+    fn outlives(self) -> &'static [&'static str] {
+        match self {
+            Library::OpenMpi => &["--mca", "orte_enable_recovery", "1"],
+            Library::Mpich => &["-disable-auto-cleanup"],
+        }
+    }
+
     /// Adds the words before those of the program, and variables.
     fn launch(self, command: &mut Command) {
         match self {
@@ -58,18 +70,75 @@ impl Library {
 
 /// Builds the program that exchanges messages, and runs it behind the words of `before`. False if it was skipped.
 pub(crate) fn exchange(library: Library, before: &[&str]) -> bool {
-    let Some(provider) = Provider::get(&library.compiler()) else { return false };
+    is_right(library, "exchange", before)
+}
+
+/// The same of the program that accesses windows of memory.
+pub(crate) fn one_sided(library: Library, before: &[&str]) -> bool {
+    is_right(library, "one_sided", before)
+}
+
+fn is_right(library: Library, program: &str, before: &[&str]) -> bool {
+    let Some(said) = run(library, program, &[], before) else { return false };
+    assert!(said.contains(&format!("{RANKS} ranks: all values are right")), "{said}");
+    true
+}
+
+/// Runs the program of whose ranks the last one kills itself. Returns what the others say, unless it was skipped.
+pub(crate) fn killed(library: Library, before: &[&str]) -> Option<String> {
+    // Launchers do not see how a rank ends behind a shell.
+    let before: Vec<&str> = before.iter().copied().chain(["sh", "-c", "\"$0\"; true"]).collect();
+    run(library, "killed", library.outlives(), &before)
+}
+
+/// Builds a program of this directory's, and runs it behind the words of `before`, with further words for its launcher.
+fn run(library: Library, name: &str, words: &[&str], before: &[&str]) -> Option<String> {
+    let provider = Provider::get(&library.compiler())?;
     let _alone = alone();
     let directory = tempfile::tempdir().unwrap();
-    let program = directory.path().join("exchange");
+    let program = directory.path().join(name);
     let program = program.to_str().unwrap();
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/exchange.c");
-    provider.run(&[&library.compiler(), "-O1", "-o", program, source]);
+    let source = format!("{}/tests/{name}.c", env!("CARGO_MANIFEST_DIR"));
+    provider.run(&[&library.compiler(), "-O1", "-o", program, &source]);
     let mut command = provider.command("timeout");
     library.launch(command.arg(PATIENCE));
-    let output = command.args(before).arg(program).output().unwrap();
+    let output = command.args(words).args(before).arg(program).output().unwrap();
     let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    let right = said.contains(&format!("{RANKS} ranks: all values are right"));
-    assert!(output.status.success() && right, "{said} {errors}");
-    true
+    // Launchers say by their status that a rank was killed.
+    assert!(output.status.success() || !words.is_empty(), "{said} {errors}");
+    assert!(output.status.code() != Some(124), "the job hangs: {said} {errors}");
+    Some(format!("{said} {errors}"))
+}
+
+/// Two servers that memif joins, and a program that runs another one with the ranks of an MPI job at them in turn.
+pub(crate) struct Served {
+    pub(crate) servers: [Server; 2],
+    pub(crate) in_turn: String,
+    _directory: tempfile::TempDir,
+}
+
+impl Served {
+    pub(crate) fn over_memif() -> Served {
+        let directory = tempfile::tempdir().unwrap();
+        let link = directory.path().join("memif").display().to_string();
+        let servers = [("server", 0), ("client", 1)].map(|(role, number)| {
+            let builder = Endpoint::builder(format!("memif:{link},role={role},ip=10.9.0.{}", number + 1));
+            Server::start(builder, &directory.path().join(number.to_string()))
+        });
+        let path = directory.path().join("in-turn");
+        let script = format!(
+            "#!/bin/sh\nrank=${{OMPI_COMM_WORLD_RANK:-$PMI_RANK}}\n\
+             export FI_WEFT_PORT=serve:{}/$((rank % 2))\nexec \"$@\"\n",
+            directory.path().display()
+        );
+        std::fs::write(&path, script).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let in_turn = path.to_str().unwrap().to_owned();
+        Served { servers, in_turn, _directory: directory }
+    }
+
+    /// Whether ranks have joined both.
+    pub(crate) fn were_used(&self) -> bool {
+        self.servers.iter().all(|server| server.joined() >= 2)
+    }
 }

@@ -1,0 +1,445 @@
+//! The side that accesses a peer's memory.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use weft::core::wire::ses::ReturnCode;
+use weft::{Atomic, Error, MemorySlice, OperationId, ReadFault, RemoteMemory, Source};
+
+use super::super::operation::Piece;
+use super::super::remote::{AtomicCall, What};
+use super::super::{Bindings, Room, State, report};
+use super::wire::{ANSWER, Answer, Kind, REQUEST, Request};
+use super::{ANSWERS, Carrier, Inner, PIECE, REQUESTS, VALUES, WINDOW, is_unsent};
+use crate::error::FiError;
+use crate::queue::Problem;
+use crate::sys;
+
+/// An access that is under way.
+#[derive(Debug)]
+pub(super) struct Carried {
+    /// The application's operation.
+    operation: usize,
+    peer: Source,
+    memory: RemoteMemory,
+    kind: Kind,
+    /// What is written, or the operands.
+    bytes: Bytes,
+    /// Beside a write.
+    data: Option<u64>,
+    total: u32,
+    /// Bytes that were asked for; none before the first piece, which may have no bytes.
+    asked: Option<u32>,
+    /// Pieces that were asked for and have not ended.
+    under_way: usize,
+    /// Whether it is in the lane of its peer.
+    queued: bool,
+    error: Option<FiError>,
+}
+
+/// The accesses to one peer's memory.
+#[derive(Debug, Default)]
+pub(super) struct Lane {
+    /// Those of which pieces are to be asked for, one access after the other.
+    ready: VecDeque<usize>,
+    /// Pieces that were asked for.
+    window: usize,
+    /// Whether it waits for its turn among the lanes.
+    queued: bool,
+}
+
+/// A piece that was asked for.
+#[derive(Debug)]
+pub(super) struct Ask {
+    access: usize,
+    peer: Source,
+    at: u32,
+    len: u32,
+    is_read: bool,
+    /// The request, until it is posted.
+    request: Option<MemorySlice>,
+    /// The receive of the answer, until that has ended.
+    room: Option<OperationId>,
+    /// Whether the request has been delivered, or never will be.
+    is_sent: bool,
+    error: Option<FiError>,
+}
+
+impl Ask {
+    /// The owner, if it has the request and owes the answer.
+    pub(super) fn waits_for(&self) -> Option<Source> {
+        (self.is_sent && self.room.is_some()).then_some(self.peer)
+    }
+}
+
+impl Carried {
+    /// The next piece to ask for: where it begins, and its length. The last piece of a write with data waits for the others.
+    fn next(&self) -> Option<(u32, u32)> {
+        let at = self.asked.unwrap_or(0);
+        if self.error.is_some() || self.asked == Some(self.total) {
+            return None;
+        }
+        let len = (self.total - at).min(PIECE);
+        let waits = self.data.is_some() && at + len == self.total && self.under_way > 0;
+        (!waits).then_some((at, len))
+    }
+
+    fn has_ended(&self) -> bool {
+        self.under_way == 0 && (self.error.is_some() || self.asked == Some(self.total))
+    }
+}
+
+impl Carrier {
+    fn give_back(&mut self, is_large: bool, slice: MemorySlice) {
+        if is_large { self.large.push(slice) } else { self.small.push(slice) }
+    }
+
+    /// Lets an access, of which there is something to ask for, wait for its turn.
+    fn enqueue(&mut self, access: usize) {
+        let Some(carried) = self.accesses.get_mut(access) else { return };
+        let peer = carried.peer;
+        if !std::mem::replace(&mut carried.queued, true) {
+            self.lanes.entry(peer).or_default().ready.push_back(access);
+        }
+        self.enqueue_lane(peer);
+    }
+
+    fn enqueue_lane(&mut self, peer: Source) {
+        let Some(lane) = self.lanes.get_mut(&peer) else { return };
+        if lane.ready.is_empty() && lane.window == 0 {
+            self.lanes.remove(&peer);
+        } else if !lane.ready.is_empty() && lane.window < WINDOW && !std::mem::replace(&mut lane.queued, true)
+        {
+            self.turns.push_back(peer);
+        }
+    }
+
+    /// The lane whose turn it is.
+    fn next_lane(&mut self) -> Option<Source> {
+        let peer = self.turns.pop_front()?;
+        self.lanes.get_mut(&peer)?.queued = false;
+        Some(peer)
+    }
+
+    /// The next piece to ask the peer of a lane for: the access, where the piece begins, and its length. Accesses of which
+    /// nothing is to be asked for now leave the lane.
+    fn next_piece(&mut self, peer: Source, ended: &mut Vec<usize>) -> Option<(usize, u32, u32)> {
+        let lane = self.lanes.get_mut(&peer)?;
+        while lane.window < WINDOW
+            && let Some(&access) = lane.ready.front()
+        {
+            let carried = self.accesses.get_mut(access);
+            if let Some((at, len)) = carried.as_ref().and_then(|carried| carried.next()) {
+                return Some((access, at, len));
+            }
+            lane.ready.pop_front();
+            if let Some(carried) = carried {
+                carried.queued = false;
+                ended.extend(carried.has_ended().then_some(access));
+            }
+        }
+        None
+    }
+}
+
+impl State {
+    /// Begins an access.
+    ///
+    /// # Errors
+    /// There is no such atomic operation.
+    pub(in super::super) fn carry(
+        &mut self,
+        peer: Source,
+        memory: RemoteMemory,
+        what: What,
+        number: usize,
+    ) -> Result<(), FiError> {
+        let operation = self.operations.get_mut(number).ok_or(FiError::OTHER)?;
+        let pieces = |room| match room {
+            Room::One(room) => vec![Piece(room)],
+            Room::Several(rooms) => rooms.into_iter().map(Piece).collect(),
+        };
+        let (kind, bytes, data, total) = match what {
+            What::Read(room) => {
+                operation.pieces = pieces(room);
+                let len = operation.pieces.iter().map(|Piece(room)| room.as_ref().len()).sum();
+                (Kind::Read, Bytes::new(), None, len)
+            }
+            What::Write { bytes, data } => {
+                let bytes = bytes.into_bytes();
+                let len = bytes.len();
+                (Kind::Write, bytes, data.map(|data| data & u64::from(u32::MAX)), len)
+            }
+            What::Atomic(AtomicCall { op, datatype, operands, compare, room }) => {
+                let size = datatype.size().ok_or(FiError::NO_OPERATION)?;
+                let most = Atomic::most_values(op, datatype, VALUES);
+                if most == 0 || compare.is_some() != op.has_operands() {
+                    return Err(FiError::NO_OPERATION);
+                }
+                let (len, is_one) = (operands.len(), compare.is_some());
+                if len == 0 || !len.is_multiple_of(size) || len > VALUES as usize || is_one && len != size {
+                    return Err(FiError::INVALID);
+                }
+                let fetch = room.is_some();
+                operation.pieces = room.map(pieces).unwrap_or_default();
+                (Kind::Atomic { op, datatype, compare, fetch }, operands.into(), None, len)
+            }
+        };
+        let total = u32::try_from(total).map_err(|_| FiError::TOO_LONG)?;
+        let access = Carried {
+            operation: number,
+            peer,
+            memory,
+            kind,
+            bytes,
+            data,
+            total,
+            asked: None,
+            under_way: 0,
+            queued: false,
+            error: None,
+        };
+        let carrier = self.carrier.as_mut().ok_or(FiError::NOT_THERE)?;
+        let access = carrier.accesses.insert(access);
+        carrier.enqueue(access);
+        // It is under way, whatever happens to others.
+        let _ = self.ask_for_pieces();
+        Ok(())
+    }
+
+    /// Asks for as many pieces as there are memory and windows for, of the peers in turn.
+    pub(super) fn ask_for_pieces(&mut self) -> Result<(), FiError> {
+        if !self.post_requests()? {
+            return Ok(());
+        }
+        while let Some(peer) = self.carrier.as_mut().and_then(|carrier| carrier.next_lane()) {
+            let (mut ended, mut may_go_on) = (Vec::new(), true);
+            while may_go_on
+                && let Some((access, at, len)) =
+                    self.carrier.as_mut().and_then(|carrier| carrier.next_piece(peer, &mut ended))
+            {
+                may_go_on = self.ask_for(access, at, len)?;
+            }
+            ended.into_iter().try_for_each(|access| self.end_carried(access))?;
+            if let Some(carrier) = &mut self.carrier {
+                carrier.enqueue_lane(peer);
+            }
+            if !may_go_on {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks for a piece. Returns false if there is no room for that now.
+    fn ask_for(&mut self, access: usize, at: u32, len: u32) -> Result<bool, FiError> {
+        let Some(carrier) = &mut self.carrier else { return Ok(false) };
+        let Some(carried) = carrier.accesses.get_mut(access) else { return Ok(true) };
+        let Some(large) = carrier.large.pop() else { return Ok(false) };
+        let Some(small) = carrier.small.pop() else {
+            carrier.large.push(large);
+            return Ok(false);
+        };
+        let (peer, is_read) = (carried.peer, carried.kind == Kind::Read);
+        let (mut request, answer) = if is_read { (small, large) } else { (large, small) };
+        let number = carrier.next;
+        carrier.next = carrier.next.wrapping_add(1);
+        let head = Request {
+            kind: carried.kind,
+            number,
+            key: carried.memory.key,
+            offset: carried.memory.offset,
+            total: carried.total,
+            at,
+            len,
+            data: carried.data.filter(|_| at + len == carried.total),
+        };
+        let carries = if head.carries() { len } else { 0 };
+        let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
+        endpoint.memory().set_len(&mut request, REQUEST as u32 + carries).map_err(|_| FiError::OTHER)?;
+        request.write(0, &head.emit());
+        if carries > 0 {
+            request.write(REQUEST as u32, &carried.bytes[at as usize..(at + len) as usize]);
+        }
+        let (room, is_sent, error) = (None, false, None);
+        let ask = Ask { access, peer, at, len, is_read, request: None, room, is_sent, error };
+        let ask = carrier.asks.insert(ask);
+        let (tag, inner) = (ANSWERS + u64::from(number), Inner::AnswerRoom(ask));
+        let most = ANSWER as u32 + if is_read { len } else { VALUES };
+        let posted = self.post_inner_room(answer, most, tag, Some(peer), inner);
+        let Some(carrier) = &mut self.carrier else { return Ok(false) };
+        match posted {
+            Ok(room) => {
+                if let Some(ask) = carrier.asks.get_mut(ask) {
+                    (ask.room, ask.request) = (Some(room), Some(request));
+                }
+                if let Some(carried) = carrier.accesses.get_mut(access) {
+                    (carried.asked, carried.under_way) = (Some(at + len), carried.under_way + 1);
+                }
+                carrier.lanes.entry(peer).or_default().window += 1;
+                carrier.unposted.push_back(ask);
+                self.post_requests()
+            }
+            Err((error, answer)) => {
+                carrier.asks.remove(ask);
+                carrier.give_back(!is_read, request);
+                answer.into_iter().for_each(|answer| carrier.give_back(is_read, answer));
+                if error == FiError::AGAIN {
+                    return Ok(false);
+                }
+                if let Some(carried) = carrier.accesses.get_mut(access) {
+                    carried.error = Some(error);
+                }
+                Ok(true)
+            }
+        }
+    }
+
+    /// Sends the requests that have not been. Returns false if there is no room for one.
+    fn post_requests(&mut self) -> Result<bool, FiError> {
+        while let Some(ask) = self.carrier.as_mut().and_then(|carrier| carrier.unposted.pop_front()) {
+            let Some(asked) = self.carrier.as_mut().and_then(|carrier| carrier.asks.get_mut(ask)) else {
+                continue;
+            };
+            let (Some(request), peer) = (asked.request.take(), asked.peer) else { continue };
+            match self.post_inner(peer, request, REQUESTS, Inner::Request(ask)) {
+                Ok(()) => {}
+                Err((FiError::AGAIN, request)) => {
+                    if let Some(carrier) = &mut self.carrier {
+                        if let Some(asked) = carrier.asks.get_mut(ask) {
+                            asked.request = request;
+                        }
+                        carrier.unposted.push_front(ask);
+                    }
+                    return Ok(false);
+                }
+                Err((error, request)) => self.fail_ask(ask, request, error)?,
+            }
+        }
+        Ok(true)
+    }
+
+    /// A request has been delivered, or not.
+    pub(super) fn requested(
+        &mut self,
+        ask: usize,
+        slice: MemorySlice,
+        result: Result<(), Error>,
+    ) -> Result<(), FiError> {
+        let Some(carrier) = &mut self.carrier else { return Ok(()) };
+        let Some(asked) = carrier.asks.get_mut(ask) else { return Ok(()) };
+        if is_unsent(&result) && asked.error.is_none() {
+            asked.request = Some(slice);
+            carrier.unposted.push_back(ask);
+            return Ok(());
+        }
+        match result {
+            Ok(()) => {
+                asked.is_sent = true;
+                let is_read = asked.is_read;
+                carrier.give_back(!is_read, slice);
+                self.end_ask(ask)
+            }
+            Err(error) => self.fail_ask(ask, Some(slice), FiError::from(&error)),
+        }
+    }
+
+    /// No answer will come: the receive of it is taken back.
+    fn fail_ask(&mut self, ask: usize, request: Option<MemorySlice>, error: FiError) -> Result<(), FiError> {
+        let Some(carrier) = &mut self.carrier else { return Ok(()) };
+        let Some(asked) = carrier.asks.get_mut(ask) else { return Ok(()) };
+        asked.is_sent = true;
+        if asked.room.is_some() {
+            asked.error.get_or_insert(error);
+        }
+        let (is_read, room) = (asked.is_read, asked.room);
+        request.into_iter().for_each(|slice| carrier.give_back(!is_read, slice));
+        if let (Some(room), Some(endpoint)) = (room, &mut self.endpoint) {
+            // One that an answer has met ends with that.
+            let _ = endpoint.cancel(room);
+        }
+        self.end_ask(ask)
+    }
+
+    /// A peer is gone: the answers that it owes will not come.
+    pub(in super::super) fn fail_asks_of(&mut self, peer: Source, error: FiError) -> Result<(), FiError> {
+        let owes = |ask: &Ask| ask.waits_for() == Some(peer);
+        let asks = self.carrier.as_ref().map_or_else(Vec::new, |carrier| carrier.asks.numbers(owes));
+        asks.into_iter().try_for_each(|ask| self.fail_ask(ask, None, error))
+    }
+
+    /// The receive of an answer has ended.
+    pub(super) fn answered_ask(
+        &mut self,
+        ask: usize,
+        slice: MemorySlice,
+        len: u32,
+        result: Result<(), Error>,
+    ) -> Result<(), FiError> {
+        let Some(carrier) = &mut self.carrier else { return Ok(()) };
+        let Some(asked) = carrier.asks.get_mut(ask) else { return Ok(()) };
+        asked.room = None;
+        let mut head = [0; ANSWER];
+        slice.read(0, &mut head);
+        let answer = result.map_err(|error| FiError::from(&error));
+        let answer = answer.and_then(|()| Answer::parse(&head, len).ok_or(FiError::OTHER));
+        let operation = carrier.accesses.get_mut(asked.access);
+        let operation = operation.and_then(|carried| self.operations.get_mut(carried.operation));
+        match (answer, operation) {
+            (Ok(Answer { code: ReturnCode::OK, len }), Some(operation)) => {
+                if len == asked.len {
+                    operation.scatter_piece(&slice, ANSWER as u32, asked.at, len);
+                } else if !operation.pieces.is_empty() && asked.error.is_none() {
+                    asked.error = Some(FiError::OTHER);
+                }
+            }
+            (Ok(Answer { code: ReturnCode::OK, .. }), None) => {}
+            (Ok(Answer { code, .. }), _) => {
+                let refused = Error::Access(ReadFault::Answered(code));
+                asked.error.get_or_insert(FiError::from(&refused));
+            }
+            (Err(error), _) => {
+                asked.error.get_or_insert(error);
+            }
+        }
+        let is_read = asked.is_read;
+        carrier.give_back(is_read, slice);
+        self.end_ask(ask)
+    }
+
+    /// Ends a piece, if both its request and its answer have ended.
+    fn end_ask(&mut self, ask: usize) -> Result<(), FiError> {
+        let Some(carrier) = &mut self.carrier else { return Ok(()) };
+        let has_ended = |asked: &mut Ask| asked.is_sent && asked.room.is_none();
+        if !carrier.asks.get_mut(ask).is_some_and(has_ended) {
+            return Ok(());
+        }
+        let Some(Ask { access, peer, error, .. }) = carrier.asks.remove(ask) else { return Ok(()) };
+        if let Some(lane) = carrier.lanes.get_mut(&peer) {
+            lane.window -= 1;
+        }
+        carrier.enqueue_lane(peer);
+        let Some(carried) = carrier.accesses.get_mut(access) else { return Ok(()) };
+        carried.under_way -= 1;
+        carried.error = carried.error.or(error);
+        // One in the lane ends when it leaves that.
+        if carried.has_ended() && !carried.queued {
+            return self.end_carried(access);
+        }
+        if carried.next().is_some() {
+            carrier.enqueue(access);
+        }
+        Ok(())
+    }
+
+    fn end_carried(&mut self, access: usize) -> Result<(), FiError> {
+        let carried = self.carrier.as_mut().and_then(|carrier| carrier.accesses.remove(access));
+        let Some(Carried { operation, error, .. }) = carried else { return Ok(()) };
+        let Some(operation) = self.operations.remove(operation) else { return Ok(()) };
+        self.sends = self.sends.saturating_sub(1);
+        let entry = operation.entry(error.map(|error| Problem { error, beyond: 0 }));
+        let Bindings { transmit, read, written, .. } = &self.bindings;
+        let counter = if operation.flags & sys::FI_READ != 0 { read } else { written };
+        report(transmit, counter, operation.reported, entry)
+    }
+}

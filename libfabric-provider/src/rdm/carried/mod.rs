@@ -1,0 +1,292 @@
+//! Accesses to remote memory of an endpoint of a server: the server accesses nobody's memory, so the endpoints themselves ask
+//! each other, and the owner of the memory accesses it, also while its application is away
+//! ([decision 0097](../../../../docs/decisions/0097-accesses-through-servers-are-messages.md)).
+//!
+//! An access is cut into pieces. For each its endpoint posts a receive for the answer, then sends a request. So an
+//! answer never waits for room, and a request is done as soon as it arrives. Both are messages whose tags no
+//! application has, and lie in memory that is reserved for them: what is read or written is copied once on each side.
+
+mod asker;
+mod owner;
+mod wire;
+
+use std::collections::{HashMap, VecDeque};
+
+use weft::{
+    Completion, Endpoint, Error, Matching, MemorySlice, OperationId, ReceiveBuffer, ReceiveOptions,
+    SendBuffer, SendOptions, Source,
+};
+
+use self::asker::{Ask, Carried, Lane};
+use self::owner::Held;
+use self::wire::{ANSWER, REQUEST, Request};
+use super::operation::Piece;
+use super::{Operation, State};
+use crate::error::FiError;
+use crate::memory::Registration;
+use crate::slab::Slab;
+
+/// The bit that only tags of requests and answers have.
+pub(crate) const RESERVED_TAG: u64 = 1 << 63;
+/// The tag of a request.
+const REQUESTS: u64 = RESERVED_TAG;
+/// The tag of the answer to request 0.
+const ANSWERS: u64 = RESERVED_TAG | 1 << 32;
+/// Bytes of the largest piece of an access.
+const PIECE: u32 = 32 << 10;
+/// Bytes of the values of the largest atomic operation.
+const VALUES: u32 = 1024;
+/// Pieces of the accesses of one endpoint to another that are asked for at a time.
+const WINDOW: usize = 8;
+
+#[derive(Debug)]
+pub(super) struct Carrier {
+    /// Memory for requests that carry something, or answers that bring something.
+    large: Vec<MemorySlice>,
+    /// Memory for the others, one for each of the former.
+    small: Vec<MemorySlice>,
+    accesses: Slab<Carried>,
+    lanes: HashMap<Source, Lane>,
+    /// Lanes with something to ask for, in turn.
+    turns: VecDeque<Source>,
+    asks: Slab<Ask>,
+    /// Requests that the ring of commands had no room for.
+    unposted: VecDeque<usize>,
+    /// The number of the next request.
+    next: u32,
+
+    exposed: HashMap<u64, Registration>,
+    /// Memory for requests that is to be posted, or posted again.
+    rooms: Vec<MemorySlice>,
+    held: VecDeque<Held>,
+    /// Memory for answers.
+    free: Vec<MemorySlice>,
+    /// Answers that the ring of commands had no room for.
+    unsent: VecDeque<(Source, u32, MemorySlice)>,
+    /// Answers that have been posted: to whom, and to which request.
+    answers: Slab<(Source, u32)>,
+    /// How many of them, and of those that have not been posted, each asker has.
+    shares: HashMap<Source, usize>,
+}
+
+/// An operation of the endpoint that is none of the application's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Inner {
+    /// The receive of a request.
+    Room,
+    /// The sending of a request.
+    Request(usize),
+    /// The receive of its answer.
+    AnswerRoom(usize),
+    /// The sending of an answer.
+    Answer(usize),
+}
+
+/// The bit that only contexts of such operations have.
+const INNER: u64 = 1 << 63;
+
+impl Inner {
+    fn context(self) -> u64 {
+        let (kind, number) = match self {
+            Inner::Room => (0, 0),
+            Inner::Request(number) => (1, number),
+            Inner::AnswerRoom(number) => (2, number),
+            Inner::Answer(number) => (3, number),
+        };
+        INNER | kind << 60 | number as u64
+    }
+
+    fn of(context: u64) -> Option<Inner> {
+        let number = (context & u64::from(u32::MAX)) as usize;
+        match context >> 60 {
+            0b1000 => Some(Inner::Room),
+            0b1001 => Some(Inner::Request(number)),
+            0b1010 => Some(Inner::AnswerRoom(number)),
+            0b1011 => Some(Inner::Answer(number)),
+            _ => None,
+        }
+    }
+}
+
+impl Carrier {
+    /// That of `endpoint`; none if its worker accesses memory itself.
+    ///
+    /// # Errors
+    /// There is too little memory.
+    pub(super) fn new(endpoint: &mut Endpoint) -> Result<Option<Box<Carrier>>, FiError> {
+        if endpoint.worker().is_some() {
+            return Ok(None);
+        }
+        let piece = REQUEST as u32 + PIECE;
+        // At most a sixteenth of the memory.
+        let count = (endpoint.memory().size() / 16 / (5 * piece as usize)).clamp(2, 16);
+        let mut slices = |count: usize, len: u32| -> Result<Vec<MemorySlice>, FiError> {
+            let slices = (0..count).map(|_| endpoint.memory().allocate(len));
+            slices.collect::<Result<_, _>>().map_err(|error| FiError::from(&error))
+        };
+        Ok(Some(Box::new(Carrier {
+            large: slices(count, piece)?,
+            small: slices(count, REQUEST as u32 + VALUES)?,
+            accesses: Slab::default(),
+            lanes: HashMap::new(),
+            turns: VecDeque::new(),
+            asks: Slab::default(),
+            unposted: VecDeque::new(),
+            next: 0,
+            exposed: HashMap::new(),
+            rooms: slices(2 * count, piece)?,
+            held: VecDeque::new(),
+            free: slices(2 * count, ANSWER as u32 + PIECE)?,
+            unsent: VecDeque::new(),
+            answers: Slab::default(),
+            shares: HashMap::new(),
+        })))
+    }
+}
+
+impl State {
+    /// Takes the end of an operation that is none of the application's. Gives back any other.
+    pub(super) fn end_inner(
+        &mut self,
+        completion: Completion,
+        names_source: bool,
+    ) -> Result<Option<Completion>, FiError> {
+        if self.carrier.is_none() {
+            return Ok(Some(completion));
+        }
+        match completion {
+            Completion::Sent { context, .. } | Completion::Received { context, .. }
+                if Inner::of(context).is_none() =>
+            {
+                Ok(Some(completion))
+            }
+            Completion::Sent { context, buffer: SendBuffer::Memory(slice), result, .. } => {
+                match Inner::of(context) {
+                    Some(Inner::Request(ask)) => self.requested(ask, slice, result)?,
+                    Some(Inner::Answer(answer)) => self.answer_ended(answer, slice, result),
+                    _ => {}
+                }
+                Ok(None)
+            }
+            Completion::Received {
+                context,
+                source,
+                len,
+                buffer: ReceiveBuffer::Memory(slice),
+                result,
+                ..
+            } => {
+                match (Inner::of(context), source) {
+                    (Some(Inner::Room), Some(source)) if result.is_ok() => {
+                        self.take_request(source, slice, len, names_source)?;
+                    }
+                    (Some(Inner::Room), _) => self.put_room(slice),
+                    (Some(Inner::AnswerRoom(ask)), _) => self.answered_ask(ask, slice, len, result)?,
+                    _ => {}
+                }
+                Ok(None)
+            }
+            other => Ok(Some(other)),
+        }
+    }
+
+    /// Whether the application may not use this tag.
+    pub(super) fn is_reserved(&self, tag: u64) -> bool {
+        self.carrier.is_some() && tag & RESERVED_TAG != 0
+    }
+
+    /// The same messages, without those that are none of the application's.
+    ///
+    /// # Errors
+    /// There are none left.
+    pub(super) fn unreserved(&self, matching: Matching) -> Result<Matching, FiError> {
+        match matching {
+            Matching::Tagged { tag, ignore } if self.carrier.is_some() => {
+                if self.is_reserved(tag & !ignore) {
+                    return Err(FiError::INVALID);
+                }
+                Ok(Matching::Tagged { tag: tag & !RESERVED_TAG, ignore: ignore & !RESERVED_TAG })
+            }
+            other => Ok(other),
+        }
+    }
+
+    /// Posts what there is room for: memory for requests, answers, and requests.
+    pub(super) fn carry_on(&mut self, names_source: bool) -> Result<(), FiError> {
+        if self.carrier.is_none() {
+            return Ok(());
+        }
+        self.post_rooms()?;
+        self.send_answers();
+        self.serve_held(names_source)?;
+        self.ask_for_pieces()
+    }
+
+    /// Sends a message that is none of the application's; gives it back if it is not sent.
+    fn post_inner(
+        &mut self,
+        peer: Source,
+        slice: MemorySlice,
+        tag: u64,
+        inner: Inner,
+    ) -> Result<(), (FiError, Option<MemorySlice>)> {
+        let options = SendOptions::default().tag(tag).context(inner.context());
+        self.post_buffer(peer, slice.into(), options).map(|_| ()).map_err(|(error, buffer)| match buffer {
+            SendBuffer::Memory(slice) => (error, Some(slice)),
+            _ => (error, None),
+        })
+    }
+
+    /// Posts a receive that is none of the application's; gives the memory back if it is not posted.
+    fn post_inner_room(
+        &mut self,
+        mut slice: MemorySlice,
+        len: u32,
+        tag: u64,
+        from: Option<Source>,
+        inner: Inner,
+    ) -> Result<OperationId, (FiError, Option<MemorySlice>)> {
+        let Some(endpoint) = &mut self.endpoint else { return Err((FiError::BAD_STATE, Some(slice))) };
+        if let Err(error) = endpoint.memory().set_len(&mut slice, len) {
+            return Err((FiError::from(&error), Some(slice)));
+        }
+        let mut options = ReceiveOptions::default().context(inner.context());
+        (options.matching, options.from) = (Matching::Tagged { tag, ignore: 0 }, from);
+        endpoint.receive_with(slice, options).map_err(|refused| match refused.buffer {
+            ReceiveBuffer::Memory(slice) => (FiError::from(&refused.error), Some(slice)),
+            _ => (FiError::from(&refused.error), None),
+        })
+    }
+
+    /// Asks whether a peer is there, by a message that is delivered if it is.
+    pub(super) fn post_question(&mut self, number: usize, peer: Source) -> Result<(), FiError> {
+        let bytes = bytes::Bytes::copy_from_slice(&Request::QUESTION.emit());
+        let options = SendOptions::default().tag(REQUESTS).context(number as u64);
+        self.post_buffer(peer, bytes.into(), options).map(|_| ()).map_err(|(error, _)| error)
+    }
+
+    /// The owners that owe answers.
+    pub(super) fn owe_answers(&self) -> impl Iterator<Item = Source> {
+        self.carrier.iter().flat_map(|carrier| carrier.asks.iter()).filter_map(Ask::waits_for)
+    }
+}
+
+/// Whether a message has come back unsent, as its connection was closed, and is to be sent again.
+fn is_unsent(result: &Result<(), Error>) -> bool {
+    matches!(result, Err(Error::Refused(weft::CallError::NotOpen)))
+}
+
+impl Operation {
+    /// Copies `len` bytes of `slice` behind `from` to the pieces of memory of a read, from byte `at` on.
+    fn scatter_piece(&mut self, slice: &MemorySlice, from: u32, at: u32, len: u32) {
+        let (mut skip, mut from, mut left) = (at as usize, from, len as usize);
+        for Piece(room) in &mut self.pieces {
+            let room = room.as_mut();
+            let begin = skip.min(room.len());
+            skip -= begin;
+            let count = left.min(room.len() - begin);
+            slice.read(from, &mut room[begin..begin + count]);
+            (from, left) = (from + count as u32, left - count);
+        }
+    }
+}

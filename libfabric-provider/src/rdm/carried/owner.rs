@@ -1,0 +1,280 @@
+//! The side whose memory is accessed.
+//!
+//! A request is done as soon as it arrives, if there is memory for its answer. If its asker has had its share of that, or the
+//! application has not read its queue, the request waits on the heap: what others ask for is done meanwhile. Askers have no
+//! more than [`WINDOW`] requests without an answer; what one sends beyond that is dropped.
+
+use std::collections::HashMap;
+
+use weft::core::wire::ses::ReturnCode;
+use weft::core::{Buffer, Payload, apply};
+use weft::{Endpoint, Error, MemorySlice, Source, Written};
+
+use super::super::State;
+use super::wire::{ANSWER, Answer, Kind, REQUEST, Request};
+use super::{ANSWERS, Carrier, Inner, PIECE, REQUESTS, VALUES, WINDOW, is_unsent};
+use crate::error::FiError;
+use crate::memory::Registration;
+
+/// A request that waits.
+#[derive(Debug)]
+pub(super) struct Held {
+    from: Source,
+    request: Request,
+    bytes: Vec<u8>,
+}
+
+impl Carrier {
+    /// Memory for an answer to `asker`, unless that has as much as it leaves to all others.
+    fn room_for(&mut self, endpoint: &mut Endpoint, asker: Source) -> Option<MemorySlice> {
+        let used = self.shares.get(&asker).copied().unwrap_or(0);
+        if used >= self.free.len() {
+            return None;
+        }
+        endpoint.memory().set_len(self.free.last_mut()?, ANSWER as u32 + PIECE).ok()?;
+        *self.shares.entry(asker).or_default() += 1;
+        self.free.pop()
+    }
+
+    /// Takes the memory of an answer back.
+    fn free_answer(&mut self, asker: Source, slice: MemorySlice) {
+        self.free.push(slice);
+        if let Some(count) = self.shares.get_mut(&asker) {
+            *count -= 1;
+            if *count == 0 {
+                self.shares.remove(&asker);
+            }
+        }
+    }
+}
+
+/// Where the bytes are that a request accesses.
+///
+/// # Errors
+/// The code to answer with.
+fn find<'a>(
+    exposed: &'a HashMap<u64, Registration>,
+    request: &Request,
+) -> Result<(&'a Registration, u32), ReturnCode> {
+    let memory = exposed.get(&request.key).ok_or(ReturnCode::BAD_MKEY)?;
+    let rights = memory.rights;
+    let may = match request.kind {
+        Kind::Read => rights.read,
+        Kind::Write => rights.write,
+        Kind::Atomic { fetch, .. } => rights.atomic && (rights.read || !fetch),
+        Kind::Question => false,
+    };
+    if !may {
+        return Err(ReturnCode::PERM_VIOLATION);
+    }
+    let len = memory.bytes.as_ref().map_or(0, |bytes| bytes.len());
+    let at = request.offset.checked_sub(memory.base).ok_or(ReturnCode::AT_OUT_OF_RANGE)?;
+    let end = at.checked_add(request.total.into());
+    if end.is_none_or(|end| end > u64::from(len)) {
+        return Err(ReturnCode::AT_OUT_OF_RANGE);
+    }
+    // It is at most the length of the memory, which has 32 bits.
+    Ok((memory, at as u32 + request.at))
+}
+
+/// Does what a request with these bytes asks for, and writes what comes back to `answer`, behind its head. Returns how many
+/// bytes come back.
+///
+/// # Errors
+/// The code to answer with. No byte has changed then.
+fn perform(
+    exposed: &HashMap<u64, Registration>,
+    request: &Request,
+    bytes: Payload<'_>,
+    answer: &MemorySlice,
+) -> Result<u32, ReturnCode> {
+    let (memory, at) = find(exposed, request)?;
+    let Some(memory) = &memory.bytes else { return Ok(0) };
+    let mut buffer = Buffer::Region(memory.clone());
+    match request.kind {
+        Kind::Question => Err(ReturnCode::UNSUPPORTED_OP),
+        Kind::Read if request.len > PIECE => Err(ReturnCode::UNSUPPORTED_SIZE),
+        Kind::Read => {
+            answer.copy_from(ANSWER as u32, memory.bytes(at, at + request.len));
+            Ok(request.len)
+        }
+        Kind::Write => {
+            buffer.place(at, bytes);
+            Ok(0)
+        }
+        Kind::Atomic { .. } if request.len > VALUES => Err(ReturnCode::AMO_UNSUPPORTED_SIZE),
+        Kind::Atomic { op, datatype, compare, fetch } => {
+            let mut operands = vec![0; request.len as usize];
+            copy_to(bytes, &mut operands);
+            let mut before = vec![0; request.len as usize];
+            memory.read(at, &mut before);
+            let mut swap = [0; 16];
+            if compare.is_some() {
+                let len = operands.len().min(swap.len());
+                swap[..len].copy_from_slice(&operands[..len]);
+            }
+            let swap = compare.map(|compare| (compare, u128::from_le_bytes(swap)));
+            let mut after = before.clone();
+            apply(op, datatype, &mut after, &operands, swap)?;
+            if after != before {
+                buffer.place(at, Payload::Bytes(&after));
+            }
+            if !fetch {
+                return Ok(0);
+            }
+            answer.write(ANSWER as u32, &before);
+            Ok(request.len)
+        }
+    }
+}
+
+fn copy_to(bytes: Payload<'_>, place: &mut [u8]) {
+    match bytes {
+        Payload::Bytes(bytes) => place.copy_from_slice(bytes),
+        Payload::Region(bytes) => bytes.copy_to(place),
+        Payload::Virtual(_) => {}
+    }
+}
+
+impl State {
+    /// Takes back memory that peers could access.
+    /// Returns false if the endpoint's worker does that itself.
+    pub(in super::super) fn withdraw_carried(&mut self, key: u64) -> bool {
+        let Some(carrier) = &mut self.carrier else { return false };
+        carrier.exposed.remove(&key);
+        true
+    }
+
+    /// Lets peers access memory. Returns false if the endpoint's worker does that itself.
+    pub(in super::super) fn expose_carried(&mut self, registration: &Registration) -> bool {
+        let Some(carrier) = &mut self.carrier else { return false };
+        carrier.exposed.insert(registration.key, registration.clone());
+        true
+    }
+
+    /// Posts the memory for requests.
+    pub(super) fn post_rooms(&mut self) -> Result<(), FiError> {
+        while let Some(room) = self.carrier.as_mut().and_then(|carrier| carrier.rooms.pop()) {
+            match self.post_inner_room(room, REQUEST as u32 + PIECE, REQUESTS, None, Inner::Room) {
+                Ok(_) => {}
+                Err((error, room)) => {
+                    room.into_iter().for_each(|room| self.put_room(room));
+                    return if error == FiError::AGAIN { Ok(()) } else { Err(error) };
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn put_room(&mut self, room: MemorySlice) {
+        if let Some(carrier) = &mut self.carrier {
+            carrier.rooms.push(room);
+        }
+    }
+
+    /// A message with the tag of requests has arrived.
+    pub(super) fn take_request(
+        &mut self,
+        from: Source,
+        room: MemorySlice,
+        len: u32,
+        names_source: bool,
+    ) -> Result<(), FiError> {
+        let mut head = [0; REQUEST];
+        room.read(0, &mut head);
+        let request = Request::parse(&head, len).filter(|request| request.kind != Kind::Question);
+        if let Some(request) = request {
+            let carried = if request.carries() { request.len } else { 0 };
+            let payload = || Payload::Region(room.bytes(REQUEST as u32, REQUEST as u32 + carried));
+            if !self.serve(from, &request, payload(), names_source)? {
+                let mut bytes = vec![0; carried as usize];
+                copy_to(payload(), &mut bytes);
+                self.hold(Held { from, request, bytes });
+            }
+        }
+        self.put_room(room);
+        Ok(())
+    }
+
+    fn hold(&mut self, held: Held) {
+        let Some(carrier) = &mut self.carrier else { return };
+        if carrier.held.iter().filter(|other| other.from == held.from).count() < WINDOW {
+            carrier.held.push_back(held);
+        }
+    }
+
+    /// Serves the requests that wait, as far as it can.
+    pub(super) fn serve_held(&mut self, names_source: bool) -> Result<(), FiError> {
+        let waiting = self.carrier.as_mut().map(|carrier| std::mem::take(&mut carrier.held));
+        for held in waiting.into_iter().flatten() {
+            if !self.serve(held.from, &held.request, Payload::Bytes(&held.bytes), names_source)?
+                && let Some(carrier) = &mut self.carrier
+            {
+                carrier.held.push_back(held);
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what a request asks for, and answers. Returns false if that has to wait.
+    fn serve(
+        &mut self,
+        from: Source,
+        request: &Request,
+        bytes: Payload<'_>,
+        names_source: bool,
+    ) -> Result<bool, FiError> {
+        if request.data.is_some() {
+            let binding = self.bindings.receive.as_ref();
+            if !binding.map_or(Ok(true), |binding| binding.queue.has_room())? {
+                return Ok(false);
+            }
+        }
+        let Some(carrier) = &mut self.carrier else { return Ok(true) };
+        let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
+        let Some(mut answer) = carrier.room_for(endpoint, from) else { return Ok(false) };
+        let done = perform(&carrier.exposed, request, bytes, &answer);
+        let (code, len) = done.map_or_else(|code| (code, 0), |len| (ReturnCode::OK, len));
+        answer.write(0, &Answer { code, len }.emit());
+        answer.truncate(ANSWER as u32 + len);
+        carrier.unsent.push_back((from, request.number, answer));
+        self.send_answers();
+        if let (ReturnCode::OK, Some(data)) = (code, request.data) {
+            let (process, key, offset, len) = (0, request.key, request.offset, request.total);
+            let written = Written { process, source: from, key, offset, len, data };
+            self.announce(&written, names_source)?;
+        }
+        Ok(true)
+    }
+    /// Sends the answers that have not been.
+    pub(super) fn send_answers(&mut self) {
+        while let Some((peer, number, slice)) =
+            self.carrier.as_mut().and_then(|carrier| carrier.unsent.pop_front())
+        {
+            let Some(carrier) = &mut self.carrier else { return };
+            let answer = carrier.answers.insert((peer, number));
+            let posted = self.post_inner(peer, slice, ANSWERS + u64::from(number), Inner::Answer(answer));
+            let (Err((error, slice)), Some(carrier)) = (posted, &mut self.carrier) else { continue };
+            carrier.answers.remove(answer);
+            match slice {
+                Some(slice) if error == FiError::AGAIN => {
+                    return carrier.unsent.push_front((peer, number, slice));
+                }
+                // Who asked cannot be reached any more.
+                Some(slice) => carrier.free_answer(peer, slice),
+                None => {}
+            }
+        }
+    }
+
+    /// An answer has been delivered, or not.
+    pub(super) fn answer_ended(&mut self, answer: usize, slice: MemorySlice, result: Result<(), Error>) {
+        let Some(carrier) = &mut self.carrier else { return };
+        let Some((peer, number)) = carrier.answers.remove(answer) else { return };
+        if is_unsent(&result) {
+            carrier.unsent.push_back((peer, number, slice));
+        } else {
+            carrier.free_answer(peer, slice);
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! What requests and answers look like. All numbers have their lowest byte first.
+//!
+//! | request | bytes | | answer | bytes |
+//! |---|---|---|---|---|
+//! | kind: 0 to ask whether the process is there, 1 to read, 2 to write, 3 for an atomic operation | 1 | | code of the response, as UET has them | 1 |
+//! | flags: 1 the access is announced with data, 2 what was there comes back, 4 there is a value to compare with | 1 | | zero | 3 |
+//! | operation and datatype of an atomic operation, as UET has them | 2 | | what comes back: its length | 4 |
+//! | number that the answer names | 4 | | what comes back | as it says |
+//! | key | 8 | | | |
+//! | where the whole access begins | 8 | | | |
+//! | length of the whole access | 4 | | | |
+//! | where in it this piece begins, and its length | 8 | | | |
+//! | zero | 4 | | | |
+//! | data to announce | 8 | | | |
+//! | value to compare with | 16 | | | |
+//! | what is written, or the operands | as the length of the piece says | | | |
+
+use weft::core::wire::ses::ReturnCode;
+use weft::{AtomicOp, AtomicType};
+
+/// Bytes before what is written.
+pub(super) const REQUEST: usize = 64;
+/// Bytes before what comes back.
+pub(super) const ANSWER: usize = 8;
+
+const ANNOUNCED: u8 = 1;
+const FETCHES: u8 = 2;
+const COMPARES: u8 = 4;
+
+/// A piece of an access, or a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Request {
+    pub(super) kind: Kind,
+    /// The number that the answer names.
+    pub(super) number: u32,
+    pub(super) key: u64,
+    /// Where the whole access begins, and its length: all of it is authorised with each piece.
+    pub(super) offset: u64,
+    pub(super) total: u32,
+    /// Where in the access the piece begins, and its length.
+    pub(super) at: u32,
+    pub(super) len: u32,
+    /// What the owner's queue is told when this piece is done, the last one.
+    pub(super) data: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Whether the process is there: it needs no answer, as who sends it learns that it was delivered.
+    Question,
+    Read,
+    Write,
+    Atomic {
+        op: AtomicOp,
+        datatype: AtomicType,
+        compare: Option<u128>,
+        fetch: bool,
+    },
+}
+
+/// The end of a piece of an access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Answer {
+    pub(super) code: ReturnCode,
+    /// Bytes that come back.
+    pub(super) len: u32,
+}
+
+impl Request {
+    /// A question.
+    pub(super) const QUESTION: Request =
+        Request { kind: Kind::Question, number: 0, key: 0, offset: 0, total: 0, at: 0, len: 0, data: None };
+
+    /// Whether bytes follow.
+    pub(super) fn carries(&self) -> bool {
+        matches!(self.kind, Kind::Write | Kind::Atomic { .. })
+    }
+
+    pub(super) fn emit(&self) -> [u8; REQUEST] {
+        let (kind, op, datatype, compare, fetch) = match self.kind {
+            Kind::Question => (0, 0, 0, None, false),
+            Kind::Read => (1, 0, 0, None, false),
+            Kind::Write => (2, 0, 0, None, false),
+            Kind::Atomic { op, datatype, compare, fetch } => (3, op.0, datatype.0, compare, fetch),
+        };
+        let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
+        let flags =
+            flag(self.data.is_some(), ANNOUNCED) | flag(fetch, FETCHES) | flag(compare.is_some(), COMPARES);
+        let mut bytes = [0; REQUEST];
+        bytes[..4].copy_from_slice(&[kind, flags, op, datatype]);
+        bytes[4..8].copy_from_slice(&self.number.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.key.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.offset.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.total.to_le_bytes());
+        bytes[28..32].copy_from_slice(&self.at.to_le_bytes());
+        bytes[32..36].copy_from_slice(&self.len.to_le_bytes());
+        bytes[40..48].copy_from_slice(&self.data.unwrap_or(0).to_le_bytes());
+        bytes[48..].copy_from_slice(&compare.unwrap_or(0).to_le_bytes());
+        bytes
+    }
+
+    /// The request at the beginning of a message of `len` bytes; none if it is no request.
+    pub(super) fn parse(bytes: &[u8; REQUEST], len: u32) -> Option<Request> {
+        let (word, long) = (
+            |at: usize| u32::from_le_bytes(four(bytes, at)),
+            |at: usize| {
+                u64::from(u32::from_le_bytes(four(bytes, at)))
+                    | u64::from(u32::from_le_bytes(four(bytes, at + 4))) << 32
+            },
+        );
+        let has = |flag| bytes[1] & flag != 0;
+        let compare = u128::from(long(48)) | u128::from(long(56)) << 64;
+        let kind = match bytes[0] {
+            0 => Kind::Question,
+            1 => Kind::Read,
+            2 => Kind::Write,
+            3 => Kind::Atomic {
+                op: AtomicOp(bytes[2]),
+                datatype: AtomicType(bytes[3]),
+                compare: has(COMPARES).then_some(compare),
+                fetch: has(FETCHES),
+            },
+            _ => return None,
+        };
+        let request = Request {
+            kind,
+            number: word(4),
+            key: long(8),
+            offset: long(16),
+            total: word(24),
+            at: word(28),
+            len: word(32),
+            data: has(ANNOUNCED).then_some(long(40)),
+        };
+        let carried = if request.carries() { request.len } else { 0 };
+        let fits = u64::from(request.at) + u64::from(request.len) <= u64::from(request.total);
+        (fits && u64::from(len) == REQUEST as u64 + u64::from(carried)).then_some(request)
+    }
+}
+
+impl Answer {
+    pub(super) fn emit(self) -> [u8; ANSWER] {
+        let mut bytes = [0; ANSWER];
+        bytes[0] = self.code.0;
+        bytes[4..].copy_from_slice(&self.len.to_le_bytes());
+        bytes
+    }
+
+    /// The answer at the beginning of a message of `len` bytes; none if it is no answer.
+    pub(super) fn parse(bytes: &[u8; ANSWER], len: u32) -> Option<Answer> {
+        let answer = Answer { code: ReturnCode(bytes[0]), len: u32::from_le_bytes(four(bytes, 4)) };
+        (u64::from(len) == ANSWER as u64 + u64::from(answer.len)).then_some(answer)
+    }
+}
+
+fn four(bytes: &[u8], at: usize) -> [u8; 4] {
+    [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_read_as_they_were_written() {
+        let kinds = [
+            Kind::Question,
+            Kind::Read,
+            Kind::Write,
+            Kind::Atomic {
+                op: AtomicOp::SUM,
+                datatype: AtomicType::UINT64,
+                compare: Some(u128::MAX - 7),
+                fetch: true,
+            },
+        ];
+        for (kind, data) in kinds.into_iter().zip([None, None, Some(1 << 40), None]) {
+            let (key, offset) = (u64::MAX - 1, 1 << 45);
+            let request = Request { kind, number: 7, key, offset, total: 90, at: 30, len: 60, data };
+            let len = REQUEST as u32 + if request.carries() { 60 } else { 0 };
+            assert_eq!(Request::parse(&request.emit(), len), Some(request));
+            assert_eq!(Request::parse(&request.emit(), len + 1), None);
+            let beyond = Request { at: 31, ..request };
+            assert_eq!(Request::parse(&beyond.emit(), len), None);
+        }
+    }
+
+    #[test]
+    fn answers_are_read_as_they_were_written() {
+        let answer = Answer { code: ReturnCode::BAD_MKEY, len: 3 };
+        assert_eq!(Answer::parse(&answer.emit(), 11), Some(answer));
+        assert_eq!(Answer::parse(&answer.emit(), 8), None);
+    }
+}

@@ -1,0 +1,207 @@
+//! Processes of servers that are killed, or that ask for what they may not: what waits for them ends with an error, and nobody
+//! else waits.
+
+mod common;
+
+use std::ptr::null_mut;
+use std::time::{Duration, Instant};
+
+use common::fabric::{BOUND, Entry, Failed, How, Side, Wish, close, table};
+use common::inside;
+use common::processes::{self, Process};
+use common::server::{Server, open, server};
+use weft::{ConnectOptions, Endpoint, SendOptions};
+use weft_fi::sys::{self, FI_ADDR_UNSPEC};
+
+/// The variable that names the server of a further process.
+const SERVER: &str = "WEFT_FI_SERVER";
+const KEY: u64 = 0x77;
+const MEMORY: usize = 100_000;
+
+/// A further process, which has memory under `KEY`, and its name.
+fn victim(test: &str, server: &Server) -> (Process, [u8; 16]) {
+    let mut process = Process::start(test, 1, &[(SERVER, &server.name())]);
+    let name = process.says("name ").parse::<u128>().unwrap().to_be_bytes();
+    (process, name)
+}
+
+/// What that process does.
+fn wait_for_the_end() {
+    let side = Side::open(&Wish { domain: std::env::var(SERVER).ok(), ..Wish::default() }, How::default());
+    let mut memory = vec![3u8; MEMORY];
+    expose(&side, &mut memory);
+    println!("name {}", u128::from_be_bytes(side.name()));
+    std::thread::sleep(BOUND);
+}
+
+fn expose(side: &Side, memory: &mut [u8]) -> *mut sys::fid_mr {
+    let (mut mr, access) = (null_mut(), sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE);
+    // SAFETY: the domain is open, and the memory outlives it.
+    let answer = unsafe {
+        let reg = (*(*side.domain).mr).reg.unwrap();
+        let (at, len) = (memory.as_mut_ptr().cast(), memory.len());
+        reg(side.domain.cast(), at, len, access, 0, KEY, 0, &mut mr, null_mut())
+    };
+    assert_eq!(answer, 0);
+    mr
+}
+
+/// Stops the process; returns when it does nothing any more.
+fn stop(process: &Process) {
+    let id = process.child.id();
+    // SAFETY: it is the number of a process that has not been waited for.
+    assert_eq!(unsafe { libc::kill(id as i32, libc::SIGSTOP) }, 0);
+    let begin = Instant::now();
+    let is_stopped = |task: std::io::Result<std::fs::DirEntry>| {
+        std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap().contains(") T ")
+    };
+    while !std::fs::read_dir(format!("/proc/{id}/task")).unwrap().all(is_stopped) {
+        assert!(begin.elapsed() < BOUND, "it does not stop");
+        std::thread::yield_now();
+    }
+}
+
+/// The next entry, for which the process sleeps.
+fn end(side: &Side) -> Result<Entry, Failed> {
+    side.cq.read_within(60_000).expect("an entry within a minute")
+}
+
+fn refused(context: usize) -> Result<Entry, Failed> {
+    Err(Failed { context, error: sys::FI_ECONNREFUSED, beyond: 0 })
+}
+
+#[test]
+fn receives_that_name_a_process_end_when_it_is_gone() {
+    const NAME: &str = "receives_that_name_a_process_end_when_it_is_gone";
+    if !inside(NAME) {
+        return;
+    }
+    if processes::number().is_some() {
+        return wait_for_the_end();
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let server = server(&directory, 21, |builder| builder);
+    let (mut victim, name) = victim(NAME, &server);
+    let a = open(&server);
+    let (killed, own) = (a.insert(&name), a.insert(&a.name()));
+    let mut rooms = [[0u8; 4]; 4];
+    let [one, two, any, other] = &mut rooms;
+    a.receive(one, killed, None, 1);
+    a.receive(two, killed, Some((7, 0)), 2);
+    a.receive(any, FI_ADDR_UNSPEC, Some((8, 0)), 3);
+    a.receive(other, own, Some((9, 0)), 4);
+    // It is asked more than once while it lives.
+    assert_eq!(a.cq.read_within(5_000), None);
+    victim.child.kill().unwrap();
+    victim.child.wait().unwrap();
+    let mut ends = [end(&a), end(&a)];
+    ends.sort_by_key(|end| end.map_or_else(|failed| failed.context, |entry| entry.context));
+    assert_eq!(ends, [1, 2].map(refused));
+    // Those that wait for anybody, or for others, still do.
+    a.send(own, b"any", Some(8), 5);
+    a.send(own, b"own", Some(9), 6);
+    let mut left = vec![3, 4, 5, 6];
+    while !left.is_empty() {
+        let context = end(&a).unwrap().context;
+        left.retain(|other| *other != context);
+    }
+}
+
+#[test]
+fn accesses_end_when_the_owner_of_the_memory_is_gone() {
+    const NAME: &str = "accesses_end_when_the_owner_of_the_memory_is_gone";
+    if !inside(NAME) {
+        return;
+    }
+    if processes::number().is_some() {
+        return wait_for_the_end();
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let server = server(&directory, 22, |builder| builder);
+    let (mut victim, name) = victim(NAME, &server);
+    let a = open(&server);
+    let killed = a.insert(&name);
+    let mut room = vec![0u8; MEMORY];
+    let at = room.as_mut_ptr();
+    let read = |context: usize| {
+        a.post(|| table!(a.ep, rma.read(at.cast(), MEMORY, null_mut(), killed, 0, KEY, context as *mut _)));
+    };
+    // The owner's application does nothing.
+    read(1);
+    assert_eq!(end(&a).map(|entry| entry.context), Ok(1));
+    // SAFETY: the bytes are there, and nothing writes to them now.
+    assert!(unsafe { std::slice::from_raw_parts(at, MEMORY) }.iter().all(|byte| *byte == 3));
+    // It has requests that it will never answer.
+    stop(&victim);
+    read(2);
+    assert_eq!(a.cq.read_within(5_000), None);
+    victim.child.kill().unwrap();
+    victim.child.wait().unwrap();
+    assert_eq!(end(&a), refused(2));
+    read(3);
+    assert_eq!(end(&a), refused(3));
+}
+
+/// A request, as `rdm/carried/wire.rs` describes it.
+fn request(kind: u8, number: u32, len: u32) -> Vec<u8> {
+    let mut bytes = vec![0; 64];
+    bytes[0] = kind;
+    bytes[4..8].copy_from_slice(&number.to_le_bytes());
+    bytes[8..16].copy_from_slice(&KEY.to_le_bytes());
+    bytes[24..28].copy_from_slice(&len.to_le_bytes());
+    bytes[32..36].copy_from_slice(&len.to_le_bytes());
+    bytes
+}
+
+#[test]
+fn who_asks_for_too_much_and_takes_no_answers_keeps_nobody_from_memory() {
+    const NAME: &str = "who_asks_for_too_much_and_takes_no_answers_keeps_nobody_from_memory";
+    if !inside(NAME) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let server = server(&directory, 23, |builder| builder);
+    let (a, b) = (open(&server), open(&server));
+    let mut memory = vec![5u8; MEMORY];
+    let mr = expose(&b, &mut memory);
+    let to_b = a.insert(&b.name());
+    let mut hostile = Endpoint::builder(server.name()).build().unwrap();
+    let host = hostile.peer(hostile.ip().unwrap()).unwrap();
+    let process = u16::from_be_bytes([b.name()[2], b.name()[3]]);
+    let connection = hostile.connect_with(host, ConnectOptions::default().process(process)).unwrap();
+    // Reads of the most, nonsense of every kind and length, and answers that nobody has asked for.
+    let (mut sent, begin) = (0u32, Instant::now());
+    while sent < 2_000 {
+        let nonsense = vec![sent as u8; sent as usize % 97];
+        let (tag, bytes) = match sent % 4 {
+            0 | 1 => (1 << 63, request(1, sent, 32 << 10)),
+            2 => (1 << 63, nonsense),
+            _ => (1 << 63 | 1 << 32 | u64::from(sent), nonsense),
+        };
+        match hostile.send_with(connection, bytes, SendOptions::default().tag(tag)) {
+            Ok(_) => sent += 1,
+            Err(refused) => assert!(refused.error.is_back_pressure(), "{refused}"),
+        }
+        let _ = hostile.poll().unwrap();
+        assert!(begin.elapsed() < BOUND);
+    }
+    let mut room = vec![0u8; MEMORY];
+    for round in 0..20 {
+        let at = room.as_mut_ptr();
+        a.post(|| table!(a.ep, rma.read(at.cast(), MEMORY, null_mut(), to_b, 0, KEY, round as *mut _)));
+        let _ = hostile.poll().unwrap();
+        let begin = Instant::now();
+        let entry = loop {
+            assert_eq!(b.cq.read(), None);
+            match a.cq.read() {
+                Some(entry) => break entry.unwrap(),
+                None => assert!(begin.elapsed() < BOUND, "round {round}"),
+            }
+        };
+        assert_eq!(entry.context, round);
+        // SAFETY: the bytes are there, and nothing writes to them now.
+        assert!(unsafe { std::slice::from_raw_parts(at, MEMORY) }.iter().all(|byte| *byte == 5));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(close(mr.cast()), 0);
+}
