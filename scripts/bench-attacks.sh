@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What attacks by peers and applications cost the others at a server: for each attack, without and with it in one run,
-# the server's time for a ping, its longest turn, goodput, joins a second, and memory. Medians of several rounds.
+# the server's time for a ping, for a turn of which one in a hundred is longer, goodput, joins a second, and memory. Medians.
 #
 # Usage: scripts/bench-attacks.sh [ROUNDS] [ATTACK…]      (3 rounds of all attacks; `list` prints their names)
 #
