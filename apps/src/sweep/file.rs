@@ -259,7 +259,7 @@ impl Parser<'_> {
         let (Some(from), Some(to), 2) = (bound("from"), bound("to"), range.len()) else {
             return Err(self.refuse(span, "expected a range such as { from = 1, to = 20 }"));
         };
-        if from > to || to - from >= MAX_VALUES {
+        if from > to || to.checked_sub(from).is_none_or(|beyond| beyond >= MAX_VALUES) {
             let what = format!(
                 "a range from {from} to {to}; expected the lower end first, and at most {MAX_VALUES} values"
             );
@@ -403,6 +403,10 @@ mod tests {
                 "s.toml:2: a range from 2 to 1; expected the lower end",
             ),
             ("[vary]\nseed = { from = 1, to = 9999999999 }\n", "at most 1000000 values"),
+            (
+                "[vary]\nseed = { from = -99999999999999999999999999999999999999, to = 99999999999999999999999999999999999999 }\n",
+                "at most 1000000 values",
+            ),
             ("[vary]\nseed = { from = 1 }\n", "s.toml:2: expected a range such as { from = 1, to = 20 }"),
             ("[run]\nseed = 99999999999999999999\n", "s.toml:2: "),
             ("[run]\ncc = 'nscc'\n[vary]\ncc = ['nscc']\n", "s.toml:4: 'cc' is in [run] and in [vary]"),
