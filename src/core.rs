@@ -37,7 +37,7 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use weft::cc::{CcChoice, CcParams};
+//! use weft::cc::{CcChoice, CcParams, Delays};
 //! use weft::core::{Buffer, Completion, Fep, FepConfig, Receive, Rng, Send};
 //! use weft::{Addr, ConnectOptions, Matching, Rate, Span, Time};
 //!
@@ -55,6 +55,7 @@
 //!     link_rate: Rate::from_gbps(100),
 //!     network_rtt: Span::from_us(2),
 //!     trimming: true,
+//!     delays: Delays::Known,
 //! };
 //! let config = Arc::new(FepConfig::new(&CcChoice::parse("nscc")?, &network));
 //! let mut now = Time::ZERO;

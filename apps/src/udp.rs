@@ -129,7 +129,7 @@ mod sockets {
         let rtt = RTT.max(RTT_PER_FLOW.times(flows));
         let bits = window as f64 * 8.0 / WINDOW_BDP;
         let network = Settings {
-            rtt,
+            rtt: Some(rtt),
             link: Some(Rate::from_bps((bits / rtt.as_secs_f64()) as u64)),
             // The system may take the CPU away for some time.
             rto: Some(Span::from_ms(50) + rtt.times(10)),

@@ -12,7 +12,9 @@ use weft_cc::median::{Median, MedianConfig};
 use weft_cc::nscc::{Nscc, NsccConfig, NsccShared};
 use weft_cc::smartt::{Smartt, SmarttConfig, SmarttShared};
 use weft_cc::swift::{LswiftConfig, Swift, SwiftConfig, SwiftShared, Variant};
-use weft_cc::{AckSample, CcParams, NackCause, NackSample, Rate, SenderAlgorithm, SenderCc, Span, Time};
+use weft_cc::{
+    AckSample, CcParams, Delays, NackCause, NackSample, Rate, SenderAlgorithm, SenderCc, Span, Time,
+};
 
 const PARAMS: CcParams = CcParams {
     mtu: 4096,
@@ -20,6 +22,7 @@ const PARAMS: CcParams = CcParams {
     link_rate: Rate::from_gbps(400),
     network_rtt: Span::from_us(12),
     trimming: true,
+    delays: Delays::Known,
 };
 const MTU: u64 = 4_160;
 /// Transmission time of one packet at 400 Gbit/s.

@@ -93,6 +93,7 @@ mod tests {
             link_rate: Rate::from_gbps(100),
             network_rtt: Span::from_us(12),
             trimming: true,
+            delays: crate::Delays::Known,
         };
         ConstantRate::new(Rate::from_gbps(30), &params)
     }

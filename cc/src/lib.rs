@@ -55,6 +55,21 @@ pub struct CcParams {
     pub network_rtt: Span,
     /// Whether switches trim packets that they have no room for; otherwise they drop them.
     pub trimming: bool,
+    /// Which delays of the network and its hosts are known beforehand.
+    pub delays: Delays,
+}
+
+/// Which delays are known before they are measured. Algorithms with targets of delay keep to targets that are relative to
+/// what is known; what is not known they measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Delays {
+    /// [`CcParams::network_rtt`], and hosts process packets when they arrive, as in simulations.
+    #[default]
+    Known,
+    /// [`CcParams::network_rtt`]; but hosts share their processors with others, and packets wait in them.
+    HostsUnknown,
+    /// Neither: `network_rtt` is a guess.
+    Unknown,
 }
 
 impl CcParams {

@@ -153,7 +153,7 @@ impl Builder<SenderInput, MakeSender> for MedianOf {
 mod tests {
     use super::*;
     use crate::constant::{Constant, ConstantConfig};
-    use crate::{CcParams, Rate};
+    use crate::{CcParams, Delays, Rate};
 
     fn median_with(window: u64, median: MedianConfig) -> Median {
         let params = CcParams {
@@ -162,6 +162,7 @@ mod tests {
             link_rate: Rate::from_gbps(100),
             network_rtt: Span::from_us(12),
             trimming: true,
+            delays: Delays::Known,
         };
         let config = ConstantConfig { window: Some(window), ..ConstantConfig::default() };
         let inner = SenderAlgorithm::Constant(Constant::new(&config, &params));

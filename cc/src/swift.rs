@@ -19,20 +19,26 @@
 //!   would remember one long delay, such as that of a host whose processor the system took away, for the whole time in which
 //!   it shrinks the window further, down to the smallest.
 //! - `RETX_RESET_THRESHOLD` counts rounds of expiries, not packets.
+//! - Where nobody has said what delays the network or its hosts have ([`Delays`]), their targets are at least what is
+//!   measured while nothing of the flow queues (`unavoidable`), and windows are not below one packet. The paper's
+//!   targets are those of networks and hosts that somebody knows. One that cannot be met, such as 100 µs in a host whose
+//!   system takes the processor away for milliseconds, would shrink the window to a thousandth of a packet.
 //! - The endpoint does not apply the gaps of windows below one packet to a packet whose timer has expired, and shortens
 //!   those that come near the time after which it gives a connection up.
 
 mod target;
+mod unavoidable;
 
 use std::sync::Arc;
 
 use crate::deadline::elapsed_ps;
 use crate::settings::{FACTOR, SHARE, SIZE, TIME, settings};
 use crate::{
-    AckSample, CcParams, CcSnapshot, LossSample, NackCause, NackSample, SenderCc, SentPacket, Span, Time,
-    Window,
+    AckSample, CcParams, CcSnapshot, Delays, LossSample, NackCause, NackSample, SenderCc, SentPacket, Span,
+    Time, Window,
 };
 use target::Target;
+use unavoidable::Unavoidable;
 
 /// The largest window, bytes: byte counters have 32 bits.
 const LARGEST_WINDOW: f64 = ((1_u64 << 31) - 1) as f64;
@@ -57,12 +63,13 @@ macro_rules! config {
                 fs_min_cwnd: f64 = 0.1, in PACKETS, "window of the largest target, packets";
                 fs_max_cwnd: f64 = 100.0, in PACKETS, "window above which the target is not scaled, packets";
                 endpoint_window: bool = true, in .., "whether the hosts' delay has a target and a window of its own, or counts as delay of the fabric";
-                endpoint_target: Span = Span::from_us(100), in TIME, "target of the hosts' delay";
+                endpoint_target: Option<Span> = None, in TIME, "target of the hosts' delay", or "100 µs";
                 endpoint_gain: f64 = 0.125, in SHARE, "gain of the average of the hosts' delay";
                 retx_reset_threshold: u32 = 5, in 1..=1000,
                     "rounds of expired timers in a row that reduce the window to the smallest";
                 losses: u32 = $losses, in 1..=1000, "losses within an RTT that reduce a window";
-                min_cwnd: f64 = 0.001, in 0.001..=1.0, "smallest window, packets";
+                min_cwnd: Option<f64> = None, in 0.001..=1.0, "smallest window, packets",
+                    or "0.001, or 1 if the network's RTT is not known";
                 max_window: Option<u64> = None, in SIZE, "largest window, bytes",
                     or "what the link carries in twice the largest target";
                 initial_window: Option<u64> = None, in SIZE, "first window, bytes", or "one BDP of the network";
@@ -78,6 +85,9 @@ macro_rules! config {
                 let longest = params.link_rate.bytes_in(base.plus(range).mul_f64(2.0));
                 let initial = self.initial_window.unwrap_or(params.network_bdp());
                 let most = (self.max_window.unwrap_or(longest) as f64).min(LARGEST_WINDOW) / packet;
+                let knows_rtt = params.delays != Delays::Unknown;
+                let knows_hosts = params.delays == Delays::Known;
+                let smallest = if knows_rtt { 0.001 } else { 1.0 };
                 let scaling = self.flow_scaling.then_some((range, self.fs_min_cwnd, self.fs_max_cwnd));
                 SwiftShared {
                     ai: self.ai,
@@ -85,13 +95,15 @@ macro_rules! config {
                     least_factor: 1.0 - self.max_mdf,
                     target: Target::new(base, self.per_hop.unwrap_or(Span::ZERO), scaling),
                     endpoint_window: self.endpoint_window,
-                    endpoint_target: self.endpoint_target,
+                    endpoint_target: self.endpoint_target.unwrap_or(Span::from_us(100)),
+                    measures_fabric: self.base_target.is_none() && !knows_rtt,
+                    measures_hosts: self.endpoint_target.is_none() && !knows_hosts,
                     endpoint_gain: self.endpoint_gain,
                     retx_reset_threshold: self.retx_reset_threshold,
                     losses: self.losses,
                     holes_are_losses: variant == Variant::Swift,
                     // A byte at least.
-                    least: self.min_cwnd.max(1.0 / packet),
+                    least: self.min_cwnd.unwrap_or(smallest).max(1.0 / packet),
                     most: most.max(1.0),
                     initial: initial as f64 / packet,
                     packet,
@@ -135,6 +147,9 @@ pub struct SwiftShared {
     /// Without it one window keeps the end-to-end delay at the target: the paper's Swift-v0 (§5.4).
     endpoint_window: bool,
     endpoint_target: Span,
+    /// Whether the target of the fabric's delay, and that of the hosts' delay, are at least what is unavoidable.
+    measures_fabric: bool,
+    measures_hosts: bool,
     endpoint_gain: f64,
     retx_reset_threshold: u32,
     losses: u32,
@@ -209,6 +224,9 @@ pub struct Swift {
     /// The average of the hosts' delay, ps.
     endpoint_delay: f64,
     base_rtt: Span,
+    /// What is unavoidable of either delay, where nothing is known beforehand.
+    fabric_base: Unavoidable,
+    endpoint_base: Unavoidable,
     /// Switches on the way of the last packet whose number is known.
     hops: u8,
     /// Losses since `lost_since` that have not reduced a window yet.
@@ -232,6 +250,8 @@ impl Swift {
             rtt: shared.network_rtt,
             endpoint_delay: 0.0,
             base_rtt: shared.network_rtt,
+            fabric_base: Unavoidable::default(),
+            endpoint_base: Unavoidable::default(),
             hops: 0,
             lost: 0,
             lost_since: Time::ZERO,
@@ -248,7 +268,19 @@ impl Swift {
 
     /// The target of the fabric's delay (§3.5).
     fn target(&self) -> Span {
-        self.shared.target.of(self.fabric.packets, self.hops)
+        self.shared.target.of(self.fabric.packets, self.hops, self.fabric_base.target())
+    }
+
+    /// Takes note of what is unavoidable of the delay of the fabric and of that of the hosts.
+    #[cold]
+    fn measure(&mut self, in_fabric: Span, in_hosts: Span) {
+        let is_alone = self.cwnd() < 2.0;
+        if self.shared.measures_fabric {
+            self.fabric_base.sample(in_fabric, is_alone);
+        }
+        if self.shared.measures_hosts {
+            self.endpoint_base.sample(in_hosts, is_alone);
+        }
     }
 
     /// A packet is lost, as far as windows are concerned; `in_fabric` says that no host has dropped it.
@@ -295,22 +327,26 @@ impl SenderCc for Swift {
 
     fn on_ack(&mut self, now: Time, ack: &AckSample) {
         if let Some(delay) = ack.rtt {
-            let shared = &*self.shared;
             let in_hosts = ack.hosts.map_or(Span::ZERO, |hosts| hosts.delay());
-            let (delay, in_hosts) = match shared.endpoint_window {
+            let (delay, in_hosts) = match self.shared.endpoint_window {
                 true => (delay, in_hosts),
                 false => (delay.plus(in_hosts), Span::ZERO),
             };
+            if self.shared.measures_fabric | self.shared.measures_hosts {
+                self.measure(delay, in_hosts);
+            }
+            let shared = &*self.shared;
             self.fabric_delay = delay;
             self.rtt = delay.plus(in_hosts);
             self.base_rtt = self.base_rtt.min(delay);
             let gain = if self.cwnd() < 1.0 { 1.0 } else { shared.endpoint_gain };
             self.endpoint_delay += gain * (in_hosts.as_ps() as f64 - self.endpoint_delay);
             let (rtt, acked) = (self.rtt, f64::from(ack.newly_received) / shared.packet);
-            let target = shared.target.of(self.fabric.packets, self.hops);
+            let target = shared.target.of(self.fabric.packets, self.hops, self.fabric_base.target());
             self.fabric.on_delay(now, delay, target, acked, rtt, shared);
             let delay = Span::from_ps(self.endpoint_delay as u64);
-            self.endpoint.on_delay(now, delay, shared.endpoint_target, acked, rtt, shared);
+            let target = shared.endpoint_target.max(self.endpoint_base.target());
+            self.endpoint.on_delay(now, delay, target, acked, rtt, shared);
         }
         if self.shared.holes_are_losses {
             self.look_for_holes(now, ack);

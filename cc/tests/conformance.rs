@@ -6,7 +6,7 @@ use bottleneck::{Bottleneck, sample};
 use proptest::prelude::*;
 use weft_cc::registry::{Needs, WindowBounds, all_names};
 use weft_cc::{
-    AckSample, CcChoice, CcParams, FlowControl, HostReport, LossSample, NackCause, NackSample, Rate,
+    AckSample, CcChoice, CcParams, Delays, FlowControl, HostReport, LossSample, NackCause, NackSample, Rate,
     SenderAlgorithm, SenderCc, SentPacket, Span, Time, Window,
 };
 
@@ -16,6 +16,7 @@ const NETWORK: CcParams = CcParams {
     link_rate: Rate::from_gbps(100),
     network_rtt: Span::from_us(12),
     trimming: true,
+    delays: Delays::Known,
 };
 
 /// Just before the clock wraps: every test below runs across the wrap.
@@ -145,7 +146,14 @@ fn any_network() -> impl Strategy<Value = CcParams> {
     let rate = prop_oneof![Just(0), 1..2_000_000_000_000_u64, Just(u64::MAX)];
     let rtt = prop_oneof![Just(0), 1..1_000_000_u64, 1_000_000..30_000_000_000_u64, Just(u64::MAX)];
     (0..70_000_u32, 0..200_u32, rate, rtt, any::<bool>()).prop_map(|(mtu, overhead, rate, rtt, trimming)| {
-        CcParams { mtu, overhead, link_rate: Rate::from_bps(rate), network_rtt: Span::from_ps(rtt), trimming }
+        CcParams {
+            mtu,
+            overhead,
+            link_rate: Rate::from_bps(rate),
+            network_rtt: Span::from_ps(rtt),
+            trimming,
+            delays: Delays::Known,
+        }
     })
 }
 

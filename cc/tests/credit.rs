@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use proptest::prelude::*;
 use weft_cc::credit::{GrantLedger, QUANTUM, SenderCredit};
 use weft_cc::rccc::{Rccc, RcccConfig};
-use weft_cc::{CcParams, DataSample, Rate, ReceiverCc, SenderId, Span, Time, Trim};
+use weft_cc::{CcParams, DataSample, Delays, Rate, ReceiverCc, SenderId, Span, Time, Trim};
 
 const PARAMS: CcParams = CcParams {
     mtu: 4096,
@@ -13,6 +13,7 @@ const PARAMS: CcParams = CcParams {
     link_rate: Rate::from_gbps(100),
     network_rtt: Span::from_us(12),
     trimming: true,
+    delays: Delays::Known,
 };
 const STEP: Span = Span::from_us(2);
 const ME: SenderId = SenderId(0);

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use weft_cc::constant::{Constant, ConstantConfig};
 use weft_cc::rccc::{Rccc, RcccConfig};
 use weft_cc::registry::{RECEIVERS, SENDERS, all_names};
-use weft_cc::{CcChoice, CcParams, NackCause, NackSample, Rate, SenderCc, SetError, Span, Time, Window};
+use weft_cc::{
+    CcChoice, CcParams, Delays, NackCause, NackSample, Rate, SenderCc, SetError, Span, Time, Window,
+};
 
 const PARAMS: CcParams = CcParams {
     mtu: 4096,
@@ -15,6 +17,7 @@ const PARAMS: CcParams = CcParams {
     link_rate: Rate::from_gbps(100),
     network_rtt: Span::from_us(12),
     trimming: true,
+    delays: Delays::Known,
 };
 
 fn choice(name: &str) -> CcChoice {

@@ -234,10 +234,11 @@ impl Builder {
         self.with("priorities", |b| b.settings.priorities = priorities)
     }
 
-    /// The round-trip time of the idle network, for congestion control; 100 µs if nothing is said.
+    /// The round-trip time of the idle network, for congestion control. If nothing is said it begins with 100 µs, and
+    /// algorithms with targets of delay measure what they can reach.
     #[must_use]
     pub fn rtt(self, rtt: Span) -> Builder {
-        self.with("rtt", |b| b.settings.rtt = rtt)
+        self.with("rtt", |b| b.settings.rtt = Some(rtt))
     }
 
     /// The first retransmission timeout: longer than the system may take the processor away. 100 ms if nothing is said, 10 ms

@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 
-use weft_stack::cc::{CcChoice, CcParams, Rate, Span};
+use weft_stack::cc::{CcChoice, CcParams, Delays, Rate, Span};
 use weft_stack::fep::{BusyTimeout, Fep, FepConfig, Limits, Windows, ZoneId, ZoneMap, ZoneTable};
 use weft_stack::packet::Addr;
 use weft_stack::pdc::PdcConfig;
@@ -20,6 +20,8 @@ use crate::port::{AnyPort, OpenPort, PeerAddress, PeerSpec, PortFacts, PortInfo}
 
 /// Payload of a full packet where the port carries it, bytes.
 const PAYLOAD: u32 = 4096;
+/// The round-trip time of the idle network if nobody says it.
+pub(super) const GUESSED_RTT: Span = Span::from_us(100);
 /// Peers that an endpoint can know.
 const BOOK: usize = 4096;
 
@@ -42,8 +44,9 @@ pub struct Settings {
     /// The rate of the link, for congestion control; the port's if nothing is said, and where that is unknown 100 Gbit/s, or
     /// 800 Gbit/s over memif.
     pub link: Option<Rate>,
-    /// The round-trip time of the idle network, for congestion control; 100 µs.
-    pub rtt: Span,
+    /// The round-trip time of the idle network, for congestion control. If nothing is said it begins with 100 µs, and
+    /// algorithms with targets of delay measure what they can reach.
+    pub rtt: Option<Span>,
     /// The first retransmission timeout: longer than the system may take the processor away; if nothing is said, what
     /// fits the kind of port ([`PortFacts::rto`]).
     pub rto: Option<Span>,
@@ -76,7 +79,7 @@ impl Default for Settings {
             trimming: false,
             priorities: 1,
             link: None,
-            rtt: Span::from_us(100),
+            rtt: None,
             rto: None,
             max_retries: None,
             mp_range: 2048,
@@ -86,6 +89,14 @@ impl Default for Settings {
             busy_timeout: BusyTimeout::default(),
             limits: Limits::default(),
         }
+    }
+}
+
+/// Which delays are known where `rtt` is what was said of the network's.
+pub(super) fn delays(rtt: Option<Span>) -> Delays {
+    match rtt {
+        Some(_) => Delays::HostsUnknown,
+        None => Delays::Unknown,
     }
 }
 
@@ -156,8 +167,9 @@ impl Setup {
             mtu: payload,
             overhead,
             link_rate: link.rate(),
-            network_rtt: settings.rtt,
+            network_rtt: settings.rtt.unwrap_or(GUESSED_RTT),
             trimming: settings.trimming,
+            delays: delays(settings.rtt),
         };
         let mut base = FepConfig::new(&settings.cc, &params).with_zones(|zone| {
             (zone.lb, zone.paths) = (settings.lb.clone(), paths);
@@ -261,7 +273,26 @@ impl<P: Port> Attachment<P> {
 
 #[cfg(test)]
 mod tests {
-    use crate::Endpoint;
+    use crate::{Endpoint, ZoneSettings};
+    use weft_stack::cc::{Delays, Span};
+
+    #[test]
+    fn the_rtt_of_the_network_is_known_if_somebody_says_it_and_the_delay_of_hosts_never() {
+        let builder = || Endpoint::builder("udp:127.44.1.5").peer("127.44.1.6");
+        let known = |builder: crate::Builder| {
+            let (_, _, setup) = builder.build_worker().unwrap();
+            let params = |zone: &weft_stack::fep::Zone| *zone.cc.params();
+            setup.config.zones.iter().map(params).map(|p| (p.network_rtt, p.delays)).collect::<Vec<_>>()
+        };
+        let guess = (Span::from_us(100), Delays::Unknown);
+        assert_eq!(known(builder()), [guess]);
+        assert_eq!(known(builder().rtt(Span::from_us(100))), [(Span::from_us(100), Delays::HostsUnknown)]);
+        let far = ZoneSettings { rtt: Some(Span::from_ms(30)), ..ZoneSettings::default() };
+        let zone = |settings| builder().zone("127.45.0.0/16".parse().unwrap(), settings);
+        assert_eq!(known(zone(far)), [guess, (Span::from_ms(30), Delays::HostsUnknown)]);
+        let near = zone(ZoneSettings::default()).rtt(Span::from_us(20));
+        assert_eq!(known(near), [(Span::from_us(20), Delays::HostsUnknown); 2], "as to other peers");
+    }
 
     #[test]
     fn settings_say_how_many_priorities_switches_tell_apart() {

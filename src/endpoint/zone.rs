@@ -5,7 +5,7 @@ use weft_stack::fep::Zone;
 use weft_stack::pdc::PdcConfig;
 use weft_stack::spray::LbChoice;
 
-use super::setup::Settings;
+use super::setup::{GUESSED_RTT, Settings, delays};
 use crate::port::PortFacts;
 
 /// How an endpoint works towards the peers of one zone: those whose IP addresses begin with a prefix
@@ -18,9 +18,10 @@ pub struct ZoneSettings {
     pub lb: LbChoice,
     /// Whether the fabric on the way to these peers trims packets; it does not.
     pub trimming: bool,
-    /// The round-trip time to these peers when the network is idle; 100 µs. Connections to them may have six times the
-    /// bytes in flight that fit into this time, at most 32,640 packets and no fewer than [`Settings::mp_range`] says.
-    pub rtt: Span,
+    /// The round-trip time to these peers when the network is idle; that to other peers if nothing is said. Connections to
+    /// them may have six times the bytes in flight that fit into this time, at most 32,640 packets and no fewer than
+    /// [`Settings::mp_range`] says.
+    pub rtt: Option<Span>,
     /// The first retransmission timeout; if nothing is said, that of other peers, or twice [`ZoneSettings::rtt`] if that
     /// is longer.
     pub rto: Option<Span>,
@@ -36,11 +37,14 @@ impl Default for ZoneSettings {
 impl ZoneSettings {
     /// The zone of an endpoint with `settings`, whose zone of other peers is `others`.
     pub(super) fn zone(&self, settings: &Settings, port: &PortFacts, others: &Zone) -> Zone {
-        let params = CcParams { network_rtt: self.rtt, trimming: self.trimming, ..*others.cc.params() };
+        let rtt = self.rtt.or(settings.rtt);
+        let network_rtt = rtt.unwrap_or(GUESSED_RTT);
+        let params =
+            CcParams { network_rtt, trimming: self.trimming, delays: delays(rtt), ..*others.cc.params() };
         let packets = (params.network_bdp() * 6 / params.wire_mtu()).min(32_640) as u32;
         let base = Zone::new(&self.cc, &params);
         let pdc = PdcConfig {
-            rto_init: self.rto.unwrap_or(others.pdc.rto_init.max(self.rtt.times(2))),
+            rto_init: self.rto.unwrap_or(others.pdc.rto_init.max(network_rtt.times(2))),
             mp_range: (packets / 128 * 128).max(settings.mp_range),
             infer_loss: base.pdc.infer_loss,
             ..others.pdc
@@ -62,7 +66,12 @@ mod tests {
     fn peers_of_a_prefix_are_treated_as_their_zone_says() {
         let cc = CcChoice::parse("constant").unwrap();
         let rtt = Span::from_ms(30);
-        let far = ZoneSettings { cc, rtt, lb: LbChoice::parse("ecmp").unwrap(), ..ZoneSettings::default() };
+        let far = ZoneSettings {
+            cc,
+            rtt: Some(rtt),
+            lb: LbChoice::parse("ecmp").unwrap(),
+            ..ZoneSettings::default()
+        };
         let builder = Endpoint::builder("udp:127.44.1.1").windows(Windows::Flow);
         let builder = builder.zone("127.44.2.0/24".parse().unwrap(), far);
         let (mut worker, _, setup) = builder.peer("127.44.1.2").peer("127.44.2.2").build_worker().unwrap();

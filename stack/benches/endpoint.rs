@@ -12,7 +12,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use weft_stack::buffer::Buffer;
-use weft_stack::cc::{CcChoice, CcParams};
+use weft_stack::cc::{CcChoice, CcParams, Delays};
 use weft_stack::fep::{ConnectOptions, ConnectionId, Fep, FepConfig, PayloadRef, Receive, Send};
 use weft_stack::packet::{Addr, Packet, Payload};
 use weft_stack::rng::Rng;
@@ -25,6 +25,7 @@ const PARAMS: CcParams = CcParams {
     link_rate: Rate::from_gbps(400),
     network_rtt: Span::from_us(12),
     trimming: true,
+    delays: Delays::Known,
 };
 const MESSAGE: u32 = 4 << 20;
 /// Transmission time of one packet at 400 Gbit/s.

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use harness::fep;
 use weft_stack::buffer::{Buffer, MAX_MESSAGE};
-use weft_stack::cc::{CcChoice, CcParams};
+use weft_stack::cc::{CcChoice, CcParams, Delays};
 use weft_stack::fep::{Completion, ConnectOptions, Fep, FepConfig, Receive, Send};
 use weft_stack::packet::{Addr, Packet, Payload};
 use weft_stack::ses::Matching;
@@ -30,7 +30,14 @@ struct Flow {
 
 impl Flow {
     fn new(cc: &str, link_rate: Rate, network_rtt: Span) -> Flow {
-        let params = CcParams { mtu: MTU, overhead: 64, link_rate, network_rtt, trimming: true };
+        let params = CcParams {
+            mtu: MTU,
+            overhead: 64,
+            link_rate,
+            network_rtt,
+            trimming: true,
+            delays: Delays::Known,
+        };
         let config = FepConfig::new(&CcChoice::parse(cc).unwrap(), &params).with_zones(|zone| {
             (zone.pdc.rto_init, zone.pdc.mp_range) = (network_rtt.times(2), 32_640);
         });

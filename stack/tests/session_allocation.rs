@@ -5,7 +5,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::Arc;
 
-use weft_stack::cc::{CcChoice, CcParams, Rate};
+use weft_stack::cc::{CcChoice, CcParams, Delays, Rate};
 use weft_stack::fep::{ConnectOptions, Fep, FepConfig};
 use weft_stack::packet::{Addr, Payload};
 use weft_stack::rng::Rng;
@@ -59,6 +59,7 @@ impl World {
             link_rate: Rate::from_gbps(100),
             network_rtt: Span::from_us(10),
             trimming: true,
+            delays: Delays::Known,
         };
         let config = Arc::new(FepConfig::new(&CcChoice::default(), &network));
         let mut feps =

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use weft_stack::buffer::Buffer;
-use weft_stack::cc::{CcChoice, CcParams};
+use weft_stack::cc::{CcChoice, CcParams, Delays};
 use weft_stack::fep::{Completion, ConnectOptions, Fep, FepConfig, Receive, Send};
 use weft_stack::packet::{Addr, Packet, Payload};
 use weft_stack::rng::Rng;
@@ -49,6 +49,7 @@ fn goodput(cc: &str, stamped: bool) -> (f64, Span) {
         link_rate: RATE,
         network_rtt: Span::from_us(100),
         trimming: false,
+        delays: Delays::Known,
     };
     let config = FepConfig::new(&CcChoice::parse(cc).unwrap(), &params).with_zones(|zone| {
         zone.pdc.rto_init = Span::from_ms(100);

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use weft::cc::{CcChoice, CcParams};
+use weft::cc::{CcChoice, CcParams, Delays};
 use weft::core::port::memory::{MemoryConfig, MemoryPort, pair};
 use weft::core::port::{Port, RxBurst, TxBurst};
 use weft::core::worker::{AddressBook, Clock, HostAddr, LinkConfig, Strangers, Worker};
@@ -55,6 +55,7 @@ pub(crate) fn config(cc: &str) -> FepConfig {
         link_rate: Rate::from_gbps(RATE / 1_000_000_000),
         network_rtt: Span::from_ps(BASE_RTT),
         trimming: true,
+        delays: Delays::Known,
     };
     let base = FepConfig::new(&CcChoice::parse(cc).expect("a known algorithm"), &network);
     base.with_zones(|zone| zone.pdc.rto_init = Span::from_ps(RTO))

@@ -181,9 +181,10 @@ pub(crate) struct EndArgs {
     /// card's, as far as known; else congestion control begins with 100G, over memif with 800G].
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
     pub(crate) link: Option<Rate>,
-    /// Round-trip time of the idle network, for congestion control.
-    #[arg(long, value_name = "TIME", value_parser = units::span, default_value = "100us")]
-    pub(crate) rtt: Span,
+    /// Round-trip time of the idle network, for congestion control [default: it begins with 100us, and algorithms with
+    /// targets of delay measure what they can reach].
+    #[arg(long, value_name = "TIME", value_parser = units::span)]
+    pub(crate) rtt: Option<Span>,
     /// First retransmission timeout: longer than the system may take the processor away [default: 100ms, over
     /// network cards of DPDK 10ms].
     #[arg(long, value_name = "TIME", value_parser = units::span)]

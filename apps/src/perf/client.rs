@@ -424,7 +424,8 @@ impl Client {
             State::Begin | State::Asking => "waiting for its answer to the request".to_owned(),
             State::Running | State::Draining => {
                 let left = self.posted - self.done.messages;
-                format!("waiting for {left} of {} messages to be delivered", self.posted)
+                let what = if self.test.mode == Mode::Latency { "come back" } else { "be delivered" };
+                format!("waiting for {left} of {} messages to {what}", self.posted)
             }
             State::Finished => "waiting for its report".to_owned(),
             State::Closing => "waiting for the connections to close".to_owned(),

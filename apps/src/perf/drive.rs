@@ -241,7 +241,12 @@ impl Silence {
             let reading = worker.last_read_error().map(|e| format!("the last frame dropped on arrival: {e}"));
             [sending, reading]
         });
-        for line in endpoint.explain().into_iter().take(LISTED_LINES).chain(reasons.into_iter().flatten()) {
+        let mut waits = endpoint.explain();
+        if waits.is_empty() {
+            // So the transport has nothing to give up, and this is the only bound on the wait.
+            waits.push("all that was sent to it is acknowledged".to_owned());
+        }
+        for line in waits.into_iter().take(LISTED_LINES).chain(reasons.into_iter().flatten()) {
             text += "\n  ";
             text += &line;
         }

@@ -35,8 +35,7 @@ impl EndSetup {
         let of_prefix = |zone: &PrefixZone| -> Result<_, Failure> {
             let Algorithms { cc, lb } = options.of(&zone.name)?;
             let trimming = zone.trim.unwrap_or(args.trim) == Switch::On;
-            let rtt = zone.rtt.unwrap_or(args.rtt);
-            Ok((zone.prefix, ZoneSettings { cc, lb, trimming, rtt, rto: zone.rto }))
+            Ok((zone.prefix, ZoneSettings { cc, lb, trimming, rtt: zone.rtt, rto: zone.rto }))
         };
         let settings = Settings {
             payload: args.payload,

@@ -10,6 +10,7 @@ fn params() -> CcParams {
         link_rate: Rate::from_gbps(100),
         network_rtt: Span::from_us(12),
         trimming: false,
+        delays: crate::Delays::Known,
     }
 }
 

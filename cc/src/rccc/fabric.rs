@@ -157,6 +157,7 @@ mod tests {
                 link_rate: Rate::from_gbps(100),
                 network_rtt: RTT,
                 trimming: true,
+                delays: crate::Delays::Known,
             },
             &RcccConfig { oversubscription: 100.0, ..RcccConfig::default() },
         )

@@ -16,6 +16,7 @@ fn params() -> CcParams {
         link_rate: Rate::from_gbps(100),
         network_rtt: Span::from_us(12),
         trimming: true,
+        delays: crate::Delays::Known,
     }
 }
 

@@ -31,12 +31,12 @@ impl Target {
         Target { base, per_hop, scaling }
     }
 
-    /// The target for a window of `cwnd` packets, on a way of `hops` switches.
-    pub(super) fn of(&self, cwnd: f64, hops: u8) -> Span {
+    /// The target for a window of `cwnd` packets, on a way of `hops` switches, whose base is `least` at least.
+    pub(super) fn of(&self, cwnd: f64, hops: u8, least: Span) -> Span {
         let scaled = match &self.scaling {
             Some(Scaling { alpha, beta, range }) => (alpha / cwnd.sqrt() + beta).min(*range).max(0.0),
             None => 0.0,
         };
-        self.base.plus(self.per_hop.times(hops.into())).plus(Span::from_ps(scaled as u64))
+        self.base.max(least).plus(self.per_hop.times(hops.into())).plus(Span::from_ps(scaled as u64))
     }
 }

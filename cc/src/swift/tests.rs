@@ -9,6 +9,7 @@ const PARAMS: CcParams = CcParams {
     link_rate: Rate::from_gbps(50),
     network_rtt: Span::from_us(20),
     trimming: true,
+    delays: Delays::Known,
 };
 
 /// A fixed target of 50 µs, unless `set` changes it.
@@ -58,7 +59,7 @@ fn close(a: f64, b: f64) -> bool {
 #[test]
 fn the_target_follows_the_formula() {
     let target = Target::new(us(25), us(2), Some((us(100), 0.1, 100.0)));
-    let us_of = |cwnd: f64, hops| target.of(cwnd, hops).as_us_f64();
+    let us_of = |cwnd: f64, hops| target.of(cwnd, hops, Span::ZERO).as_us_f64();
     assert!((us_of(0.1, 0) - 125.0).abs() < 1e-5, "the whole range");
     assert!((us_of(0.001, 0) - 125.0).abs() < 1e-5, "and no more");
     assert!((us_of(100.0, 3) - 31.0).abs() < 1e-5, "nothing but what switches add");
@@ -72,7 +73,7 @@ fn the_target_follows_the_formula() {
 #[test]
 fn settings_without_a_curve_leave_the_target_as_it_is() {
     let target = Target::new(us(25), Span::ZERO, Some((us(100), 5.0, 5.0)));
-    assert_eq!([0.01, 5.0, 100.0].map(|cwnd| target.of(cwnd, 9)), [us(25); 3]);
+    assert_eq!([0.01, 5.0, 100.0].map(|cwnd| target.of(cwnd, 9, Span::ZERO)), [us(25); 3]);
 }
 
 #[test]
@@ -253,4 +254,86 @@ fn a_window_shrinks_again_after_any_time() {
     swift.on_nack(at(0), &nack(NackCause::Trimmed));
     swift.on_nack(later, &nack(NackCause::Trimmed));
     assert_eq!(swift.lost, 1, "the two losses are not within an RTT");
+}
+
+/// A flow of default settings that knows what `delays` says, and its window once each of `rtts` has passed in turn, each
+/// with an acknowledgement of all that the window had room for: the delays in the fabric and in the hosts, µs.
+fn windows_after(delays: Delays, rtts: impl IntoIterator<Item = (u64, u64)>) -> Vec<f64> {
+    let params = CcParams { delays, ..PARAMS };
+    let mut swift = Swift::new(Arc::new(SwiftConfig::default().shared(&params, Variant::Swift)));
+    let mut now = at(0);
+    let mut pass = |(in_fabric, in_hosts)| {
+        now += us(in_fabric + in_hosts);
+        let packets = swift.cwnd().max(1.0) as u32;
+        let hosts = queued(in_hosts);
+        swift.on_ack(now, &AckSample { newly_received: packets * 1_000, hosts, ..ack(in_fabric) });
+        swift.cwnd()
+    };
+    rtts.into_iter().map(&mut pass).collect()
+}
+
+fn last(windows: &[f64]) -> f64 {
+    windows.last().copied().unwrap_or_default()
+}
+
+#[test]
+fn a_path_much_longer_than_the_guessed_rtt_is_used() {
+    let rtts = || vec![(10_000, 0); 100];
+    let windows = windows_after(Delays::Unknown, rtts());
+    assert!(last(&windows) > 80.0, "once it has found out, it grows with each RTT: {windows:?}");
+    // The rule of the paper, if somebody has said that the RTT is 20 µs.
+    assert!(last(&windows_after(Delays::Known, rtts())) < 0.01);
+    assert!(last(&windows_after(Delays::HostsUnknown, rtts())) < 0.01);
+}
+
+#[test]
+fn hosts_that_are_held_up_for_milliseconds_now_and_then_keep_a_window() {
+    // Four of five packets wait for their host's processor, as on a busy machine.
+    let rtts = || (0..2_000).map(|n| (20, [200, 4_000, 1_500, 11_000, 3_000][n % 5]));
+    let least = |delays| {
+        let windows = windows_after(delays, rtts());
+        windows.iter().sum::<f64>() / windows.len() as f64
+    };
+    assert!(least(Delays::HostsUnknown) > 4.0, "{}", least(Delays::HostsUnknown));
+    assert!(least(Delays::Unknown) > 4.0, "{}", least(Delays::Unknown));
+    assert!(least(Delays::Known) < 1.5, "{}", least(Delays::Known));
+}
+
+#[test]
+fn a_path_that_becomes_longer_is_used_again() {
+    let rtts = [(1_000, 0)].repeat(50).into_iter().chain([(5_000, 0)].repeat(100));
+    let windows = windows_after(Delays::Unknown, rtts);
+    let least = windows.iter().copied().fold(f64::MAX, f64::min);
+    assert!((1.0..2.0).contains(&least) && last(&windows) > 20.0, "{windows:?}");
+}
+
+#[test]
+fn the_own_queue_is_kept_short_also_where_the_rtt_is_measured() {
+    // The path holds ten packets in 1 ms; more than these queue.
+    let params = CcParams { delays: Delays::Unknown, ..PARAMS };
+    let mut swift = Swift::new(Arc::new(SwiftConfig::default().shared(&params, Variant::Swift)));
+    let (mut now, mut longest) = (at(0), 0);
+    for rtt in 0..5_000 {
+        let packets = swift.cwnd().max(1.0) as u32;
+        let delay = u64::from(packets.max(10)) * 100;
+        now += us(delay);
+        swift.on_ack(now, &AckSample { newly_received: packets * 1_000, ..ack(delay) });
+        if rtt > 1_000 {
+            longest = longest.max(delay);
+            assert!(packets >= 8, "{packets}: the path is not full");
+        }
+    }
+    assert!(longest <= 1_500, "{longest} µs: a queue of {} packets", longest / 100 - 10);
+}
+
+#[test]
+fn targets_that_are_set_hold_whatever_is_measured() {
+    let set = SwiftConfig {
+        base_target: Some(us(50)),
+        endpoint_target: Some(us(100)),
+        min_cwnd: Some(0.001),
+        ..SwiftConfig::default()
+    };
+    let params = CcParams { delays: Delays::Unknown, ..PARAMS };
+    assert_eq!(set.shared(&params, Variant::Swift), set.shared(&PARAMS, Variant::Swift));
 }

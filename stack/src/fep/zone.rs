@@ -200,6 +200,7 @@ mod tests {
             link_rate: Rate::from_gbps(100),
             network_rtt: rtt,
             trimming: true,
+            delays: weft_cc::Delays::Known,
         };
         Zone::new(&CcChoice::default(), &params)
     }

@@ -13,7 +13,7 @@
 //! ```
 //! use std::sync::Arc;
 //! use weft_stack::buffer::Buffer;
-//! use weft_stack::cc::{CcChoice, CcParams, Rate, Span};
+//! use weft_stack::cc::{CcChoice, CcParams, Delays, Rate, Span};
 //! use weft_stack::fep::{Completion, ConnectOptions, Fep, FepConfig, Receive, Send};
 //! use weft_stack::packet::Addr;
 //! use weft_stack::port::memory::{MemoryConfig, pair};
@@ -29,6 +29,7 @@
 //!     link_rate: Rate::from_gbps(100),
 //!     network_rtt: Span::from_us(10),
 //!     trimming: true,
+//!     delays: Delays::Known,
 //! };
 //! let config = Arc::new(FepConfig::new(&CcChoice::default(), &network));
 //! let host = |n: u8| HostAddr { mac: MacAddr([2, 0, 0, 0, 0, n]), ip: [10, 0, 0, n].into() };

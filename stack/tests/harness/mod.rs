@@ -12,7 +12,7 @@ mod workers;
 use std::sync::Arc;
 
 use weft_stack::buffer::Buffer;
-use weft_stack::cc::{CcChoice, CcParams};
+use weft_stack::cc::{CcChoice, CcParams, Delays};
 use weft_stack::fep::{Fep, FepConfig, Receive, Send};
 use weft_stack::packet::Addr;
 use weft_stack::rng::Rng;
@@ -39,6 +39,7 @@ pub(crate) fn params() -> CcParams {
         link_rate: Rate::from_gbps(100),
         network_rtt: Span::from_us(10),
         trimming: true,
+        delays: Delays::Known,
     }
 }
 

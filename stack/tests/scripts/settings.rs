@@ -1,7 +1,7 @@
 //! The settings of a script's endpoint.
 
 use weft_stack::cc::units::parse_span;
-use weft_stack::cc::{CcChoice, CcParams};
+use weft_stack::cc::{CcChoice, CcParams, Delays};
 use weft_stack::fep::{BusyTimeout, FepConfig, Limits};
 use weft_stack::pdc::{PdcConfig, RodReceive};
 use weft_stack::worker::Strangers;
@@ -32,6 +32,7 @@ impl Default for Settings {
                 link_rate: Rate::from_gbps(100),
                 network_rtt: Span::from_us(10),
                 trimming: true,
+                delays: Delays::Known,
             },
             pdc: PdcConfig { rto_init: Span::from_us(100), mp_range: 128, ..PdcConfig::default() },
             limits: Limits::default(),

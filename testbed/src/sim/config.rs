@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use weft_cc::constant_rate::ConstantRate;
 use weft_cc::registry::Needs;
-use weft_cc::{CcChoice, CcParams, Rate, Span, Time};
+use weft_cc::{CcChoice, CcParams, Delays, Rate, Span, Time};
 use weft_stack::fep::{
     BusyTimeout, CallError, ConfigError, ConnectOptions, ConnectionId, Fep, FepConfig, TrafficClass, Windows,
     Zone, ZoneId, Zones,
@@ -526,6 +526,7 @@ impl RunConfig {
             link_rate: self.topology.host_rate(),
             network_rtt: self.network_rtt(),
             trimming: self.trim,
+            delays: Delays::Known,
         }
     }
 

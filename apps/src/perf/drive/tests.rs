@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use weft::port::AnyPort;
 use weft::{Addr, Memory};
-use weft_cc::{CcChoice, CcParams, Rate};
+use weft_cc::{CcChoice, CcParams, Delays, Rate};
 use weft_stack::fep::{Fep, FepConfig};
 use weft_stack::port::memory::{self, MemoryConfig, MemoryPort};
 use weft_stack::port::{Frame, Port, RxBurst, TxBurst};
@@ -76,6 +76,7 @@ fn endpoint(port: MemoryPort, own: u32) -> Endpoint {
         link_rate: Rate::from_gbps(10),
         network_rtt: Span::from_us(100),
         trimming: false,
+        delays: Delays::Known,
     };
     let config = FepConfig::new(&CcChoice::default(), &params)
         .with_zones(|zone| zone.pdc.rto_init = Span::from_ms(50));
@@ -186,6 +187,32 @@ fn a_client_that_has_died_is_not_waited_for_longer_than_patience_lasts() {
     farewell(&mut there, begin, patience, &Interrupt::default());
     assert_eq!(open_targets(&there), 1);
     assert!(clock(&there).now().since(begin) >= patience);
+}
+
+#[test]
+fn a_client_says_that_a_message_does_not_come_back_from_a_server_that_has_acknowledged_it() {
+    let (a, b) = memory::pair(&MemoryConfig::default()).unwrap();
+    let mut ends = [endpoint(a, 0), endpoint(b, 1)];
+    let mut seen = None;
+    let ping_pong = Test { mode: Mode::Latency, connections: 1, limit: Limit::Messages(1_000), ..test() };
+    let patience = Span::from_ms(500);
+    let mut client = Client::new(ping_pong, Addr(1), "the server".to_owned(), patience, clock(&ends[0]));
+    let mut server = server(&mut seen);
+    let failure = loop {
+        let now = clock(&ends[0]).now();
+        for end in &mut ends {
+            end.turn_at(now);
+        }
+        // Its endpoint goes on to acknowledge packets when the server no longer sends messages back.
+        if client.report().arrived < 10 {
+            server.step(&mut ends[1], now).unwrap();
+        }
+        if let Err(failure) = client.step(&mut ends[0], now) {
+            break failure.to_string();
+        }
+    };
+    let waits = "nothing heard of the server for 500 ms while waiting for 1 of 11 messages to come back";
+    assert_eq!(failure, format!("{waits}\n  all that was sent to it is acknowledged"));
 }
 
 #[test]

@@ -8,7 +8,7 @@ mod samples;
 
 use std::sync::Arc;
 
-use weft_cc::{CcChoice, CcParams, Rate, Span, Time};
+use weft_cc::{CcChoice, CcParams, Delays, Rate, Span, Time};
 
 use super::{Fep, FepConfig, Limits, Send};
 use crate::buffer::Buffer;
@@ -23,6 +23,7 @@ fn fep(limits: Limits) -> Fep {
         link_rate: Rate::from_gbps(10),
         network_rtt: Span::from_us(10),
         trimming: true,
+        delays: Delays::Known,
     };
     let config = FepConfig { limits, ..FepConfig::new(&CcChoice::default(), &network) };
     Fep::new(Addr(0), Arc::new(config), Rng::new(1, 0), Time::ZERO).unwrap()

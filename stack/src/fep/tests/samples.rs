@@ -87,6 +87,7 @@ fn pair_with(packets: u64, needs: Needs, gap: Option<Span>, trimming: bool) -> P
         link_rate: Rate::from_gbps(10),
         network_rtt: Span::from_us(10),
         trimming,
+        delays: weft_cc::Delays::Known,
     };
     let config = FepConfig::new(&cc, &network).with_zones(|zone| zone.pdc.rto_init = Span::from_ms(4));
     let config = Arc::new(config);

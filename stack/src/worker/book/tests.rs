@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::fep::{Zone, ZoneId, ZoneMap, ZoneTable, Zones};
-use weft_cc::{CcChoice, CcParams, Rate, Span};
+use weft_cc::{CcChoice, CcParams, Delays, Rate, Span};
 
 fn host(n: u8) -> HostAddr {
     HostAddr { mac: MacAddr([2, 0, 0, 0, 0, n]), ip: IpAddr::from([10, 0, 0, n]) }
@@ -23,6 +23,7 @@ fn zones() -> ([ZoneId; 2], Arc<ZoneTable>) {
         link_rate: Rate::from_gbps(100),
         network_rtt: Span::from_us(10),
         trimming: true,
+        delays: Delays::Known,
     };
     let zone = || Zone::new(&CcChoice::default(), &params);
     let mut zones = Zones::one(zone());

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use weft_cc::{CcChoice, CcParams, Rate, Time};
+use weft_cc::{CcChoice, CcParams, Delays, Rate, Time};
 
 use super::wire::{hear, reply};
 use super::*;
@@ -197,6 +197,7 @@ fn worker(own: u8, port: MemoryPort, link: LinkConfig, v6: bool) -> Worker<Memor
         link_rate: Rate::from_gbps(100),
         network_rtt: Span::from_us(10),
         trimming: true,
+        delays: Delays::Known,
     };
     let config = Arc::new(FepConfig::new(&CcChoice::default(), &params));
     let fep = Fep::new(Addr(own.into()), config, Rng::new(1, own.into()), START).unwrap();

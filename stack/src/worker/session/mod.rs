@@ -28,7 +28,7 @@
 //!
 //! ```
 //! # use std::sync::Arc;
-//! # use weft_stack::cc::{CcChoice, CcParams, Rate, Span};
+//! # use weft_stack::cc::{CcChoice, CcParams, Delays, Rate, Span};
 //! # use weft_stack::fep::{ConnectOptions, Fep, FepConfig};
 //! # use weft_stack::packet::Addr;
 //! # use weft_stack::rng::Rng;
@@ -42,6 +42,7 @@
 //! #     link_rate: Rate::from_gbps(100),
 //! #     network_rtt: Span::from_us(10),
 //! #     trimming: true,
+//! #     delays: Delays::Known,
 //! # };
 //! # let config = Arc::new(FepConfig::new(&CcChoice::default(), &network));
 //! # let mut fep = Fep::new(Addr(0), config, Rng::new(1, 1), clock.now())?;

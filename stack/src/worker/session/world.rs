@@ -4,7 +4,7 @@ use core::net::IpAddr;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use weft_cc::{CcChoice, CcParams, Rate, Span, Time};
+use weft_cc::{CcChoice, CcParams, Delays, Rate, Span, Time};
 
 use super::{Extent, Served, SessionConfig, Sessions};
 use crate::fep::{CallError, Fep, FepConfig, Unreachable};
@@ -19,6 +19,7 @@ pub(super) fn config() -> Arc<FepConfig> {
         link_rate: Rate::from_gbps(10),
         network_rtt: Span::from_us(10),
         trimming: true,
+        delays: Delays::Known,
     };
     let base = FepConfig::new(&CcChoice::default(), &network);
     Arc::new(base.with_zones(|zone| zone.pdc.rto_init = Span::from_us(100)))
