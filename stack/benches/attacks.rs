@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use weft_stack::buffer::Buffer;
-use weft_stack::cc::{CcChoice, CcParams};
+use weft_stack::cc::{CcChoice, CcParams, Delays};
 use weft_stack::fep::{Completion, ConnectOptions, ConnectionId, Fep, FepConfig, Receive, Send};
 use weft_stack::packet::{Addr, Class, Network, Packet, Payload};
 use weft_stack::rng::Rng;
@@ -102,6 +102,7 @@ fn config() -> FepConfig {
         link_rate: Rate::from_gbps(100),
         network_rtt: Span::from_us(10),
         trimming: true,
+        delays: Delays::Known,
     };
     FepConfig::new(&CcChoice::default(), &network)
 }
