@@ -442,6 +442,8 @@ impl Sessions {
             // A connection that is closing already completes by itself.
             let _ = fep.abort(now, *connection);
         }
+        // Commands that were put off are of no interest, and what it has to make up for delays nobody any more.
+        session.put_off = PutOff::default();
         // Its receives are dropped without completions.
         session.leaves_messages = fep.begin_close_process(session.process).is_ok();
         for operation in &mut session.operations {

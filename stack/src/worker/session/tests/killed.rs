@@ -235,6 +235,19 @@ fn a_message_to_no_process_ends_with_the_first_answer() {
     assert_eq!(received(&mut heir), [5]);
 }
 
+/// Its process number is free at once, although messages have been copied to its receives that later turns had to make up for.
+#[test]
+fn an_application_that_is_killed_after_long_copies_has_an_heir_at_once() {
+    let trouble = Trouble { loss: 0, killed_after: 1, len: 121_856, infer: false, seed: 0 };
+    let mut lossy = Lossy::new(&trouble);
+    let (alice, mut bob) = lossy.begin(&trouble);
+    kill(&mut lossy.world, 1, &mut bob);
+    let (sessions, fep) = (&mut lossy.world.sessions[1], &mut lossy.world.feps[1]);
+    let heir = sessions.open(fep, &SMALL, Some(bob.process())).unwrap();
+    drop((alice, bob, heir));
+    lossy.world.assert_nothing_is_left();
+}
+
 #[test]
 fn a_dead_application_is_noticed_behind_its_unread_bytes() {
     let mut world = World::new();
