@@ -2,12 +2,11 @@
 //! when the run is over.
 
 use super::News;
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BTreeMap;
 use weft_cc::{Span, Time};
 use weft_stack::packet::Addr;
 use weft_testbed::sim::{RunConfig, RunProgress};
-use weft_testbed::workload::{Flow, Start, TriggerBank, TriggerIdx, Workload};
+use weft_testbed::workload::{Agenda, Flow, Start, TriggerIdx, Workload};
 
 /// Without news or a packet for so long, a run is given up; but not before so many round trips of the network, which may
 /// take long in slow motion.
@@ -69,19 +68,10 @@ fn give_up_chains(workload: &Workload, kept: &mut [bool]) {
     }
 }
 
-/// Something that begins at a given time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Beginning {
-    /// This flow starts.
-    Flow(u32),
-    /// A trigger is activated.
-    Activation(TriggerIdx),
-}
-
 /// Takes in the news of all hosts, and says which flows start next and when the run is over.
 pub(crate) struct Coordinator<'a> {
     workload: &'a Workload,
-    triggers: TriggerBank,
+    agenda: Agenda<'a>,
     /// Flows, or messages between ranks of different hosts.
     flows: u64,
     delivered: u64,
@@ -94,9 +84,6 @@ pub(crate) struct Coordinator<'a> {
     /// When something last went forward, or the last start that the workload sets.
     last_news: Time,
     moved: u64,
-    /// Flows and triggers that begin at a given time, counted from `begin`: at the time that the workload sets, or after a
-    /// trigger's delay.
-    agenda: BinaryHeap<Reverse<(Span, Beginning)>>,
 }
 
 impl<'a> Coordinator<'a> {
@@ -104,7 +91,7 @@ impl<'a> Coordinator<'a> {
     pub(crate) fn new(config: &'a RunConfig, hosts: usize, flows: u64) -> Coordinator<'a> {
         Coordinator {
             workload: &config.workload,
-            triggers: TriggerBank::new(&config.workload),
+            agenda: Agenda::new(&config.workload, |_| true),
             flows,
             delivered: 0,
             running: hosts,
@@ -113,7 +100,6 @@ impl<'a> Coordinator<'a> {
             silence: SILENCE.max(config.network_rtt().times(SILENT_ROUND_TRIPS)),
             last_news: Time::ZERO,
             moved: 0,
-            agenda: BinaryHeap::new(),
         }
     }
 
@@ -125,32 +111,18 @@ impl<'a> Coordinator<'a> {
         });
         self.begin = now;
         self.last_news = now + last_start.map(|at| at.since(Time::ZERO)).max().unwrap_or(Span::ZERO);
-        for (trigger, index) in self.workload.triggers().iter().zip((0..).filter_map(TriggerIdx::new)) {
-            if let Some(at) = trigger.at {
-                self.note(at.since(Time::ZERO), Beginning::Activation(index));
-            }
-        }
+        self.look_ahead();
     }
 
-    /// Notes what begins when the run is `at` old.
-    fn note(&mut self, at: Span, what: Beginning) {
-        self.last_news = self.last_news.latest(self.begin + at);
-        self.agenda.push(Reverse((at, what)));
+    /// Nothing need go forward before the last time on the agenda.
+    fn look_ahead(&mut self) {
+        self.last_news = self.last_news.latest(self.begin + self.agenda.latest());
     }
 
     /// The flows whose time has come because of a delay, by their index in the workload.
     pub(crate) fn due(&mut self, now: Time) -> Vec<u32> {
-        let since = now.since(self.begin);
-        let mut flows = Vec::new();
-        while self.agenda.peek().is_some_and(|Reverse((at, _))| *at <= since) {
-            match self.agenda.pop() {
-                Some(Reverse((_, Beginning::Flow(flow)))) => flows.push(flow),
-                Some(Reverse((_, Beginning::Activation(trigger)))) => {
-                    flows.extend(self.activate(now, Some(trigger)));
-                }
-                None => {}
-            }
-        }
+        let flows = self.agenda.due(now.since(self.begin));
+        self.look_ahead();
         flows
     }
 
@@ -183,20 +155,11 @@ impl<'a> Coordinator<'a> {
         self.workload.flows().get(index as usize)
     }
 
-    /// Activates a trigger. Returns the flows that start at once.
-    fn activate(&mut self, now: Time, mut next: Option<TriggerIdx>) -> Vec<u32> {
-        let mut flows = Vec::new();
-        while let Some(trigger) = next.take() {
-            let Some(fired) = self.triggers.activate(self.workload, trigger) else { break };
-            if fired.delay == Span::ZERO {
-                flows.extend(fired.flows);
-                next = fired.then;
-            } else {
-                let at = now.since(self.begin) + fired.delay;
-                fired.flows.iter().for_each(|flow| self.note(at, Beginning::Flow(*flow)));
-                fired.then.into_iter().for_each(|then| self.note(at, Beginning::Activation(then)));
-            }
-        }
+    /// Activates a trigger, if there is one. Returns the flows that start at once.
+    fn activate(&mut self, now: Time, trigger: Option<TriggerIdx>) -> Vec<u32> {
+        let Some(trigger) = trigger else { return Vec::new() };
+        let flows = self.agenda.activate(now.since(self.begin), trigger);
+        self.look_ahead();
         flows
     }
 

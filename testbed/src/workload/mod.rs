@@ -14,6 +14,7 @@
 //! A [`Task`] is a set of flows that make up one operation, such as a request and its response or an iteration of a
 //! collective. Reports give the time of each.
 
+mod agenda;
 mod background;
 mod collective;
 mod draft;
@@ -34,6 +35,7 @@ mod trigger;
 #[cfg(test)]
 mod tests;
 
+pub use agenda::Agenda;
 pub use draft::Setting;
 pub use matrix_file::{CmOptions, CmReader, CmReason, MatrixError, StartUnit, parse_cm};
 pub use payload::{first_wrong_byte, payload};
