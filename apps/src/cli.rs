@@ -4,6 +4,7 @@ use crate::doctor::DoctorArgs;
 use crate::goal::GoalArgs;
 use crate::htsim::HtsimArgs;
 use crate::list::Catalogue;
+use crate::matrix::MatrixArgs;
 use crate::options::RunArgs;
 use crate::perf::PerfArgs;
 use crate::plot::PlotArgs;
@@ -100,6 +101,13 @@ pub(crate) enum Command {
     ///
     /// Exit status: 0 when it did what was asked, 1 when it could not, 2 for options or words that make no sense.
     Testbed(TestbedArgs),
+    /// Run a connection matrix between the processes of a job, over any provider of libfabric.
+    ///
+    /// Each process of the job is this command: started by mpirun, mpiexec or srun --mpi=pmix, or by hand with --hosts and
+    /// --rank. Flows are tagged messages. Rank 0 reports how long each took, as `weft run` does. Exit status: 0 when
+    /// every flow has completed, 3 when some had not at --until, 1 when the run could not be made, a rank died or data
+    /// arrived wrong, 2 for options that make no sense.
+    Matrix(MatrixArgs),
     /// Write the GOAL program of a collective operation: what each rank sends and receives, and in which order.
     ///
     /// Exit status: 0 when the file is written, 1 when it could not be, 2 for options that make no sense.

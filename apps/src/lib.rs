@@ -15,6 +15,7 @@ mod list;
 mod live;
 mod logs;
 mod loopback;
+mod matrix;
 mod options;
 mod output;
 mod parent;
@@ -93,6 +94,7 @@ fn dispatch(command: Command) -> Result<(), Failure> {
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Serve(args) => serve::serve(&args),
         Command::Testbed(args) => testbed::testbed(&args),
+        Command::Matrix(args) => matrix::matrix(&args),
         Command::Goal(args) => goal::goal(&args),
         Command::RunHost { parent_process, number, run } => {
             let plan = resolve::resolve(&run);

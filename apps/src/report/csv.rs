@@ -8,14 +8,29 @@ use weft_testbed::sim::{FlowRecord, RunConfig};
 /// Writes the header and `flows`, in their order. Times are in microseconds of virtual time, exact
 /// to the picosecond; they are empty for events that have not happened. Without a `fabric`, there are no ideal times.
 pub(crate) fn write(flows: &[FlowRecord], fabric: Option<&RunConfig>, out: impl Write) -> io::Result<()> {
+    write_rows(flows, fabric, |flow| flow.retransmitted.to_string(), out)
+}
+
+/// As [`write`] without a fabric, for flows whose packets nobody has counted.
+pub(crate) fn write_uncounted(flows: &[FlowRecord], out: impl Write) -> io::Result<()> {
+    write_rows(flows, None, |_| String::new(), out)
+}
+
+fn write_rows(
+    flows: &[FlowRecord],
+    fabric: Option<&RunConfig>,
+    retransmitted: impl Fn(&FlowRecord) -> String,
+    out: impl Write,
+) -> io::Result<()> {
     let mut out = BufWriter::new(out);
     writeln!(out, "{}", COLUMNS.join(","))?;
     for flow in flows {
         let Row { start, end, fct, ideal, slowdown } = Row::of(flow, fabric);
         let [start, end, fct, ideal] = [start, end, fct, ideal].map(us);
         let slowdown = slowdown.map_or_else(String::new, |x| format!("{x:.6}"));
-        let FlowRecord { id, src, dst, bytes, retransmitted, .. } = flow;
-        writeln!(out, "{id},{src},{dst},{bytes},{start},{end},{fct},{retransmitted},{ideal},{slowdown}")?;
+        let FlowRecord { id, src, dst, bytes, .. } = flow;
+        let again = retransmitted(flow);
+        writeln!(out, "{id},{src},{dst},{bytes},{start},{end},{fct},{again},{ideal},{slowdown}")?;
     }
     out.flush()
 }

@@ -401,23 +401,24 @@ fn done(run: &RunReport, config: &RunConfig) -> Vec<Done> {
 }
 
 /// A completed flow.
-struct Done {
+pub(crate) struct Done {
     start: Time,
     end: Time,
-    bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 impl Done {
-    fn of(flow: &FlowRecord) -> Option<Done> {
+    pub(crate) fn of(flow: &FlowRecord) -> Option<Done> {
         Some(Done { start: flow.start?, end: flow.end?, bytes: flow.bytes })
     }
 
-    fn fct(&self) -> Span {
+    pub(crate) fn fct(&self) -> Span {
         self.end.since(self.start)
     }
 }
 
-fn makespan(done: &[Done]) -> Option<Span> {
+/// From the first start to the last end.
+pub(crate) fn makespan(done: &[Done]) -> Option<Span> {
     let first = done.iter().map(|d| d.start).reduce(Time::earliest)?;
     let last = done.iter().map(|d| d.end).reduce(Time::latest)?;
     Some(last.since(first))

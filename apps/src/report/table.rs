@@ -121,7 +121,7 @@ fn factors(t: &Summary) -> String {
     format!("mean {mean}  p50 {p50}  p99 {p99}  max {max}")
 }
 
-fn completion_times(t: &Summary) -> String {
+pub(crate) fn completion_times(t: &Summary) -> String {
     let [min, mean, p50, p99, max] = [t.min, t.mean, t.p50, t.p99, t.max].map(|us| number(us, 1));
     format!("min {min}  mean {mean}  p50 {p50}  p99 {p99}  max {max} µs")
 }
@@ -162,6 +162,6 @@ fn cost(report: &Report, took: Duration) -> String {
     )
 }
 
-fn number(value: Option<f64>, decimals: usize) -> String {
+pub(crate) fn number(value: Option<f64>, decimals: usize) -> String {
     value.map_or_else(|| "–".to_owned(), |v| format!("{v:.decimals$}"))
 }
