@@ -1,14 +1,15 @@
 //! The table of atomic operations. Any thread may make any of these calls at any time.
 
 use std::ffi::{c_int, c_void};
+use std::slice;
 
-use weft::{Atomic, AtomicOp, AtomicType};
+use weft::{Atomic, AtomicOp, AtomicType, Split};
 
 use crate::abi::{self, AppBytes, AppRoom, IOV_LIMIT};
 use crate::endpoint::{EndpointObject, wanted};
 use crate::error::FiError;
 use crate::info::ACCESS_FLAGS;
-use crate::rdm::{Access, AtomicCall, Room, Wanted, What};
+use crate::rdm::{Access, AtomicCall, Part, Room, Wanted, What};
 use crate::sys::{self, fi_addr_t, fi_datatype, fi_op};
 
 pub(crate) static TABLE: sys::fi_ops_atomic = sys::fi_ops_atomic {
@@ -113,6 +114,9 @@ struct Call {
     /// None if the call has none of its own.
     flags: Option<u64>,
     inject: bool,
+    /// Places that follow the first one, which has `first` values, if there are several.
+    further: &'static [sys::fi_rma_ioc],
+    first: usize,
 }
 
 /// The pieces of a vector of an application's.
@@ -163,15 +167,17 @@ impl Call {
     ) -> Result<(Call, &'static [sys::fi_ioc]), FiError> {
         // SAFETY: as the caller promises.
         let msg = unsafe { msg.as_ref().ok_or(FiError::INVALID)? };
-        if msg.rma_iov_count != 1 {
+        if msg.rma_iov_count > IOV_LIMIT || msg.rma_iov.is_null() {
             return Err(FiError::INVALID);
         }
-        // SAFETY: as the caller promises.
-        let (place, iov) =
-            unsafe { (msg.rma_iov.as_ref().ok_or(FiError::INVALID)?, pieces(msg.msg_iov, msg.iov_count)?) };
-        let (datatype, op) = (msg.datatype, msg.op);
+        // SAFETY: as the caller promises; there are so many places.
+        let (places, iov): (&'static [sys::fi_rma_ioc], _) = unsafe {
+            (slice::from_raw_parts(msg.rma_iov, msg.rma_iov_count), pieces(msg.msg_iov, msg.iov_count)?)
+        };
+        let (place, further) = places.split_first().ok_or(FiError::INVALID)?;
+        let (datatype, op, flags, first) = (msg.datatype, msg.op, Some(flags), place.count);
         let (peer, addr, key, context) = (msg.addr, place.addr, place.key, msg.context);
-        Ok((Call { peer, addr, key, datatype, op, context, flags: Some(flags), inject: false }, iov))
+        Ok((Call { peer, addr, key, datatype, op, context, flags, inject: false, further, first }, iov))
     }
 
     /// # Safety
@@ -233,12 +239,65 @@ impl Call {
             )),
             None => None,
         };
-        let Call { peer, addr, key, context, inject, .. } = self;
-        let what = What::Atomic(AtomicCall { op, datatype, operands, compare, room });
+        let Call { peer, addr, key, context, inject, first, further: places, .. } = self;
+        let mut whole = AtomicCall { op, datatype, operands, compare, room };
+        let mut further = Vec::new();
+        if !places.is_empty() {
+            let counts = std::iter::once(first).chain(places.iter().map(|place| place.count));
+            let parts = whole.cut(counts, size)?;
+            let mut parts = parts.into_iter();
+            whole = parts.next().ok_or(FiError::INVALID)?;
+            let part = |(place, call): (&sys::fi_rma_ioc, AtomicCall)| Part {
+                addr: place.addr,
+                key: place.key,
+                what: What::Atomic(call),
+            };
+            further = places.iter().zip(parts).map(part).collect();
+        }
+        let what = What::Atomic(whole);
         let wanted = if inject { Wanted::Never } else { wanted(flags) };
         let more = flags & sys::FI_MORE != 0;
-        object.rdm.access(Access { peer, addr, key, context: context.addr(), wanted, more, what }).map(|()| 0)
+        let context = context.addr();
+        object.rdm.access(Access { peer, addr, key, context, wanted, more, what, further }).map(|()| 0)
     }
+}
+
+impl AtomicCall {
+    /// The same in parts of so many values.
+    ///
+    /// # Errors
+    /// A part has none, or all together have other than all values.
+    fn cut(self, counts: impl Iterator<Item = usize>, size: usize) -> Result<Vec<AtomicCall>, FiError> {
+        let AtomicCall { op, datatype, mut operands, compare, room } = self;
+        let mut rooms: Option<Vec<AppRoom>> = room.map(|room| match room {
+            Room::One(room) => vec![room],
+            Room::Several(rooms) => rooms,
+        });
+        let part = |count: usize| {
+            let len = count.checked_mul(size).filter(|len| (1..=operands.len()).contains(len));
+            let len = len.ok_or(FiError::INVALID)?;
+            let rest = operands.split_off(len);
+            let operands = std::mem::replace(&mut operands, rest);
+            let room = rooms.as_mut().map(|rooms| Room::Several(cut_rooms(rooms, len)));
+            Ok(AtomicCall { op, datatype, operands, compare, room })
+        };
+        let parts = counts.map(part).collect::<Result<Vec<AtomicCall>, FiError>>()?;
+        if operands.is_empty() { Ok(parts) } else { Err(FiError::INVALID) }
+    }
+}
+
+/// Takes the first `len` bytes from `rooms`.
+fn cut_rooms(rooms: &mut Vec<AppRoom>, len: usize) -> Vec<AppRoom> {
+    let (mut left, mut taken) = (len, Vec::new());
+    while let (Some(first), true) = (rooms.first_mut(), left > 0) {
+        let room = first.split_to(left);
+        left -= room.as_ref().len();
+        taken.push(room);
+        if first.as_ref().is_empty() {
+            rooms.remove(0);
+        }
+    }
+    taken
 }
 
 extern "C" fn write(
@@ -253,7 +312,8 @@ extern "C" fn write(
     op: fi_op,
     context: *mut c_void,
 ) -> isize {
-    let call = Call { peer, addr, key, datatype, op, context, flags: None, inject: false };
+    let call =
+        Call { peer, addr, key, datatype, op, context, flags: None, inject: false, further: &[], first: 0 };
     // SAFETY: libfabric promises it.
     abi::answer_size(|| unsafe { call.post(ep, &one(buf, count), None, None) })
 }
@@ -270,7 +330,8 @@ extern "C" fn writev(
     op: fi_op,
     context: *mut c_void,
 ) -> isize {
-    let call = Call { peer, addr, key, datatype, op, context, flags: None, inject: false };
+    let call =
+        Call { peer, addr, key, datatype, op, context, flags: None, inject: false, further: &[], first: 0 };
     // SAFETY: libfabric promises it.
     abi::answer_size(|| unsafe { call.post(ep, pieces(iov, count)?, None, None) })
 }
@@ -296,7 +357,8 @@ extern "C" fn inject(
     op: fi_op,
 ) -> isize {
     let context = std::ptr::null_mut();
-    let call = Call { peer, addr, key, datatype, op, context, flags: None, inject: true };
+    let call =
+        Call { peer, addr, key, datatype, op, context, flags: None, inject: true, further: &[], first: 0 };
     // SAFETY: libfabric promises it.
     abi::answer_size(|| unsafe { call.post(ep, &one(buf, count), None, None) })
 }
@@ -315,7 +377,8 @@ extern "C" fn readwrite(
     op: fi_op,
     context: *mut c_void,
 ) -> isize {
-    let call = Call { peer, addr, key, datatype, op, context, flags: None, inject: false };
+    let call =
+        Call { peer, addr, key, datatype, op, context, flags: None, inject: false, further: &[], first: 0 };
     // SAFETY: libfabric promises it.
     abi::answer_size(|| unsafe { call.post(ep, &one(buf, count), None, Some(&one(result, count))) })
 }
@@ -335,7 +398,8 @@ extern "C" fn readwritev(
     op: fi_op,
     context: *mut c_void,
 ) -> isize {
-    let call = Call { peer, addr, key, datatype, op, context, flags: None, inject: false };
+    let call =
+        Call { peer, addr, key, datatype, op, context, flags: None, inject: false, further: &[], first: 0 };
     // SAFETY: libfabric promises it.
     abi::answer_size(|| unsafe {
         call.post(ep, pieces(iov, count)?, None, Some(pieces(resultv, result_count)?))
@@ -375,7 +439,8 @@ extern "C" fn compwrite(
     op: fi_op,
     context: *mut c_void,
 ) -> isize {
-    let call = Call { peer, addr, key, datatype, op, context, flags: None, inject: false };
+    let call =
+        Call { peer, addr, key, datatype, op, context, flags: None, inject: false, further: &[], first: 0 };
     // SAFETY: libfabric promises it.
     abi::answer_size(|| unsafe {
         call.post(ep, &one(buf, count), Some(&one(compare, count)), Some(&one(result, count)))
@@ -400,7 +465,8 @@ extern "C" fn compwritev(
     op: fi_op,
     context: *mut c_void,
 ) -> isize {
-    let call = Call { peer, addr, key, datatype, op, context, flags: None, inject: false };
+    let call =
+        Call { peer, addr, key, datatype, op, context, flags: None, inject: false, further: &[], first: 0 };
     // SAFETY: libfabric promises it.
     abi::answer_size(|| unsafe {
         let compare = pieces(comparev, compare_count)?;

@@ -9,6 +9,7 @@ use crate::domain::{Domain, DomainObject};
 use crate::error::FiError;
 use crate::refused::Refused;
 use crate::sys;
+use crate::wait::{Member, WaitSet};
 use crate::wake::{self, Deadline};
 
 #[repr(C)]
@@ -17,6 +18,7 @@ pub(crate) struct CntrObject {
     pub(crate) counter: Arc<Counter>,
     wait: sys::fi_wait_obj,
     _domain: Arc<Domain>,
+    _set: Option<Arc<WaitSet>>,
 }
 
 // SAFETY: `repr(C)`, and it begins with a `fid_cntr`, whose class is set by `open`.
@@ -65,9 +67,14 @@ pub(crate) extern "C" fn open(
             return Err(FiError::BAD_FLAGS);
         }
         let counter = Arc::new(Counter::new(wake::may_wait(attr.wait_obj)?)?);
+        // SAFETY: libfabric passes one that is open.
+        let set = unsafe { WaitSet::of(attr.wait_obj, attr.wait_set)? };
+        if let Some(set) = &set {
+            set.add(Member::Counter(Arc::downgrade(&counter)), counter.endpoints().wake()?)?;
+        }
         let head = sys::fid_cntr { fid: abi::fid::<CntrObject>(context, &FID), ops: abi::table(&TABLE) };
         let (_head, wait, _domain) = (Head::new(head), attr.wait_obj, domain.domain.clone());
-        *place = CntrObject { _head, counter, wait, _domain }.give();
+        *place = CntrObject { _head, counter, wait, _domain, _set: set }.give();
         Ok(0)
     })
 }

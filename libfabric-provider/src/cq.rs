@@ -9,6 +9,7 @@ use crate::error::FiError;
 use crate::queue::{Entry, Queue};
 use crate::refused::Refused;
 use crate::sys::{self, fi_addr_t};
+use crate::wait::{Member, WaitSet};
 use crate::wake::{self, Deadline};
 
 /// Entries of a queue whose application does not say how many it wants.
@@ -25,6 +26,7 @@ pub(crate) struct CqObject {
     format: Format,
     wait: sys::fi_wait_obj,
     domain: Arc<Domain>,
+    _set: Option<Arc<WaitSet>>,
 }
 
 // SAFETY: `repr(C)`, and it begins with a `fid_cq`, whose class is set by `open`.
@@ -91,10 +93,15 @@ pub(crate) extern "C" fn open(
         if size > MOST {
             return Err(FiError::INVALID);
         }
+        // SAFETY: libfabric passes one that is open.
+        let set = unsafe { WaitSet::of(attr.wait_obj, attr.wait_set)? };
         let queue = Arc::new(Queue::new(size, waits)?);
+        if let Some(set) = &set {
+            set.add(Member::Queue(Arc::downgrade(&queue)), queue.endpoints().wake()?)?;
+        }
         let head = sys::fid_cq { fid: abi::fid::<CqObject>(context, &FID), ops: abi::table(&TABLE) };
         let (wait, domain) = (attr.wait_obj, domain.domain.clone());
-        *place = CqObject { _head: Head::new(head), queue, format, wait, domain }.give();
+        *place = CqObject { _head: Head::new(head), queue, format, wait, domain, _set: set }.give();
         Ok(0)
     })
 }

@@ -10,6 +10,7 @@ use crate::error::{FiError, lock};
 use crate::fabric::{Fabric, FabricObject};
 use crate::refused::Refused;
 use crate::sys;
+use crate::wait::{Member, WaitSet};
 use crate::wake::{self, Deadline, Wake};
 
 /// Events of a queue whose application does not say how many it wants.
@@ -23,6 +24,7 @@ pub(crate) struct EqObject {
     wait: sys::fi_wait_obj,
     pub(crate) queue: Arc<Events>,
     _fabric: Arc<Fabric>,
+    _set: Option<Arc<WaitSet>>,
 }
 
 /// The events of a queue.
@@ -100,9 +102,14 @@ pub(crate) extern "C" fn open(
             return Err(FiError::INVALID);
         }
         let head = sys::fid_eq { fid: abi::fid::<EqObject>(context, &FID), ops: abi::table(&TABLE) };
+        // SAFETY: libfabric passes one that is open.
+        let set = unsafe { WaitSet::of(attr.wait_obj, attr.wait_set)? };
         let queue = Arc::new(Events { size, wake, events: Mutex::default() });
+        if let Some((set, wake)) = set.as_ref().zip(queue.wake.as_ref()) {
+            set.add(Member::Events(Arc::downgrade(&queue)), wake)?;
+        }
         let (_head, _fabric, wait) = (Head::new(head), fabric.fabric.clone(), attr.wait_obj);
-        *place = EqObject { _head, wait, queue, _fabric }.give();
+        *place = EqObject { _head, wait, queue, _fabric, _set: set }.give();
         Ok(0)
     })
 }

@@ -9,6 +9,7 @@ use crate::cq::CqObject;
 use crate::eq::EqObject;
 use crate::error::FiError;
 use crate::refused::Refused;
+use crate::wait::{self, WaitObject};
 use crate::{domain, eq, sys};
 
 /// What the objects of a fabric have in common.
@@ -44,7 +45,7 @@ static TABLE: sys::fi_ops_fabric = sys::fi_ops_fabric {
     domain: Some(domain::open),
     passive_ep: Refused::NO,
     eq_open: Some(eq::open),
-    wait_open: Refused::NO,
+    wait_open: Some(wait::open),
     trywait: Some(trywait),
     domain2: Some(domain::open2),
 };
@@ -100,17 +101,19 @@ extern "C" fn trywait(_fabric: *mut sys::fid_fabric, fids: *mut *mut sys::fid, c
             // SAFETY: there are `count` descriptors, of any class.
             let fid = unsafe { *fids.add(n) };
             // SAFETY: as before; the classes are checked.
-            let (cq, cntr, eq) = unsafe {
+            let (cq, cntr, eq, set) = unsafe {
                 (
                     abi::object::<CqObject, _>(fid),
                     abi::object::<CntrObject, _>(fid),
                     abi::object::<EqObject, _>(fid),
+                    abi::object::<WaitObject, _>(fid),
                 )
             };
-            let may_sleep = match (cq, cntr, eq) {
+            let may_sleep = match (cq, cntr, eq, set) {
                 (Ok(cq), ..) => cq.queue.try_wait()?,
-                (_, Ok(cntr), _) => cntr.counter.try_wait()?,
-                (.., Ok(eq)) => eq.queue.try_wait()?,
+                (_, Ok(cntr), ..) => cntr.counter.try_wait()?,
+                (_, _, Ok(eq), _) => eq.queue.try_wait()?,
+                (.., Ok(set)) => set.set.try_wait()?,
                 _ => return Err(FiError::INVALID),
             };
             if !may_sleep {

@@ -52,6 +52,8 @@ const BUFFERED: usize = 64 << 20;
 const KEY_SIZE: usize = 8;
 /// Pieces of registered memory of a domain.
 const MEMORIES: usize = 1 << 16;
+/// The last of the progress models, which libfabric 2 has added: one thread works for all endpoints of a domain.
+const FI_PROGRESS_CONTROL_UNIFIED: sys::fi_progress = 3;
 /// Endpoints, queues and counters of a domain, as many as there are UDP ports.
 const MANY: usize = 1 << 12;
 
@@ -230,6 +232,10 @@ impl Answer {
             // SAFETY: the name is null or a text.
             let name = unsafe { abi::text(fabric.name)? };
             demand(name.is_none_or(|name| name.as_bytes() == NAME.to_bytes()), "another fabric")?;
+            demand(fabric.fabric.is_null(), "a fabric that is open")?;
+            demand(fabric.prov_version <= crate::VERSION, "that version of the provider")?;
+            // SAFETY: it has no arguments.
+            demand(fabric.api_version <= unsafe { sys::fi_version() }, "that version of libfabric")?;
         }
         Ok(())
     }
@@ -242,6 +248,7 @@ impl Answer {
         let orders = [hints.max_order_raw_size, hints.max_order_war_size, hints.max_order_waw_size];
         demand(orders == [0; 3], "an order of bytes")?;
         demand(hints.tx_ctx_cnt <= 1 && hints.rx_ctx_cnt <= 1, "several contexts")?;
+        demand(hints.msg_prefix_size == 0, "room before messages")?;
         demand(hints.auth_key_size == 0, "an authorisation key")?;
         if hints.mem_tag_format != 0 {
             demand(hints.mem_tag_format & !self.tag_format == 0, "the first bit of tags")?;
@@ -257,7 +264,7 @@ impl Answer {
         demand(hints.inject_size <= INJECT_SIZE, "injection of so many bytes")?;
         demand(hints.size <= DEPTH, "a transmit queue of that size")?;
         demand(hints.iov_limit <= IOV_LIMIT, "so many pieces of a message")?;
-        demand(hints.rma_iov_limit <= 1, "several places of remote memory")?;
+        demand(hints.rma_iov_limit <= IOV_LIMIT, "so many places of remote memory")?;
         let classes = [sys::FI_TC_UNSPEC, sys::FI_TC_BEST_EFFORT];
         demand(classes.contains(&hints.tclass), "the traffic class")
     }
@@ -277,6 +284,11 @@ impl Answer {
 
     fn domain(&mut self, hints: &sys::fi_domain_attr) -> Result<(), FiError> {
         let or = |wanted: u32, own: u32| if wanted == 0 { own } else { wanted };
+        demand(hints.domain.is_null(), "a domain that is open")?;
+        demand(hints.threading <= sys::FI_THREAD_ENDPOINT, "the threading model")?;
+        let progress = hints.control_progress.max(hints.data_progress);
+        demand(progress <= FI_PROGRESS_CONTROL_UNIFIED, "the progress model")?;
+        demand(hints.resource_mgmt <= sys::FI_RM_ENABLED, "the resource management")?;
         // Whatever an application takes care of, it may; whatever it does not, the provider does.
         self.threading = or(hints.threading, self.threading);
         self.control_progress = or(hints.control_progress, self.control_progress);
@@ -359,7 +371,8 @@ impl Answer {
         tx.caps = self.transmit.caps;
         tx.op_flags = self.transmit.op_flags;
         tx.msg_order = self.transmit.order;
-        (tx.inject_size, tx.size, tx.iov_limit, tx.rma_iov_limit) = (INJECT_SIZE, DEPTH, IOV_LIMIT, 1);
+        (tx.inject_size, tx.size) = (INJECT_SIZE, DEPTH);
+        (tx.iov_limit, tx.rma_iov_limit) = (IOV_LIMIT, IOV_LIMIT);
         rx.caps = self.receive.caps;
         rx.op_flags = self.receive.op_flags;
         rx.msg_order = self.receive.order;

@@ -9,7 +9,7 @@
 //! | [`sys`] | libfabric's types, generated |
 //! | `abi` | the boundary: catching panics, objects behind descriptors, memory of applications |
 //! | `info`, `params`, `log` | discovery, `FI_WEFT_…` variables, messages by libfabric's logger |
-//! | `fabric`, `domain`, `av`, `cq`, `cntr`, `eq`, `poll`, `endpoint` | libfabric's tables, one kind of descriptor each |
+//! | `fabric`, `domain`, `av`, `cq`, `cntr`, `eq`, `poll`, `wait`, `endpoint` | libfabric's tables, one kind of descriptor each |
 //! | `mr`, `rma`, `atomic` | the tables of registered memory and of remote memory |
 //! | `rdm` | an endpoint: operations, completions, peers |
 //! | `place` | where endpoints are, and how their names look |
@@ -45,6 +45,7 @@ mod refused;
 mod rma;
 mod slab;
 pub mod sys;
+mod wait;
 mod wake;
 
 use std::cell::UnsafeCell;

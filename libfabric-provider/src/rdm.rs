@@ -28,7 +28,7 @@ use weft::{Completion, Endpoint};
 pub(crate) use self::bindings::{Binding, Bindings, Wanted};
 pub(crate) use self::carried::RESERVED_TAG;
 pub(crate) use self::receive::{Incoming, Room, Which};
-pub(crate) use self::remote::{Access, AtomicCall, What};
+pub(crate) use self::remote::{Access, AtomicCall, Part, What};
 pub(crate) use self::send::{INJECT_SIZE, Outgoing, OutgoingBytes};
 pub(crate) use self::waiting::Peek;
 

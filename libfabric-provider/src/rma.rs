@@ -1,12 +1,13 @@
 //! The table of reads of and writes to remote memory. Any thread may make any of these calls at any time.
 
 use std::ffi::c_void;
+use std::slice;
 
-use crate::abi::{self, AppRoom};
+use crate::abi::{self, AppRoom, IOV_LIMIT};
 use crate::endpoint::{EndpointObject, one, outgoing, wanted};
 use crate::error::FiError;
 use crate::info::ACCESS_FLAGS;
-use crate::rdm::{Access, Room, Wanted, What};
+use crate::rdm::{Access, INJECT_SIZE, OutgoingBytes, Part, Room, Wanted, What};
 use crate::sys::{self, fi_addr_t};
 
 pub(crate) static TABLE: sys::fi_ops_rma = sys::fi_ops_rma {
@@ -32,11 +33,14 @@ struct Call {
     flags: Option<u64>,
     data: Option<u64>,
     inject: bool,
+    /// Places that follow the first one, whose length is `first`, if there are several.
+    further: &'static [sys::fi_rma_iov],
+    first: usize,
 }
 
 impl Call {
     fn to(peer: fi_addr_t, addr: u64, key: u64, context: *mut c_void) -> Call {
-        Call { peer, addr, key, context, flags: None, data: None, inject: false }
+        Call { peer, addr, key, context, flags: None, data: None, inject: false, further: &[], first: 0 }
     }
 
     /// # Safety
@@ -44,18 +48,21 @@ impl Call {
     unsafe fn of(msg: *const sys::fi_msg_rma, flags: u64) -> Result<(Call, &'static [sys::iovec]), FiError> {
         // SAFETY: as the caller promises.
         let msg = unsafe { msg.as_ref().ok_or(FiError::INVALID)? };
-        if msg.rma_iov_count != 1 {
+        if msg.rma_iov_count > IOV_LIMIT || msg.rma_iov.is_null() {
             return Err(FiError::INVALID);
         }
-        // SAFETY: as the caller promises.
-        let (place, iov) = unsafe {
-            (msg.rma_iov.as_ref().ok_or(FiError::INVALID)?, abi::pieces(msg.msg_iov, msg.iov_count)?)
+        // SAFETY: as the caller promises; there are so many places.
+        let (places, iov): (&'static [sys::fi_rma_iov], _) = unsafe {
+            (slice::from_raw_parts(msg.rma_iov, msg.rma_iov_count), abi::pieces(msg.msg_iov, msg.iov_count)?)
         };
-        if abi::total(iov) != Some(place.len) {
+        let (place, further) = places.split_first().ok_or(FiError::INVALID)?;
+        let len = places.iter().try_fold(0usize, |sum, place| sum.checked_add(place.len));
+        if abi::total(iov) != len {
             return Err(FiError::INVALID);
         }
         let data = (flags & sys::FI_REMOTE_CQ_DATA != 0).then_some(msg.data);
-        Ok((Call { flags: Some(flags), data, ..Call::to(msg.addr, place.addr, place.key, msg.context) }, iov))
+        let to = Call::to(msg.addr, place.addr, place.key, msg.context);
+        Ok((Call { flags: Some(flags), data, further, first: place.len, ..to }, iov))
     }
 
     /// # Safety
@@ -65,39 +72,99 @@ impl Call {
             return Err(FiError::INVALID);
         }
         // SAFETY: as the caller promises.
-        let piece = |at: &sys::iovec| unsafe { AppRoom::new(at.iov_base, at.iov_len) };
-        let room = match iov {
-            [one] => Room::One(piece(one)),
-            several => Room::Several(several.iter().map(piece).collect()),
-        };
-        // SAFETY: as the caller promises.
-        unsafe { self.post(ep, What::Read(room)) }
+        unsafe { self.post(ep, iov, |iov, _| Ok(What::Read(room(iov)))) }
     }
 
     /// # Safety
     /// As [`Call::read`].
     unsafe fn write(self, ep: *mut sys::fid_ep, iov: &[sys::iovec]) -> Result<usize, FiError> {
         let inject = self.inject || self.flags.is_some_and(|flags| flags & sys::FI_INJECT != 0);
+        let (data, several) = (self.data, !self.further.is_empty());
+        if inject && abi::total(iov).is_none_or(|len| len > INJECT_SIZE) {
+            return Err(FiError::TOO_LONG);
+        }
+        let write = |iov: &[sys::iovec], last: bool| {
+            // SAFETY: as the caller promises.
+            let mut bytes = unsafe { outgoing(iov, inject)? };
+            if several && inject {
+                bytes = OutgoingBytes::Copied(bytes.into_bytes());
+            }
+            Ok(What::Write { bytes, data: data.filter(|_| last) })
+        };
         // SAFETY: as the caller promises.
-        let bytes = unsafe { outgoing(iov, inject)? };
-        let data = self.data;
-        // SAFETY: as the caller promises.
-        unsafe { self.post(ep, What::Write { bytes, data }) }
+        unsafe { self.post(ep, iov, write) }
     }
 
     /// # Safety
     /// `ep` is an endpoint of this provider's.
-    unsafe fn post(self, ep: *mut sys::fid_ep, what: What) -> Result<usize, FiError> {
+    unsafe fn post(
+        self,
+        ep: *mut sys::fid_ep,
+        iov: &[sys::iovec],
+        what: impl Fn(&[sys::iovec], bool) -> Result<What, FiError>,
+    ) -> Result<usize, FiError> {
         // SAFETY: as the caller promises.
         let object: &EndpointObject = unsafe { abi::object(ep)? };
         let flags = self.flags.unwrap_or(object.send_flags);
         if flags & !ACCESS_FLAGS != 0 {
             return Err(FiError::BAD_FLAGS);
         }
-        let Call { peer, addr, key, context, inject, .. } = self;
+        let Call { peer, addr, key, context, inject, first, further: places, .. } = self;
+        let (what, further) = match places {
+            [] => (what(iov, true)?, Vec::new()),
+            [.., last] => {
+                let lens = std::iter::once(first).chain(places.iter().map(|place| place.len));
+                let mut cut = Cut { iov, begin: 0 };
+                let mut pieces = lens.map(|len| cut.take(len));
+                let head = what(&pieces.next().unwrap_or_default(), false)?;
+                let part = |(place, iov): (&sys::fi_rma_iov, Vec<sys::iovec>)| {
+                    let what = what(&iov, std::ptr::eq(place, last))?;
+                    Ok(Part { addr: place.addr, key: place.key, what })
+                };
+                (head, places.iter().zip(pieces).map(part).collect::<Result<Vec<Part>, FiError>>()?)
+            }
+        };
         let wanted = if inject { Wanted::Never } else { wanted(flags) };
         let more = flags & sys::FI_MORE != 0;
-        object.rdm.access(Access { peer, addr, key, context: context.addr(), wanted, more, what }).map(|()| 0)
+        let context = context.addr();
+        object.rdm.access(Access { peer, addr, key, context, wanted, more, what, further }).map(|()| 0)
+    }
+}
+
+/// Pieces of local memory that are cut where the places of remote memory end.
+struct Cut<'a> {
+    iov: &'a [sys::iovec],
+    /// Where what is left of the first one begins.
+    begin: usize,
+}
+
+impl Cut<'_> {
+    /// The pieces of the next `len` bytes.
+    fn take(&mut self, len: usize) -> Vec<sys::iovec> {
+        let (mut left, mut taken) = (len, Vec::new());
+        while let (Some((first, rest)), true) = (self.iov.split_first(), left > 0) {
+            let now = left.min(first.iov_len - self.begin);
+            let iov_base = first.iov_base.cast::<u8>().wrapping_add(self.begin).cast();
+            taken.push(sys::iovec { iov_base, iov_len: now });
+            (left, self.begin) = (left - now, self.begin + now);
+            if self.begin == first.iov_len {
+                (self.iov, self.begin) = (rest, 0);
+            }
+        }
+        taken
+    }
+}
+
+/// The memory of a read.
+///
+/// # Safety
+/// It is the read's until that has ended.
+unsafe fn room(iov: &[sys::iovec]) -> Room {
+    // SAFETY: as the caller promises.
+    let piece = |at: &sys::iovec| unsafe { AppRoom::new(at.iov_base, at.iov_len) };
+    match iov {
+        [one] => Room::One(piece(one)),
+        several => Room::Several(several.iter().map(piece).collect()),
     }
 }
 

@@ -102,7 +102,7 @@ pub(crate) fn sleep(descriptors: &[BorrowedFd<'_>], bound: Option<Duration>) {
 pub(crate) fn may_wait(object: sys::fi_wait_obj) -> Result<bool, FiError> {
     match object {
         sys::FI_WAIT_NONE => Ok(false),
-        sys::FI_WAIT_UNSPEC | sys::FI_WAIT_FD => Ok(true),
+        sys::FI_WAIT_UNSPEC | sys::FI_WAIT_FD | sys::FI_WAIT_SET => Ok(true),
         _ => Err(FiError::NOT_THERE),
     }
 }

@@ -39,6 +39,8 @@ everywhere! {
     memory_is_written_and_read_by_every_call: every_call, OwnPorts;
     memory_is_written_and_read_by_every_call_through_a_server: every_call, Server;
     memory_is_written_and_read_by_every_call_through_two_servers: every_call, Servers;
+    one_access_goes_to_several_places: several_places, OwnPorts;
+    one_access_goes_to_several_places_through_servers: several_places, Servers;
     accesses_without_permission_fail_and_change_nothing: without_permission, OwnPorts;
     accesses_without_permission_through_servers_fail_and_change_nothing: without_permission, Servers;
     memory_of_basic_mode_has_addresses_and_keys_of_the_provider: basic_mode, OwnPorts;
@@ -202,6 +204,102 @@ fn every_call(place: Place) {
     assert_eq!(peek(&memory, 290_000..290_300), bytes[..300]);
     assert_eq!(table!(a.ep, rma.inject(at, 4097, *to_b, 0, KEY)), -(sys::FI_EMSGSIZE as isize));
     assert_eq!(close(mr.cast()), 0);
+}
+
+fn several_places(at: Place) {
+    let (mut memory, mut other) = (vec![0u8; 100_000], vec![0u8; 1000]);
+    let pair = pair(0, at);
+    let mr = register(&pair.b, &mut memory, ANY, KEY).unwrap();
+    let second = register(&pair.b, &mut other, ANY, KEY + 1).unwrap();
+    let Pair { a, to_b, .. } = &pair;
+    let bytes: Vec<u8> = (0..60_000u32).map(|n| (n % 251) as u8).collect();
+    let cut = |at: *mut u8| {
+        [(0, 20_000), (20_000, 0), (20_000, 40_000)]
+            .map(|(from, len)| sys::iovec { iov_base: at.wrapping_add(from).cast(), iov_len: len })
+    };
+    let place = |addr, len, key| sys::fi_rma_iov { addr, len, key };
+    let places =
+        [place(7, 50_000, KEY), place(30, 0, KEY + 1), place(31, 900, KEY + 1), place(60_000, 9_100, KEY)];
+    let message = |iov: &[sys::iovec; 3], places: &[sys::fi_rma_iov]| sys::fi_msg_rma {
+        msg_iov: iov.as_ptr(),
+        desc: null_mut(),
+        iov_count: 3,
+        addr: *to_b,
+        rma_iov: places.as_ptr(),
+        rma_iov_count: places.len(),
+        context: CONTEXT,
+        data: 5,
+    };
+    let pieces = cut(bytes.as_ptr().cast_mut());
+    a.post(|| table!(a.ep, rma.writemsg(&message(&pieces, &places), sys::FI_REMOTE_CQ_DATA)));
+    // All bytes are there when the data are.
+    let announced = pair.b.cq.next().unwrap();
+    assert_eq!(announced.data, 5);
+    assert_eq!(peek(&memory, 7..50_007), bytes[..50_000]);
+    assert_eq!(peek(&other, 31..931), bytes[50_000..50_900]);
+    assert_eq!(peek(&memory, 60_000..69_100), bytes[50_900..]);
+    assert_eq!(pair.entry().unwrap().flags, WRITE);
+    let mut room = vec![0u8; bytes.len()];
+    let rooms = cut(room.as_mut_ptr());
+    pair.ok(READ, || table!(a.ep, rma.readmsg(&message(&rooms, &places), 0)));
+    assert!(room == bytes);
+    // One that is injected is copied at the call, places that come later included.
+    let mut few = *b"abcdef";
+    let pieces = [(0, 1), (1, 1), (2, 4)]
+        .map(|(from, len)| sys::iovec { iov_base: few.as_mut_ptr().wrapping_add(from).cast(), iov_len: len });
+    let places = [place(500, 3, KEY + 1), place(600, 3, KEY + 1)];
+    a.post(|| table!(a.ep, rma.writemsg(&message(&pieces, &places), sys::FI_INJECT | sys::FI_COMPLETION)));
+    few.fill(b'x');
+    assert_eq!(pair.entry().unwrap().flags, WRITE);
+    assert_eq!((&peek(&other, 500..503)[..], &peek(&other, 600..603)[..]), (&b"abc"[..], &b"def"[..]));
+    // One that fails has not gone beyond the place that is wrong, and announces nothing.
+    let (places, before) =
+        ([place(700, 3, KEY + 1), place(0, 1, KEY + 2), place(800, 2, KEY + 1)], peek(&other, 800..802));
+    let failed = pair.done(|| table!(a.ep, rma.writemsg(&message(&pieces, &places), sys::FI_REMOTE_CQ_DATA)));
+    assert_eq!(failed.unwrap_err().error, sys::FI_EKEYREJECTED);
+    assert_eq!((peek(&other, 700..703), peek(&other, 800..802)), (b"xxx".to_vec(), before));
+    // Atomic operations likewise.
+    let (place, ones) = (|addr, count| sys::fi_rma_ioc { addr, count, key: KEY }, [1u64, 2, 3]);
+    let places = [place(80_000, 1), place(90_000, 2)];
+    let own = [(0, 2), (2, 1)]
+        .map(|(from, count)| sys::fi_ioc { addr: ones[from..].as_ptr().cast_mut().cast(), count });
+    let atomic = |places: &[sys::fi_rma_ioc], datatype| sys::fi_msg_atomic {
+        msg_iov: own.as_ptr(),
+        desc: null_mut(),
+        iov_count: 2,
+        addr: *to_b,
+        rma_iov: places.as_ptr(),
+        rma_iov_count: places.len(),
+        datatype,
+        op: sys::FI_SUM,
+        context: CONTEXT,
+        data: 0,
+    };
+    let sum = atomic(&places, sys::FI_UINT64);
+    pair.ok(sys::FI_ATOMIC | sys::FI_WRITE, || table!(a.ep, atomic.writemsg(&sum, 0)));
+    let mut fetched = [[0u64; 1], [0; 1], [0; 1]];
+    let results = fetched.each_mut().map(|one| sys::fi_ioc { addr: one.as_mut_ptr().cast(), count: 1 });
+    let fetch = |results: *const sys::fi_ioc| {
+        table!(a.ep, atomic.readwritemsg(&sum, results.cast_mut(), null_mut(), 3, 0))
+    };
+    pair.ok(sys::FI_ATOMIC | sys::FI_READ, || fetch(results.as_ptr()));
+    assert_eq!(fetched, [[1], [2], [3]]);
+    let values =
+        [80_000, 90_000, 90_008].map(|at| u64::from_le_bytes(peek(&memory, at..at + 8).try_into().unwrap()));
+    assert_eq!(values, [2, 4, 6]);
+    let short = [place(80_000, 1), place(90_000, 1)];
+    let refused = table!(a.ep, atomic.writemsg(&atomic(&short, sys::FI_UINT64), 0));
+    assert_eq!(refused, -(sys::FI_EINVAL as isize), "as many values here as there");
+    let place = |addr, len, key| sys::fi_rma_iov { addr, len, key };
+    let wrong = [place(0, 3, KEY), place(0, 4, KEY)];
+    let invalid = -(sys::FI_EINVAL as isize);
+    assert_eq!(
+        table!(a.ep, rma.writemsg(&message(&pieces, &wrong), 0)),
+        invalid,
+        "as many bytes here as there"
+    );
+    assert_eq!(table!(a.ep, rma.writemsg(&message(&pieces, &[]), 0)), invalid);
+    assert_eq!((close(mr.cast()), close(second.cast())), (0, 0));
 }
 
 fn without_permission(place: Place) {

@@ -2,6 +2,7 @@
 
 use weft::{OperationId, ReceiveBuffer, SendOptions, Source};
 
+use super::remote::Further;
 use super::send::HAS_DATA;
 use crate::abi::AppRoom;
 use crate::error::FiError;
@@ -17,6 +18,8 @@ pub(super) struct Operation {
     pub(super) buf: usize,
     /// The pieces of a receive that has more than one.
     pub(super) pieces: Vec<Piece>,
+    /// The places that an access has not come to yet.
+    pub(super) further: Option<Box<Further>>,
     pub(super) reported: bool,
     /// Whether it receives many messages.
     pub(super) many: bool,

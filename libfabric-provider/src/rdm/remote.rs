@@ -1,8 +1,10 @@
 //! Accesses to remote memory, and memory that peers access.
 
+use std::{fmt, vec};
+
 use weft::core::{Buffer, Exposure};
 use weft::{
-    Atomic, AtomicOp, AtomicType, Completion, Error, OwnedBytes, ReceiveBuffer, RemoteMemory, Written,
+    Atomic, AtomicOp, AtomicType, Completion, Error, OwnedBytes, ReceiveBuffer, RemoteMemory, Source, Written,
 };
 
 use super::operation::Piece;
@@ -22,6 +24,28 @@ pub(crate) struct Access {
     /// More will follow at once: nothing has to leave yet.
     pub(crate) more: bool,
     pub(crate) what: What,
+    /// Accesses to further places, in their order.
+    pub(crate) further: Vec<Part>,
+}
+
+/// The part of an access that concerns one place of several.
+pub(crate) struct Part {
+    pub(crate) addr: u64,
+    pub(crate) key: u64,
+    pub(crate) what: What,
+}
+
+/// The parts of an access that are left. Each begins when the one before has ended well, so that an access that fails has not
+/// gone beyond that place, and data beside a write are announced when all bytes are there.
+pub(super) struct Further {
+    peer: Source,
+    parts: vec::IntoIter<Part>,
+}
+
+impl fmt::Debug for Further {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Further({} parts)", self.parts.len())
+    }
 }
 
 pub(crate) enum What {
@@ -88,7 +112,7 @@ impl Rdm {
 
 impl State {
     fn access(&mut self, access: Access) -> Result<(), FiError> {
-        let Access { peer, addr, key, context, wanted, what, .. } = access;
+        let Access { peer, addr, key, context, wanted, what, further, .. } = access;
         let binding = self.ready(|bindings| &bindings.transmit)?;
         if self.sends >= DEPTH || !binding.queue.has_room()? {
             return Err(FiError::AGAIN);
@@ -101,7 +125,8 @@ impl State {
             What::Atomic(AtomicCall { room: Some(_), .. }) => sys::FI_ATOMIC | sys::FI_READ,
             What::Atomic(_) => sys::FI_ATOMIC | sys::FI_WRITE,
         };
-        let operation = Operation { context, flags, reported, ..Operation::default() };
+        let further = (!further.is_empty()).then(|| Box::new(Further { peer, parts: further.into_iter() }));
+        let operation = Operation { context, flags, reported, further, ..Operation::default() };
         let number = self.operations.insert(operation);
         let memory = RemoteMemory { key, offset: addr };
         self.sends += 1;
@@ -182,19 +207,54 @@ impl State {
             Completion::Written(written) => return self.announce(&written, names_source),
             _ => return Ok(()),
         };
-        let Some(mut operation) = self.operations.remove(context as usize) else { return Ok(()) };
+        let (number, mut buffer) = (context as usize, buffer);
+        let went_on = if result.is_ok() { self.go_on(number, &mut buffer) } else { Ok(false) };
+        if went_on == Ok(true) {
+            return Ok(());
+        }
+        let Some(mut operation) = self.operations.remove(number) else { return Ok(()) };
         if let Some(peer) = operation.asks {
             return self.answered(peer, result);
         }
         self.sends = self.sends.saturating_sub(1);
-        if let (Some(buffer), true) = (buffer, result.is_ok()) {
-            operation.scatter(&buffer, buffer.len());
+        if let (Some(buffer), true) = (&buffer, result.is_ok() && went_on.is_ok()) {
+            operation.scatter(buffer, buffer.len());
         }
-        let problem = result.err().map(|error| Problem { error: FiError::from(&error), beyond: 0 });
-        let entry = operation.entry(problem);
+        let error = went_on.err().or(result.err().map(|error| FiError::from(&error)));
+        self.report_access(&operation, error)
+    }
+
+    /// An access has ended.
+    pub(super) fn report_access(&self, operation: &Operation, error: Option<FiError>) -> Result<(), FiError> {
+        let entry = operation.entry(error.map(|error| Problem { error, beyond: 0 }));
         let Bindings { transmit, read, written, .. } = &self.bindings;
         let counter = if operation.flags & sys::FI_READ != 0 { read } else { written };
         report(transmit, counter, operation.reported, entry)
+    }
+
+    /// Begins the next part of an access whose last one has ended well with `buffer`. Returns whether there is one.
+    ///
+    /// # Errors
+    /// It cannot begin, so that the access has failed.
+    pub(super) fn go_on(
+        &mut self,
+        number: usize,
+        buffer: &mut Option<ReceiveBuffer>,
+    ) -> Result<bool, FiError> {
+        let Some(operation) = self.operations.get_mut(number) else { return Ok(false) };
+        let Some(further) = &mut operation.further else { return Ok(false) };
+        let Some(Part { addr, key, what }) = further.parts.next() else { return Ok(false) };
+        let peer = further.peer;
+        if let Some(buffer) = buffer.take() {
+            operation.scatter(&buffer, buffer.len());
+        }
+        operation.pieces.clear();
+        let memory = RemoteMemory { key, offset: addr };
+        let begun = match self.carrier {
+            Some(_) => self.hand_over(peer, memory, what, number),
+            None => self.post_access(peer, memory, what, number),
+        };
+        begun.map(|()| true)
     }
 
     /// A peer has written, with data for an entry.

@@ -37,6 +37,8 @@ pub(crate) enum OutgoingBytes {
     Injected(AppBytes),
     /// Several pieces, to be put together at the call.
     Gathered(Vec<AppBytes>),
+    /// Copied already.
+    Copied(Bytes),
 }
 
 impl OutgoingBytes {
@@ -44,17 +46,19 @@ impl OutgoingBytes {
         match self {
             OutgoingBytes::Lent(bytes) | OutgoingBytes::Injected(bytes) => bytes.as_ref().len(),
             OutgoingBytes::Gathered(pieces) => pieces.iter().map(|piece| piece.as_ref().len()).sum(),
+            OutgoingBytes::Copied(bytes) => bytes.len(),
         }
     }
 
     /// Those that are not lent are copied.
-    pub(super) fn into_bytes(self) -> Bytes {
+    pub(crate) fn into_bytes(self) -> Bytes {
         match self {
             OutgoingBytes::Lent(bytes) => Bytes::from_owner(bytes),
             OutgoingBytes::Injected(bytes) => Bytes::copy_from_slice(bytes.as_ref()),
             OutgoingBytes::Gathered(pieces) => {
                 pieces.iter().map(AsRef::as_ref).collect::<Vec<&[u8]>>().concat().into()
             }
+            OutgoingBytes::Copied(bytes) => bytes,
         }
     }
 }

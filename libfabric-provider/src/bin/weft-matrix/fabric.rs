@@ -239,6 +239,13 @@ impl Fabric {
 
     /// Sends a word, as soon as the provider takes it.
     pub(crate) fn say(&mut self, to: u32, word: Word) -> Result<(), Failure> {
+        // Words say who has sent them.
+        if to as usize >= self.peers.len() {
+            let ranks = self.peers.len();
+            return Err(Failure::Run(format!(
+                "a word of rank {to} has arrived, but there are {ranks} ranks"
+            )));
+        }
         self.waiting.push_back(Waiting::Word { to, word });
         self.push().map_err(|(to, what)| Failure::Run(format!("a word to rank {to}: {what}")))
     }

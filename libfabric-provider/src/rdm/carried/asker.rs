@@ -8,12 +8,10 @@ use weft::{Atomic, Error, MemorySlice, OperationId, ReadFault, RemoteMemory, Sou
 
 use super::super::operation::Piece;
 use super::super::remote::{AtomicCall, What};
-use super::super::{Bindings, Room, State, report};
+use super::super::{Room, State};
 use super::wire::{ANSWER, Answer, Kind, REQUEST, Request};
 use super::{ANSWERS, Carrier, Inner, PIECE, REQUESTS, VALUES, WINDOW, is_unsent};
 use crate::error::FiError;
-use crate::queue::Problem;
-use crate::sys;
 
 /// An access that is under way.
 #[derive(Debug)]
@@ -154,6 +152,20 @@ impl State {
         what: What,
         number: usize,
     ) -> Result<(), FiError> {
+        self.hand_over(peer, memory, what, number)?;
+        // It is under way, whatever happens to others.
+        let _ = self.ask_for_pieces();
+        Ok(())
+    }
+
+    /// As [`State::carry`], but asks for nothing yet: that is for the next turn.
+    pub(in super::super) fn hand_over(
+        &mut self,
+        peer: Source,
+        memory: RemoteMemory,
+        what: What,
+        number: usize,
+    ) -> Result<(), FiError> {
         let operation = self.operations.get_mut(number).ok_or(FiError::OTHER)?;
         let pieces = |room| match room {
             Room::One(room) => vec![Piece(room)],
@@ -202,8 +214,6 @@ impl State {
         let carrier = self.carrier.as_mut().ok_or(FiError::NOT_THERE)?;
         let access = carrier.accesses.insert(access);
         carrier.enqueue(access);
-        // It is under way, whatever happens to others.
-        let _ = self.ask_for_pieces();
         Ok(())
     }
 
@@ -434,12 +444,13 @@ impl State {
 
     fn end_carried(&mut self, access: usize) -> Result<(), FiError> {
         let carried = self.carrier.as_mut().and_then(|carrier| carrier.accesses.remove(access));
-        let Some(Carried { operation, error, .. }) = carried else { return Ok(()) };
-        let Some(operation) = self.operations.remove(operation) else { return Ok(()) };
+        let Some(Carried { operation: number, error, .. }) = carried else { return Ok(()) };
+        let went_on = if error.is_none() { self.go_on(number, &mut None) } else { Ok(false) };
+        if went_on == Ok(true) {
+            return Ok(());
+        }
+        let Some(operation) = self.operations.remove(number) else { return Ok(()) };
         self.sends = self.sends.saturating_sub(1);
-        let entry = operation.entry(error.map(|error| Problem { error, beyond: 0 }));
-        let Bindings { transmit, read, written, .. } = &self.bindings;
-        let counter = if operation.flags & sys::FI_READ != 0 { read } else { written };
-        report(transmit, counter, operation.reported, entry)
+        self.report_access(&operation, went_on.err().or(error))
     }
 }

@@ -165,10 +165,12 @@ impl Launcher for Pmix {
 impl Drop for Pmix {
     fn drop(&mut self) {
         let library = self.library;
-        // SAFETY: there is no attribute. A job whose launcher does not answer any more is over anyway.
-        let _ = within_patience("PMIx_Finalize", move || {
+        let finalize = move || {
+            // SAFETY: there is no attribute.
             checked("PMIx_Finalize", unsafe { (library.finalize)(null(), 0) })
-        });
+        };
+        // A job whose launcher does not answer any more is over anyway.
+        let _ = within_patience("PMIx_Finalize", finalize);
     }
 }
 

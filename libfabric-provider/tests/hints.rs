@@ -1,0 +1,225 @@
+//! Every field of the hints of `fi_getinfo` is honoured or refused: for each there is a value with which the provider is
+//! offered, and one with which it is not.
+
+mod common;
+
+use std::collections::BTreeSet;
+
+use common::fabric::{Wish, getinfo, name};
+use common::inside;
+use weft_fi::sys;
+
+type Change = fn(&mut sys::fi_info);
+
+/// What a field does.
+enum Refuses {
+    /// This value is refused.
+    Value(Change),
+    /// Every value is honoured, because of this.
+    Nothing(&'static str),
+}
+
+struct Field {
+    name: &'static str,
+    fits: Change,
+    refuses: Refuses,
+}
+
+/// A field of a part of the hints, or of the hints themselves, with a value that fits and another one or a reason.
+macro_rules! field {
+    (@set $part:ident.$field:ident = $value:expr) => {
+        // SAFETY: new hints have all their parts.
+        |hints| unsafe { (*hints.$part).$field = $value }
+    };
+    ($part:ident.$field:ident: $fits:expr, never: $why:literal) => {
+        Field {
+            name: concat!(stringify!($part), ".", stringify!($field)),
+            fits: field!(@set $part.$field = $fits),
+            refuses: Refuses::Nothing($why),
+        }
+    };
+    ($part:ident.$field:ident: $fits:expr, not $differs:expr) => {
+        Field {
+            name: concat!(stringify!($part), ".", stringify!($field)),
+            fits: field!(@set $part.$field = $fits),
+            refuses: Refuses::Value(field!(@set $part.$field = $differs)),
+        }
+    };
+}
+
+fn text(text: &std::ffi::CStr) -> *mut std::ffi::c_char {
+    // SAFETY: the text ends with a zero; libfabric frees the copy.
+    unsafe { libc::strdup(text.as_ptr()) }
+}
+
+fn address(family: i32) -> *mut libc::c_void {
+    // SAFETY: the bytes are enough for both kinds of addresses, and are written before they are read.
+    unsafe {
+        let at = libc::calloc(1, 64).cast::<libc::sockaddr_in>();
+        (*at).sin_family = family as libc::sa_family_t;
+        (*at).sin_addr.s_addr = u32::from_ne_bytes([127, 0, 0, 1]);
+        at.cast()
+    }
+}
+
+const ABILITY: &str = "modes are what an application is able to do, and the provider asks for none of it";
+/// Not an open object, but nobody looks.
+const OPEN: *mut sys::fid = std::ptr::dangling_mut();
+
+fn fields() -> Vec<Field> {
+    let own = |name, fits, refuses| Field { name, fits, refuses };
+    vec![
+        own("info.next", |_| (), Refuses::Nothing("hints are no list")),
+        own(
+            "info.caps",
+            |hints| hints.caps = sys::FI_MSG | sys::FI_TAGGED | sys::FI_SOURCE,
+            Refuses::Value(|hints| hints.caps = sys::FI_MSG | sys::FI_HMEM),
+        ),
+        own(
+            "info.mode",
+            |hints| hints.mode = sys::FI_CONTEXT | sys::FI_RX_CQ_DATA,
+            Refuses::Nothing(ABILITY),
+        ),
+        own(
+            "info.addr_format",
+            |hints| hints.addr_format = sys::FI_SOCKADDR_IN,
+            Refuses::Value(|hints| hints.addr_format = sys::FI_ADDR_STR),
+        ),
+        own(
+            "info.src_addrlen",
+            |hints| (hints.src_addr, hints.src_addrlen) = (address(libc::AF_INET), 16),
+            Refuses::Value(|hints| (hints.src_addr, hints.src_addrlen) = (address(libc::AF_INET), 8)),
+        ),
+        own(
+            "info.dest_addrlen",
+            |hints| (hints.dest_addr, hints.dest_addrlen) = (address(libc::AF_INET), 16),
+            Refuses::Value(|hints| (hints.dest_addr, hints.dest_addrlen) = (address(libc::AF_INET), 8)),
+        ),
+        own(
+            "info.src_addr",
+            |hints| (hints.src_addr, hints.src_addrlen) = (address(libc::AF_INET), 16),
+            Refuses::Value(|hints| (hints.src_addr, hints.src_addrlen) = (address(libc::AF_UNIX), 16)),
+        ),
+        own(
+            "info.dest_addr",
+            |hints| (hints.dest_addr, hints.dest_addrlen) = (address(libc::AF_INET), 16),
+            Refuses::Value(|hints| (hints.dest_addr, hints.dest_addrlen) = (address(libc::AF_UNIX), 16)),
+        ),
+        own("info.handle", |_| (), Refuses::Value(|hints| hints.handle = OPEN)),
+        own("info.tx_attr", |_| (), Refuses::Nothing("its fields are below")),
+        own("info.rx_attr", |_| (), Refuses::Nothing("its fields are below")),
+        own("info.ep_attr", |_| (), Refuses::Nothing("its fields are below")),
+        own("info.domain_attr", |_| (), Refuses::Nothing("its fields are below")),
+        own("info.fabric_attr", |_| (), Refuses::Nothing("its fields are below")),
+        own(
+            "info.nic",
+            |_| (),
+            // SAFETY: libfabric frees it by the table that it has, which is its own.
+            Refuses::Value(|hints| hints.nic = nic()),
+        ),
+        field!(tx_attr.caps: sys::FI_TAGGED | sys::FI_SEND, not sys::FI_COLLECTIVE),
+        field!(tx_attr.mode: sys::FI_CONTEXT, never: "as info.mode"),
+        field!(tx_attr.op_flags: sys::FI_DELIVERY_COMPLETE, not sys::FI_COMMIT_COMPLETE),
+        field!(tx_attr.msg_order: sys::FI_ORDER_SAS, not sys::FI_ORDER_SAW),
+        field!(tx_attr.comp_order: sys::FI_ORDER_NONE, not sys::FI_ORDER_STRICT),
+        field!(tx_attr.inject_size: 4096, not 4097),
+        field!(tx_attr.size: 4096, not 1 << 20),
+        field!(tx_attr.iov_limit: 8, not 9),
+        field!(tx_attr.rma_iov_limit: 8, not 9),
+        field!(tx_attr.tclass: sys::FI_TC_BEST_EFFORT, not sys::FI_TC_LOW_LATENCY),
+        field!(rx_attr.caps: sys::FI_TAGGED | sys::FI_RECV, not sys::FI_COLLECTIVE),
+        field!(rx_attr.mode: sys::FI_CONTEXT, never: "as info.mode"),
+        field!(rx_attr.op_flags: sys::FI_MULTI_RECV, not sys::FI_INJECT),
+        field!(rx_attr.msg_order: sys::FI_ORDER_SAS, not sys::FI_ORDER_RAS),
+        field!(rx_attr.comp_order: sys::FI_ORDER_NONE, not sys::FI_ORDER_STRICT),
+        field!(rx_attr.total_buffered_recv: 64 << 20, not 65 << 20),
+        field!(rx_attr.size: 4096, not 1 << 20),
+        field!(rx_attr.iov_limit: 8, not 9),
+        field!(ep_attr.type_: sys::FI_EP_RDM, not sys::FI_EP_MSG),
+        field!(ep_attr.protocol: sys::FI_PROTO_UNSPEC, not sys::FI_PROTO_RXM),
+        field!(ep_attr.protocol_version: 1, not 2),
+        field!(ep_attr.max_msg_size: u32::MAX as usize, not 1 << 32),
+        field!(ep_attr.msg_prefix_size: 0, not 16),
+        field!(ep_attr.max_order_raw_size: 0, not 1),
+        field!(ep_attr.max_order_war_size: 0, not 1),
+        field!(ep_attr.max_order_waw_size: 0, not 1),
+        field!(ep_attr.mem_tag_format: 0xff, never: "all bits of a tag are the application's"),
+        field!(ep_attr.tx_ctx_cnt: 1, not 2),
+        field!(ep_attr.rx_ctx_cnt: 1, not usize::MAX),
+        field!(ep_attr.auth_key_size: 0, not 16),
+        field!(ep_attr.auth_key: std::ptr::null_mut(), never: "it counts with a size only, which is refused"),
+        field!(domain_attr.domain: std::ptr::null_mut(), not OPEN.cast()),
+        field!(domain_attr.name: text(c"lo"), not text(c"eth99")),
+        field!(domain_attr.threading: sys::FI_THREAD_COMPLETION, not 99),
+        field!(domain_attr.control_progress: sys::FI_PROGRESS_MANUAL, not 99),
+        field!(domain_attr.data_progress: sys::FI_PROGRESS_MANUAL, not 99),
+        field!(domain_attr.resource_mgmt: sys::FI_RM_DISABLED, not 99),
+        field!(domain_attr.av_type: sys::FI_AV_TABLE, not 99),
+        field!(domain_attr.mr_mode: sys::FI_MR_LOCAL as i32, never: "it says what an application is able to do, as a mode"),
+        field!(domain_attr.mr_key_size: 8, not 9),
+        field!(domain_attr.cq_data_size: 4, not 8),
+        field!(domain_attr.cq_cnt: 4096, not 1 << 20),
+        field!(domain_attr.ep_cnt: 4096, not 1 << 20),
+        field!(domain_attr.tx_ctx_cnt: 4096, not 1 << 20),
+        field!(domain_attr.rx_ctx_cnt: 4096, not 1 << 20),
+        field!(domain_attr.max_ep_tx_ctx: 1, not 2),
+        field!(domain_attr.max_ep_rx_ctx: 1, not 2),
+        field!(domain_attr.max_ep_stx_ctx: 0, not 1),
+        field!(domain_attr.max_ep_srx_ctx: 0, not 1),
+        field!(domain_attr.cntr_cnt: 4096, not 1 << 20),
+        field!(domain_attr.mr_iov_limit: 1, not 2),
+        field!(domain_attr.caps: sys::FI_LOCAL_COMM | sys::FI_REMOTE_COMM, not sys::FI_SHARED_AV),
+        field!(domain_attr.mode: sys::FI_RESTRICTED_COMP, never: "as info.mode"),
+        field!(domain_attr.auth_key: std::ptr::null_mut(), never: "it counts with a size only, which is refused"),
+        field!(domain_attr.auth_key_size: 0, not 16),
+        field!(domain_attr.max_err_data: 0, not 1),
+        field!(domain_attr.mr_cnt: 1 << 16, not 1 << 20),
+        field!(domain_attr.tclass: sys::FI_TC_BEST_EFFORT, not sys::FI_TC_BULK_DATA),
+        field!(fabric_attr.fabric: std::ptr::null_mut(), not OPEN.cast()),
+        field!(fabric_attr.name: text(c"weft"), not text(c"other")),
+        field!(fabric_attr.prov_name: text(c"weft"), not text(c"no-such-provider")),
+        field!(fabric_attr.prov_version: 1, not u32::MAX),
+        field!(fabric_attr.api_version: 1 << 16 | 17, not u32::MAX),
+    ]
+}
+
+fn nic() -> *mut sys::fid_nic {
+    // SAFETY: a description without anything in it is one, and lives to the end of the process.
+    unsafe { libc::calloc(1, size_of::<sys::fid_nic>()).cast() }
+}
+
+/// The fields of each part, from the bindings to libfabric's headers.
+fn declared() -> BTreeSet<String> {
+    let bindings = include_str!(concat!(env!("OUT_DIR"), "/bindings.rs"));
+    let mut fields = BTreeSet::new();
+    for part in ["info", "tx_attr", "rx_attr", "ep_attr", "domain_attr", "fabric_attr"] {
+        let head = format!("pub struct fi_{part} {{");
+        let body = bindings.split_once(&head).unwrap().1.split_once("\n}").unwrap().0;
+        let lines = body.lines().filter_map(|line| line.trim().strip_prefix("pub "));
+        fields.extend(lines.map(|line| format!("{part}.{}", line.split_once(':').unwrap().0)));
+    }
+    fields
+}
+
+#[test]
+fn every_field_of_hints_is_honoured_or_refused() {
+    if !inside("every_field_of_hints_is_honoured_or_refused") {
+        return;
+    }
+    let fields = fields();
+    let audited: BTreeSet<String> = fields.iter().map(|field| field.name.to_owned()).collect();
+    assert_eq!(audited, declared(), "the fields of this table, and those of libfabric's headers");
+    let mut wrong = Vec::new();
+    for Field { name: field, fits, refuses } in fields {
+        let ask = |change| getinfo(&Wish { change, ..Wish::default() }).map(drop);
+        if let Err(error) = ask(fits) {
+            wrong.push(format!("{field}: refused with {}", name(error)));
+        }
+        match refuses {
+            Refuses::Nothing(why) => assert!(!why.is_empty()),
+            Refuses::Value(change) if ask(change) == Err(sys::FI_ENODATA) => {}
+            Refuses::Value(_) => wrong.push(format!("{field}: ignored")),
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
