@@ -9,7 +9,6 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::{AsFd, AsRawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -250,66 +249,6 @@ pub(crate) fn with_signals_blocked<T>(body: impl FnOnce() -> T) -> T {
 
 /// The most pieces of a message.
 pub(crate) const IOV_LIMIT: usize = 8;
-
-/// Bytes of an address.
-pub(crate) const ADDR_LEN: usize = size_of::<libc::sockaddr_in>();
-
-/// The address at `addr`; `None` if it is none of IPv4, or too short.
-///
-/// # Safety
-/// There are `len` bytes at `addr`, or `addr` is null.
-pub(crate) unsafe fn read_addr(addr: *const c_void, len: usize) -> Option<SocketAddr> {
-    if addr.is_null() || len < ADDR_LEN {
-        return None;
-    }
-    // SAFETY: there are enough bytes, and every pattern of them is a value. They may be anywhere.
-    let raw = unsafe { addr.cast::<libc::sockaddr_in>().read_unaligned() };
-    if i32::from(raw.sin_family) != libc::AF_INET {
-        return None;
-    }
-    let ip = Ipv4Addr::from(u32::from_be(raw.sin_addr.s_addr));
-    Some(SocketAddrV4::new(ip, u16::from_be(raw.sin_port)).into())
-}
-
-fn raw_addr(addr: &SocketAddr) -> libc::sockaddr_in {
-    let ip = match addr.ip() {
-        std::net::IpAddr::V4(ip) => ip,
-        std::net::IpAddr::V6(_) => Ipv4Addr::UNSPECIFIED,
-    };
-    libc::sockaddr_in {
-        sin_family: libc::AF_INET as libc::sa_family_t,
-        sin_port: addr.port().to_be(),
-        sin_addr: libc::in_addr { s_addr: u32::from(ip).to_be() },
-        sin_zero: [0; 8],
-    }
-}
-
-/// Writes an address to where an application wants it, and its length: as much of it as `len` says there is room for.
-/// Returns whether it is all of it.
-///
-/// # Safety
-/// There are `*len` bytes at `at`.
-pub(crate) unsafe fn write_addr(addr: &SocketAddr, at: *mut c_void, len: &mut usize) -> bool {
-    let (raw, room) = (raw_addr(addr), std::mem::replace(len, ADDR_LEN));
-    if !at.is_null() {
-        // SAFETY: there is room for so many bytes, and so many are there.
-        unsafe { at.cast::<u8>().copy_from_nonoverlapping((&raw const raw).cast(), room.min(ADDR_LEN)) };
-    }
-    room >= ADDR_LEN && !at.is_null()
-}
-
-/// An address that libfabric frees with `free`.
-pub(crate) fn duplicate_addr(addr: &SocketAddr) -> Result<*mut c_void, FiError> {
-    // SAFETY: it is a number of bytes.
-    let at = unsafe { libc::malloc(ADDR_LEN) };
-    if at.is_null() {
-        return Err(FiError::NO_MEMORY);
-    }
-    let mut len = ADDR_LEN;
-    // SAFETY: so many bytes have been allocated.
-    unsafe { write_addr(addr, at, &mut len) };
-    Ok(at)
-}
 
 /// Writes a text of an application's buffer, cut off where that ends, and a zero.
 ///

@@ -4,17 +4,15 @@ use std::ffi::{c_char, c_int, c_void};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
-use crate::abi::{self, ADDR_LEN, Head, Object};
+use crate::abi::{self, Head, Object};
 use crate::addresses::Addresses;
 use crate::domain::{Domain, DomainObject};
 use crate::eq::{EqObject, Events, Failure};
 use crate::error::{FiError, lock};
 use crate::info;
 use crate::refused::Refused;
+use crate::sockaddr::{self, Family};
 use crate::sys::{self, FI_ADDR_NOTAVAIL, fi_addr_t};
-
-/// How the text form of an address begins, as libfabric has it for FI_SOCKADDR_IN.
-const SCHEME: &str = "fi_sockaddr_in://";
 
 #[repr(C)]
 pub(crate) struct AvObject {
@@ -189,7 +187,9 @@ impl Results {
 }
 
 fn inserted(object: &AvObject, addr: Option<SocketAddr>) -> Result<fi_addr_t, FiError> {
-    let addr = addr.filter(|addr| object.domain.place.is_name(addr)).ok_or(FiError::INVALID)?;
+    let Domain { place, family, .. } = &*object.domain;
+    let is_name = |addr: &SocketAddr| Family::of(&addr.ip()) == *family && place.is_name(addr);
+    let addr = addr.filter(is_name).ok_or(FiError::INVALID)?;
     object.addresses.insert(addr)
 }
 
@@ -210,9 +210,10 @@ extern "C" fn insert(
         if count > 0 && addr.is_null() {
             return Err(FiError::INVALID);
         }
+        let len = object.domain.family.len();
         for n in 0..count {
             // SAFETY: there are `count` addresses of this length.
-            let addr = unsafe { abi::read_addr(addr.cast::<u8>().add(n * ADDR_LEN).cast(), ADDR_LEN) };
+            let addr = unsafe { sockaddr::read(addr.cast::<u8>().add(n * len).cast(), len) };
             // SAFETY: there are `count` places for results.
             unsafe { results.write(n, inserted(object, addr))? };
         }
@@ -236,7 +237,7 @@ extern "C" fn insertsvc(
         let mut results = unsafe { Results::new(object, fi_addr, flags, context)? };
         // SAFETY: texts or null.
         let (node, service) = unsafe { (abi::text(node)?, abi::text(service)?) };
-        let addr = info::resolve(node, service, false).ok();
+        let addr = info::resolve(node, service, false, Some(object.domain.family)).ok();
         // SAFETY: there is a place for one result.
         unsafe { results.write(0, inserted(object, addr))? };
         results.finish()
@@ -276,22 +277,26 @@ extern "C" fn lookup(
         let len = unsafe { addrlen.as_mut().ok_or(FiError::INVALID)? };
         let found = object.addresses.get(fi_addr)?.ok_or(FiError::INVALID)?;
         // SAFETY: as before. An address that is cut off is no error: the length tells.
-        unsafe { abi::write_addr(&found, addr, len) };
+        unsafe { sockaddr::write(&found, addr, len) };
         Ok(0)
     })
 }
 
 /// `fi_av_straddr`: any thread may call it.
 extern "C" fn straddr(
-    _av: *mut sys::fid_av,
+    av: *mut sys::fid_av,
     addr: *const c_void,
     buf: *mut c_char,
     len: *mut usize,
 ) -> *const c_char {
     abi::answer(|| {
-        // SAFETY: an address of this provider's, and the length of the room at `buf`.
-        let (addr, len) = unsafe { (abi::read_addr(addr, ADDR_LEN), len.as_mut().ok_or(FiError::INVALID)?) };
-        let text = addr.map_or_else(|| "no address".to_owned(), |addr| format!("{SCHEME}{addr}"));
+        // SAFETY: it is an address vector of this provider's.
+        let family = unsafe { abi::object::<AvObject, _>(av)? }.domain.family;
+        // SAFETY: an address of the domain's, and the length of the room at `buf`.
+        let (addr, len) =
+            unsafe { (sockaddr::read(addr, family.len()), len.as_mut().ok_or(FiError::INVALID)?) };
+        let scheme = |addr: SocketAddr| format!("{}{addr}", Family::of(&addr.ip()).scheme());
+        let text = addr.map_or_else(|| "no address".to_owned(), scheme);
         // SAFETY: as before.
         unsafe { abi::write_text(&text, buf, *len) };
         *len = text.len() + 1;

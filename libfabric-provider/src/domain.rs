@@ -10,6 +10,7 @@ use crate::memory::Memories;
 use crate::params::Params;
 use crate::place::Place;
 use crate::refused::Refused;
+use crate::sockaddr::Family;
 use crate::{atomic, av, cntr, cq, endpoint, mr, poll, sys};
 
 /// What the objects of a domain have in common.
@@ -18,6 +19,8 @@ pub(crate) struct Domain {
     pub(crate) fabric: Arc<Fabric>,
     /// Where its endpoints are.
     pub(crate) place: Place,
+    /// The kind of all addresses.
+    pub(crate) family: Family,
     pub(crate) modes: Modes,
     pub(crate) memories: Memories,
 }
@@ -105,12 +108,15 @@ pub(crate) extern "C" fn open2(
         let head = sys::fid_domain { fid, ops: abi::table(&TABLE), mr: abi::table(&mr::TABLE) };
         // SAFETY: libfabric passes an info, whose parts are null or valid.
         let attr = unsafe { info.as_ref().and_then(|info| info.domain_attr.as_ref()) };
+        // SAFETY: as before.
+        let format = unsafe { info.as_ref() }.map_or(0, |info| info.addr_format);
+        let family = Family::of_format(format).unwrap_or_default();
         let modes = Modes::of(attr.map_or(0, |domain| domain.mr_mode as u64));
         // SAFETY: as before; the name is null or a text.
         let name = unsafe { attr.map_or(Ok(None), |domain| abi::text(domain.name))? };
         let place = Params::read()?.place(name)?;
         let (fabric, memories) = (fabric.fabric.clone(), Memories::default());
-        let domain = Arc::new(Domain { fabric, place, modes, memories });
+        let domain = Arc::new(Domain { fabric, place, family, modes, memories });
         *answer = DomainObject { _head: Head::new(head), domain }.give();
         Ok(0)
     })

@@ -24,6 +24,7 @@ use crate::rdm::{
 };
 use crate::refused::Refused;
 use crate::rma;
+use crate::sockaddr::{self, Family};
 use crate::sys::{self, fi_addr_t};
 
 #[repr(C)]
@@ -153,7 +154,11 @@ pub(crate) extern "C" fn open2(
         }
         let params = Params::read()?;
         let place = &domain.domain.place;
-        let endpoint = place.open(info::source_of(info, place, &params)?, &params)?;
+        let source = info::source_of(info, place, &params)?;
+        if Family::of(&source.ip()) != domain.domain.family {
+            return Err(FiError::INVALID);
+        }
+        let endpoint = place.open(source, &params)?;
         let rdm = Arc::new(Rdm::new(endpoint, place, Caps::of(info.caps))?);
         let head = sys::fid_ep {
             fid: abi::fid::<EndpointObject>(context, &FID),
@@ -377,7 +382,7 @@ extern "C" fn getname(fid: sys::fid_t, addr: *mut c_void, addrlen: *mut usize) -
         // SAFETY: libfabric passes the length of the room at `addr`.
         let len = unsafe { addrlen.as_mut().ok_or(FiError::INVALID)? };
         // SAFETY: as before.
-        let all = unsafe { abi::write_addr(&object.rdm.local(), addr, len) };
+        let all = unsafe { sockaddr::write(&object.rdm.local(), addr, len) };
         if all { Ok(0) } else { Err(FiError::TOO_SMALL) }
     })
 }

@@ -1,15 +1,16 @@
 //! Discovery: what the provider can do, at which addresses. Hints are honoured or refused, never ignored.
 
 use std::ffi::{CString, c_char, c_int};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 
 use weft::MAX_PROCESS;
 
-use crate::abi::{self, ADDR_LEN, IOV_LIMIT};
+use crate::abi::{self, IOV_LIMIT};
 use crate::error::FiError;
 use crate::params::Params;
 use crate::place::Place;
 use crate::rdm::{DEPTH, INJECT_SIZE};
+use crate::sockaddr::{self, Family};
 use crate::{NAME, sys};
 
 /// Kinds of operations.
@@ -60,13 +61,15 @@ const MANY: usize = 1 << 12;
 /// An address of this host, and the interface that has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Local {
-    pub(crate) ip: Ipv4Addr,
+    pub(crate) ip: IpAddr,
     pub(crate) interface: String,
 }
 
 /// The addresses that `node`, `service` and the hints ask for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Wish {
+    /// That of both addresses.
+    family: Family,
     source: Option<SocketAddr>,
     destination: Option<SocketAddr>,
 }
@@ -102,6 +105,7 @@ fn wish(
     hints: Option<&sys::fi_info>,
 ) -> Result<Wish, FiError> {
     let mut wish = Wish::default();
+    let wanted = hints.and_then(|hints| Family::of_format(hints.addr_format));
     if let Some(hints) = hints {
         // SAFETY: the hints say how long their addresses are.
         unsafe {
@@ -109,16 +113,21 @@ fn wish(
             wish.destination = hinted(hints.dest_addr, hints.dest_addrlen)?;
         }
     }
+    let family = |addr: Option<SocketAddr>| addr.map(|addr| Family::of(&addr.ip()));
+    let hinted = wanted.or(family(wish.source)).or(family(wish.destination));
     if node.is_some() || service.is_some() {
-        let addr = resolve(node, service, flags & sys::FI_NUMERICHOST != 0)?;
+        let addr = resolve(node, service, flags & sys::FI_NUMERICHOST != 0, hinted)?;
         if flags & sys::FI_SOURCE != 0 {
             wish.source = Some(addr);
         } else {
             // A service alone is one of this host.
-            let ip = if node.is_some() { addr.ip() } else { Ipv4Addr::LOCALHOST.into() };
+            let ip = if node.is_some() { addr.ip() } else { Family::of(&addr.ip()).localhost() };
             wish.destination = Some((ip, addr.port()).into());
         }
     }
+    wish.family = hinted.or(family(wish.source)).or(family(wish.destination)).unwrap_or_default();
+    let all = [family(wish.source), family(wish.destination)];
+    demand(all.into_iter().flatten().all(|family| family == wish.family), "addresses of two kinds")?;
     Ok(wish)
 }
 
@@ -129,25 +138,27 @@ unsafe fn hinted(addr: *const std::ffi::c_void, len: usize) -> Result<Option<Soc
         return Ok(None);
     }
     // SAFETY: as the caller promises.
-    unsafe { abi::read_addr(addr, len) }.map(Some).ok_or(FiError::NO_DATA)
+    unsafe { sockaddr::read(addr, len) }.map(Some).ok_or(FiError::NO_DATA)
 }
 
-/// The IPv4 address of a host and service, each by name or number.
+/// The address of a host and service, each by name or number: one of this family, or one of IPv4 if there is any.
 pub(crate) fn resolve(
     node: Option<&str>,
     service: Option<&str>,
     numeric: bool,
+    family: Option<Family>,
 ) -> Result<SocketAddr, FiError> {
     let port = service.map_or(Ok(0), str::parse::<u16>).map_err(|_| FiError::NO_DATA)?;
-    let Some(node) = node else { return Ok((Ipv4Addr::UNSPECIFIED, port).into()) };
-    if let Ok(ip) = node.parse::<Ipv4Addr>() {
-        return Ok((ip, port).into());
+    let Some(node) = node else { return Ok((family.unwrap_or_default().unspecified(), port).into()) };
+    let suits = |ip: &IpAddr| family.is_none_or(|family| family == Family::of(ip));
+    if let Ok(ip) = node.parse::<IpAddr>() {
+        return if suits(&ip) { Ok((ip, port).into()) } else { Err(FiError::NO_DATA) };
     }
     if numeric {
         return Err(FiError::NO_DATA);
     }
-    let mut all = (node, port).to_socket_addrs().map_err(|_| FiError::NO_DATA)?;
-    all.find(SocketAddr::is_ipv4).ok_or(FiError::NO_DATA)
+    let all = (node, port).to_socket_addrs().map_err(|_| FiError::NO_DATA)?;
+    all.filter(|addr| suits(&addr.ip())).min_by_key(SocketAddr::is_ipv6).ok_or(FiError::NO_DATA)
 }
 
 /// The properties of what is offered, beside addresses: those of the provider, narrowed by hints.
@@ -210,7 +221,7 @@ impl Answer {
 
     fn narrow(&mut self, hints: &sys::fi_info) -> Result<(), FiError> {
         self.caps = caps(hints.caps, CAPS)?;
-        let formats = [sys::FI_FORMAT_UNSPEC, sys::FI_SOCKADDR, sys::FI_SOCKADDR_IN];
+        let formats = [sys::FI_FORMAT_UNSPEC, sys::FI_SOCKADDR, sys::FI_SOCKADDR_IN, sys::FI_SOCKADDR_IN6];
         demand(formats.contains(&hints.addr_format), "the address format")?;
         demand(hints.handle.is_null(), "a connection request")?;
         demand(hints.nic.is_null(), "a choice of network cards")?;
@@ -326,14 +337,15 @@ impl Answer {
             demand(domain.is_none_or(|domain| domain == name), "another domain")?;
             demand(place.exists(), "a server whose socket is not there")?;
             demand(port <= MAX_PROCESS, "a process with that number")?;
-            list.append(self.info(name, wish.source, wish.destination)?);
+            demand(wish.family == Family::V4, "IPv6 at a named port or server")?;
+            list.append(self.info(name, wish, wish.source)?);
             return Ok(std::mem::take(&mut list.first));
         }
         let entropies = params.entropies();
         demand(port.is_multiple_of(entropies), "a UDP port that is no multiple of FI_WEFT_ENTROPIES")?;
         for local in offered(wish, params, domain)? {
             let source = SocketAddr::from((local.ip, port));
-            list.append(self.info(&local.interface, Some(source), wish.destination)?);
+            list.append(self.info(&local.interface, wish, Some(source))?);
         }
         demand(!list.first.is_null(), "an address of this host")?;
         Ok(std::mem::take(&mut list.first))
@@ -342,21 +354,22 @@ impl Answer {
     fn info(
         &self,
         domain: &str,
+        wish: &Wish,
         source: Option<SocketAddr>,
-        destination: Option<SocketAddr>,
     ) -> Result<*mut sys::fi_info, FiError> {
+        let len = wish.family.len();
         let domain_name = CString::new(domain).map_err(|_| FiError::INVALID)?;
         // SAFETY: without an original it is a new one with all its parts, all of which are zero.
         let at = unsafe { sys::fi_dupinfo(std::ptr::null()) };
         // SAFETY: as before; nobody else knows it yet.
         let info = unsafe { at.as_mut() }.ok_or(FiError::NO_MEMORY)?;
         info.caps = self.caps;
-        info.addr_format = sys::FI_SOCKADDR_IN;
+        info.addr_format = wish.family.format();
         if let Some(source) = source {
-            (info.src_addr, info.src_addrlen) = (abi::duplicate_addr(&source)?, ADDR_LEN);
+            (info.src_addr, info.src_addrlen) = (sockaddr::duplicate(&source)?, len);
         }
-        if let Some(destination) = destination {
-            (info.dest_addr, info.dest_addrlen) = (abi::duplicate_addr(&destination)?, ADDR_LEN);
+        if let Some(destination) = wish.destination {
+            (info.dest_addr, info.dest_addrlen) = (sockaddr::duplicate(&destination)?, len);
         }
         // SAFETY: a new one has all its parts.
         let (tx, rx, ep, domain, fabric) = unsafe {
@@ -457,21 +470,26 @@ fn offered(wish: &Wish, params: &Params, domain: Option<&str>) -> Result<Vec<Loc
 /// reach the destination, if it names that; at a named place whichever there is.
 ///
 /// # Errors
-/// No address of this host suits, or one is none of IPv4.
+/// No address of this host suits, or one is of another kind than the others.
 pub(crate) fn source_of(info: &sys::fi_info, place: &Place, params: &Params) -> Result<SocketAddr, FiError> {
     // SAFETY: the info says how long its addresses are.
     let (source, destination) =
         unsafe { (hinted(info.src_addr, info.src_addrlen), hinted(info.dest_addr, info.dest_addrlen)) };
     let (source, destination) = (source.map_err(|_| FiError::INVALID)?, destination.unwrap_or_default());
+    let given = source.or(destination).map(|addr| Family::of(&addr.ip()));
+    let family = Family::of_format(info.addr_format).or(given).unwrap_or_default();
+    if given.is_some_and(|given| given != family) {
+        return Err(FiError::INVALID);
+    }
     if let Some(source) = source.filter(|source| !source.ip().is_unspecified()) {
         return Ok(source);
     }
     if *place != Place::OwnPorts {
-        return Ok(source.unwrap_or((Ipv4Addr::UNSPECIFIED, 0).into()));
+        return Ok(source.unwrap_or((family.unspecified(), 0).into()));
     }
     // SAFETY: the domain's part of the info is null or valid, and so is its name.
     let domain = unsafe { domain_of(Some(info))? };
-    let locals = offered(&Wish { source: None, destination }, params, domain)?;
+    let locals = offered(&Wish { family, source: None, destination }, params, domain)?;
     let local = locals.first().ok_or(FiError::NO_ADDRESS)?;
     Ok((local.ip, source.map_or(0, |source| source.port())).into())
 }
@@ -480,13 +498,13 @@ pub(crate) fn source_of(info: &sys::fi_info, place: &Place, params: &Params) -> 
 /// there, and where there are no others: some programs deal out all addresses to the processes of a host.
 fn locals(wish: &Wish, interface: Option<&str>) -> Result<Vec<Local>, FiError> {
     let all = if_addrs::get_if_addrs().map_err(|_| FiError::NO_DATA)?;
-    let locals = all.into_iter().filter_map(|at| match at.ip() {
-        IpAddr::V4(ip) => Some(Local { ip, interface: at.name }),
-        IpAddr::V6(_) => None,
-    });
-    let mut locals: Vec<_> = locals.collect();
+    // Addresses that mean something on one link only would need its name beside them.
+    let is_of_link = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    let suits = |ip: &IpAddr| Family::of(ip) == wish.family && !is_of_link(ip);
+    let locals = all.into_iter().map(|at| Local { ip: at.ip(), interface: at.name });
+    let mut locals: Vec<_> = locals.filter(|local| suits(&local.ip)).collect();
     let only = match (wish.source.map(|source| source.ip()), wish.destination) {
-        (Some(IpAddr::V4(ip)), _) if !ip.is_unspecified() => Some(ip),
+        (Some(ip), _) if !ip.is_unspecified() => Some(ip),
         (_, Some(destination)) => Some(towards(destination)?),
         _ => None,
     };
@@ -502,17 +520,14 @@ fn locals(wish: &Wish, interface: Option<&str>) -> Result<Vec<Local>, FiError> {
 }
 
 /// The address of this host that packets to `destination` leave with.
-fn towards(destination: SocketAddr) -> Result<Ipv4Addr, FiError> {
+fn towards(destination: SocketAddr) -> Result<IpAddr, FiError> {
     let own = || {
-        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        let socket = UdpSocket::bind((Family::of(&destination.ip()).unspecified(), 0))?;
         // Any port will do: nothing is sent.
         socket.connect((destination.ip(), destination.port().max(1)))?;
         socket.local_addr()
     };
-    match own().map(|addr| addr.ip()) {
-        Ok(IpAddr::V4(ip)) => Ok(ip),
-        _ => Err(FiError::NO_DATA),
-    }
+    own().map(|addr| addr.ip()).map_err(|_| FiError::NO_DATA)
 }
 
 /// A list that is freed unless its first entry is taken.
@@ -576,11 +591,14 @@ mod tests {
     #[test]
     fn hosts_and_services_are_resolved() {
         let at = |ip: [u8; 4], port| Ok(SocketAddr::from((ip, port)));
-        assert_eq!(resolve(Some("192.0.2.1"), Some("4000"), true), at([192, 0, 2, 1], 4000));
-        assert_eq!(resolve(None, Some("4000"), false), at([0; 4], 4000));
-        assert_eq!(resolve(Some("localhost"), None, false), at([127, 0, 0, 1], 0));
-        assert_eq!(resolve(Some("localhost"), None, true), Err(FiError::NO_DATA));
-        assert_eq!(resolve(Some("192.0.2.1"), Some("smtp"), false), Err(FiError::NO_DATA));
+        assert_eq!(resolve(Some("192.0.2.1"), Some("4000"), true, None), at([192, 0, 2, 1], 4000));
+        assert_eq!(resolve(None, Some("4000"), false, None), at([0; 4], 4000));
+        assert_eq!(resolve(Some("localhost"), None, false, None), at([127, 0, 0, 1], 0));
+        assert_eq!(resolve(Some("localhost"), None, true, None), Err(FiError::NO_DATA));
+        assert_eq!(resolve(Some("192.0.2.1"), Some("smtp"), false, None), Err(FiError::NO_DATA));
+        let v6: SocketAddr = "[fd00::1]:4000".parse().unwrap();
+        assert_eq!(resolve(Some("fd00::1"), Some("4000"), true, None), Ok(v6));
+        assert_eq!(resolve(Some("fd00::1"), None, true, Some(Family::V4)), Err(FiError::NO_DATA));
     }
 
     #[test]

@@ -44,6 +44,7 @@ mod rdm;
 mod refused;
 mod rma;
 mod slab;
+mod sockaddr;
 pub mod sys;
 mod wait;
 mod wake;
