@@ -92,7 +92,7 @@ impl Library {
 }
 
 pub(crate) struct Pmix {
-    library: Library,
+    functions: Library,
     own: Proc,
     size: u32,
 }
@@ -118,11 +118,11 @@ impl Pmix {
                 "PMIx: the job's size has type {kind}; expected {PMIX_UINT32}"
             )));
         }
-        Ok(Some(Pmix { library, own, size }))
+        Ok(Some(Pmix { functions: library, own, size }))
     }
 
     fn broadcast(&mut self, word: Option<&str>) -> Result<String, Failure> {
-        let library = self.library;
+        let library = self.functions;
         if let Some(word) = word {
             let text = CString::new(word).map_err(|_| Failure::Run("an address with a zero".to_owned()))?;
             let mut value = Value { kind: PMIX_STRING, data: Data { room: [0; 4] } };
@@ -164,7 +164,7 @@ impl Launcher for Pmix {
 
 impl Drop for Pmix {
     fn drop(&mut self) {
-        let library = self.library;
+        let library = self.functions;
         let finalize = move || {
             // SAFETY: there is no attribute.
             checked("PMIx_Finalize", unsafe { (library.finalize)(null(), 0) })
