@@ -59,6 +59,13 @@ fn every_message_ends_whatever_the_path_swallows() {
     explore(1_000, choices, endpoint_model::every_message_ends);
 }
 
+/// Swift's window had become a thousandth of a packet while round trips took milliseconds, and connections are never given up
+/// for lack of progress. A packet left in some ten seconds then.
+#[test]
+fn pacing_after_long_round_trips_holds_no_packet_back_for_long() {
+    endpoint_model::every_message_arrives_once(include_bytes!("golden/swift_after_long_round_trips.bytes"));
+}
+
 /// The target of an ordered connection is busy, and its refusal seems to be that of an earlier transmission, because the
 /// channel has become much faster than it ever was. The connection sent all that came behind the refused packet again and
 /// again, until its timer expired.

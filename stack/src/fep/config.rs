@@ -206,13 +206,16 @@ pub enum ConfigError {
 /// How many of the longest gaps between packets fit in the time after which a connection without progress is given up: so
 /// many packets in a row have to be lost.
 const GAPS_BEFORE_THE_END: u64 = 16;
+/// No gap is longer, even where a connection may be without progress for longer or for ever: one round trip of 50 ms would hold
+/// packets back for 50 s each once Swift's window is a thousandth of a packet.
+const LONGEST_GAP: Span = Span::from_ms(1_000);
 
 impl FepConfig {
     /// The longest time that congestion control may keep a packet back while nothing is in flight.
     pub(super) fn longest_gap(&self) -> Span {
         let forgotten = self.idle_timeout.times(2);
         let end = self.busy_timeout.bound().map_or(forgotten, |bound| bound.min(forgotten));
-        Span::from_ps(end.as_ps() / GAPS_BEFORE_THE_END)
+        Span::from_ps(end.as_ps() / GAPS_BEFORE_THE_END).min(LONGEST_GAP)
     }
 
     /// The default configuration for a network with the parameters `params`.

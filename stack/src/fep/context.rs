@@ -209,7 +209,7 @@ impl Context {
     ///   expiry does in TCP: timers pace these by their back-off, and a gap between departures may be longer than the time
     ///   after which a silent peer is given up.
     /// - Nothing has arrived for [`FepConfig::longest_gap`]: the time without progress that ends a connection is not the
-    ///   algorithm's to spend.
+    ///   algorithm's to spend, and where there is no such time, nobody waits for ever.
     fn paced(&self, config: &FepConfig, at: Time) -> Option<Time> {
         if self.in_flight > 0 {
             return Some(at);
