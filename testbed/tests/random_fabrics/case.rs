@@ -258,7 +258,9 @@ impl Case {
 impl Outage {
     pub(crate) fn link(&self, topology: &Topology) -> LinkDirections {
         let port = PortId((self.port % topology.ports().len()) as u32);
-        if self.one_way { LinkDirections::From(port) } else { LinkDirections::Both(port) }
+        // Hosts do not trim: of their direction alone such a change is refused.
+        let one_way = self.one_way && !matches!(self.change, LinkChange::Trim(_));
+        if one_way { LinkDirections::From(port) } else { LinkDirections::Both(port) }
     }
 }
 
@@ -422,13 +424,15 @@ fn flows() -> impl Strategy<Value = FlowCase> {
 }
 
 /// What can happen to a link. Acknowledgements have about 100 bytes.
-fn changes() -> impl Strategy<Value = LinkChange> {
+/// `trim` says whether switches trim.
+fn changes(trim: bool) -> impl Strategy<Value = LinkChange> {
     prop_oneof![
         3 => Just(LinkChange::Fail),
         2 => (200u32..9_000).prop_map(LinkChange::DropOver),
         1 => (0.3..1.0).prop_map(LinkChange::Drop),
         1 => (1e-6..1e-3).prop_map(LinkChange::BitErrors),
         1 => (0.3..1.0).prop_map(LinkChange::Corrupt),
+        u32::from(trim) => (0.0..0.5).prop_map(LinkChange::Trim),
         1 => (0u64..50_000).prop_map(|ns| LinkChange::Delay(Span::from_ns(ns))),
         1 => (0.001..1.0, 0.001..1.0, 0.3..1.0, 0.0..0.2).prop_map(|(to_bad, to_good, loss_bad, loss_good)| {
             let model = GilbertElliott { to_bad, to_good, loss_bad, loss_good };
@@ -444,20 +448,20 @@ fn changes() -> impl Strategy<Value = LinkChange> {
     ]
 }
 
-fn outages(length: impl Strategy<Value = Option<f64>>) -> impl Strategy<Value = Outage> {
+fn outages(trim: bool, length: impl Strategy<Value = Option<f64>>) -> impl Strategy<Value = Outage> {
     let begin = prop_oneof![Just(0.0), 0.0..3.0, 0.0..40.0];
-    (0usize..64, any::<bool>(), changes(), begin, length)
+    (0usize..64, any::<bool>(), changes(trim), begin, length)
         .prop_map(|(port, one_way, change, begin, length)| Outage { port, one_way, change, begin, length })
 }
 
 /// Losses of up to 30 % of the exchanges; or outages, together far shorter than the silence after which peers are
 /// given up; or links that never recover.
-fn faults() -> impl Strategy<Value = FaultCase> {
+fn faults(trim: bool) -> impl Strategy<Value = FaultCase> {
     let chance = |most: f64| prop_oneof![Just(0.0), 0.0..most];
-    let outage = outages((0.1..20.0).prop_map(Some));
+    let outage = outages(trim, (0.1..20.0).prop_map(Some));
     let lossy = (chance(0.2), chance(0.1), Just(Vec::new()));
     let failing = (chance(0.005), chance(0.005), prop::collection::vec(outage, 1..3));
-    let lasting = (chance(0.05), chance(0.05), prop::collection::vec(outages(Just(None)), 1..4));
+    let lasting = (chance(0.05), chance(0.05), prop::collection::vec(outages(trim, Just(None)), 1..4));
     let delay = prop_oneof![0u64..2_000, 0u64..100_000];
     let kinds = prop_oneof![lossy.boxed(), failing.boxed(), lasting.boxed()];
     (kinds, chance(0.2), chance(0.3), delay).prop_map(
@@ -518,7 +522,7 @@ pub(crate) fn cases(trim: bool) -> impl Strategy<Value = Case> {
     );
     let pairs = prop::collection::vec((0u32..16, 0u32..16), 1..6);
     let flows = (prop::collection::vec(flows(), 1..=12), proptest::option::weighted(0.3, workloads()));
-    (topologies(), pairs, flows, network, faults(), any::<u64>()).prop_map(
+    (topologies(), pairs, flows, network, faults(trim), any::<u64>()).prop_map(
         move |(topology, pairs, (flows, generated), network, faults, seed)| {
             let (cc, lb, paths, mode, mtu, queue_packets, ecn, ack_every, more) = network;
             let (windows, production_timers, host, routing, priorities) = more;
