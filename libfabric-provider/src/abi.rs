@@ -11,8 +11,10 @@ use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
 
-use weft::{MAX_MESSAGE, Split};
+use weft::core::region::Region;
+use weft::{MAX_MESSAGE, MemorySlice, Split};
 
 use crate::error::FiError;
 use crate::sys;
@@ -137,6 +139,20 @@ impl AppBytes {
         // No reference may be null, not even one to no bytes.
         let begin = if len == 0 { std::ptr::dangling() } else { begin.cast() };
         AppBytes { begin, len }
+    }
+}
+
+impl AppBytes {
+    /// The same bytes as memory that a worker of this process sends from without a copy of its own; `None` if there are
+    /// none, or more than any message has.
+    pub(crate) fn lend(self) -> Option<MemorySlice> {
+        let base = NonNull::new(self.begin.cast_mut())?;
+        // SAFETY: as `new` demands, the bytes are there until the application knows that the message has ended, and nobody
+        // changes them until then; when it knows, no packet refers to them (`State::take_back`). Nothing writes to memory
+        // that is sent from.
+        let region = unsafe { Region::foreign(base, self.len, Box::new(())) }.ok()?;
+        let whole = region.slice(0, u32::try_from(self.len).ok()?).ok()?;
+        Some(MemorySlice::lent(whole))
     }
 }
 

@@ -127,7 +127,7 @@ impl Place {
     fn set(&self, builder: Builder, params: &Params) -> Builder {
         let (builder, default) = match self.socket() {
             Some(_) => (builder.session(session(params)), None),
-            None => (builder, Some(BusyTimeout::Endless)),
+            None => (builder.longest_payload(), Some(BusyTimeout::Endless)),
         };
         let builder = params.busy_timeout.or(default).into_iter().fold(builder, Builder::busy_timeout);
         let builder = params.cc.iter().fold(builder, |builder, cc| builder.cc(cc));

@@ -16,7 +16,8 @@ pub enum SendBuffer {
     Bytes(Bytes),
     /// A vector's bytes.
     Vec(Vec<u8>),
-    /// Registered memory of the endpoint. The first [`MemorySlice::len`] bytes are sent.
+    /// Registered memory of the endpoint, or [memory that is lent](MemorySlice::lent). The first [`MemorySlice::len`] bytes
+    /// are sent.
     Memory(MemorySlice),
     /// Nothing: the message was [copied](crate::Endpoint::send_copy) when it was posted.
     Copied,

@@ -7,6 +7,7 @@ use std::time::Duration;
 use weft_stack::cc::{CcChoice, Rate, Span};
 use weft_stack::fep::{BusyTimeout, Limits, Windows};
 use weft_stack::packet::Addr;
+use weft_stack::ses::MAX_SEGMENT;
 use weft_stack::spray::LbChoice;
 use weft_stack::wire::ethernet::{MacAddr, VlanTag};
 use weft_stack::worker::session::{Client, SessionConfig};
@@ -34,6 +35,8 @@ pub struct Builder {
     spec: String,
     port: PortOptions,
     settings: Settings,
+    /// Whether full packets are as long as the port permits.
+    fills_packets: bool,
     cc: Option<String>,
     cc_set: Vec<(String, String)>,
     lb: Option<String>,
@@ -67,6 +70,7 @@ impl Builder {
             spec,
             port: PortOptions::default(),
             settings: Settings::default(),
+            fills_packets: false,
             cc: None,
             cc_set: Vec::new(),
             lb: None,
@@ -211,7 +215,13 @@ impl Builder {
     /// Payload of a full packet, bytes; 4096 if nothing is said, or as much as the port's MTU leaves.
     #[must_use]
     pub fn payload(self, bytes: u32) -> Builder {
-        self.with("payload", |b| b.settings.payload = Some(bytes))
+        self.with("payload", |b| (b.settings.payload, b.fills_packets) = (Some(bytes), false))
+    }
+
+    /// Full packets are as long as the port's MTU permits, up to 16,383 bytes of payload.
+    #[must_use]
+    pub fn longest_payload(self) -> Builder {
+        self.with("payload", |b| b.fills_packets = true)
     }
 
     /// Whether the fabric trims packets; no if nothing is said.
@@ -432,13 +442,17 @@ impl Builder {
         spec: &PortSpec,
         peers: &[PeerSpec],
     ) -> Result<(Worker<AnyPort>, PortInfo, Setup, Memory), BuildError> {
-        let settings = self.settings()?;
+        let mut settings = self.settings()?;
         if matches!(spec, PortSpec::Udp(udp) if udp.shared) && !settings.zones.is_empty() {
             return Err(self
                 .no_effect("zone", "peers are told apart by UDP ports, and have no addresses of their own"));
         }
         let mut open = spec.open(&self.port)?;
-        let setup = Setup::new(&settings, &open.facts(&settings))?;
+        let facts = open.facts(&settings);
+        if self.fills_packets {
+            settings.payload = Some(facts.longest_payload.min(MAX_SEGMENT));
+        }
+        let setup = Setup::new(&settings, &facts)?;
         // A worker elsewhere takes messages from the memory of its session.
         let bytes = if self.thread.is_none() { self.memory as usize } else { 0 };
         let memory = Memory::for_port(bytes, &mut open.port)?;

@@ -25,6 +25,18 @@ const CLASSES: usize = FINE_CLASSES + 8 * (32 - FINE.ilog2() as usize);
 pub struct MemorySlice(RegionSlice);
 
 impl MemorySlice {
+    /// Memory of the caller's own to send from, where the worker runs in the caller's thread; elsewhere it is refused
+    /// ([`Error::ForeignMemory`]). It comes back when the message has ended; see [`MemorySlice::is_shared`].
+    pub fn lent(slice: RegionSlice) -> MemorySlice {
+        MemorySlice(slice)
+    }
+
+    /// Whether anybody else refers to its region: for a region of one message that has ended, this is a copy of a packet
+    /// that still waits to be sent. Who is about to free that memory drops such packets ([`weft_stack::worker::Worker::recall`]).
+    pub fn is_shared(&self) -> bool {
+        self.0.region().holders() > 1
+    }
+
     /// Its length, bytes.
     pub fn len(&self) -> u32 {
         self.0.len()

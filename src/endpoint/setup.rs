@@ -305,4 +305,18 @@ mod tests {
         assert_eq!(priorities(builder().priorities(8)), Ok(8));
         assert_eq!(priorities(builder().priorities(9)).unwrap_err(), "priorities is 9; there can be 1 to 8");
     }
+
+    #[test]
+    fn full_packets_are_as_long_as_they_are_asked_to_be() {
+        let payload = |mtu, with: fn(crate::Builder) -> crate::Builder| {
+            let builder = Endpoint::builder("udp:127.44.1.5").mtu(mtu);
+            let (.., setup) = with(builder).build_worker().unwrap();
+            (setup.payload, setup.payload == setup.longest_payload)
+        };
+        assert_eq!(payload(9000, |builder| builder), (4096, false));
+        assert_eq!(payload(9000, |builder| builder.payload(1000)), (1000, false));
+        let (longest, is_longest) = payload(9000, crate::Builder::longest_payload);
+        assert!(is_longest && longest > 8800, "{longest}");
+        assert_eq!(payload(60_000, crate::Builder::longest_payload), (16_383, false));
+    }
 }

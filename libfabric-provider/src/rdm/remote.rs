@@ -172,11 +172,13 @@ impl State {
             }
             What::Write { bytes, data } => {
                 let data = data.map(|data| data & u64::from(u32::MAX));
-                let bytes = bytes.into_bytes();
+                let mut buffer = Some(bytes.into_buffer(endpoint));
                 connections.post(endpoint, peer, |endpoint, connection| {
-                    endpoint
-                        .write(connection, bytes.clone(), to, data, context)
-                        .map_err(|refused| refused.error)
+                    let taken = buffer.take().ok_or(Error::Completed)?;
+                    endpoint.write(connection, taken, to, data, context).map_err(|refused| {
+                        buffer = Some(refused.buffer);
+                        refused.error
+                    })
                 })
             }
             What::Atomic(AtomicCall { op, datatype, operands, compare, room }) => {
@@ -200,7 +202,10 @@ impl State {
     pub(super) fn end_access(&mut self, completion: Completion, names_source: bool) -> Result<(), FiError> {
         let (context, buffer, result) = match completion {
             Completion::Read { context, buffer, result, .. } => (context, Some(buffer), result),
-            Completion::Wrote { context, result, .. } => (context, None, result),
+            Completion::Wrote { context, buffer, result, .. } => {
+                self.take_back(&buffer);
+                (context, None, result)
+            }
             Completion::Atomic { context, fetched, result, .. } => {
                 (context, Some(ReceiveBuffer::Vec(fetched)), result)
             }

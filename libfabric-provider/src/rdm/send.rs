@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use weft::core::wire::ses::ReturnCode;
-use weft::{Error, MAX_COPY, OperationId, SendBuffer, SendError, SendOptions, Source};
+use weft::{Endpoint, Error, MAX_COPY, OperationId, SendBuffer, SendError, SendOptions, Source};
 
 use super::backlog::{Unsent, Way};
 use super::connections::Returned;
@@ -59,6 +59,19 @@ impl OutgoingBytes {
                 pieces.iter().map(AsRef::as_ref).collect::<Vec<&[u8]>>().concat().into()
             }
             OutgoingBytes::Copied(bytes) => bytes,
+        }
+    }
+}
+
+impl OutgoingBytes {
+    /// What `endpoint` sends them from. A worker elsewhere cannot read memory of this process: the endpoint copies such bytes
+    /// when they are posted.
+    pub(super) fn into_buffer(self, endpoint: &Endpoint) -> SendBuffer {
+        match self {
+            OutgoingBytes::Lent(bytes) if endpoint.worker().is_some() => {
+                bytes.lend().map_or_else(|| SendBuffer::from(Bytes::new()), SendBuffer::Memory)
+            }
+            bytes => bytes.into_bytes().into(),
         }
     }
 }
@@ -160,13 +173,25 @@ impl State {
         bytes: OutgoingBytes,
         options: SendOptions,
     ) -> Result<OperationId, FiError> {
+        let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
         if let OutgoingBytes::Injected(bytes) = bytes {
-            let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
             return self.peers.connections.post(endpoint, peer, |endpoint, connection| {
                 endpoint.send_copy(connection, bytes.as_ref(), options)
             });
         }
-        self.post_buffer(peer, bytes.into_bytes().into(), options).map_err(|(error, _)| error)
+        let buffer = bytes.into_buffer(endpoint);
+        self.post_buffer(peer, buffer, options).map_err(|(error, _)| error)
+    }
+
+    /// The application may free the memory of a message that has ended: packets that still wait and refer to it, as they were
+    /// to be sent once more, are dropped.
+    pub(super) fn take_back(&mut self, buffer: &SendBuffer) {
+        if let SendBuffer::Memory(memory) = buffer
+            && memory.is_shared()
+            && let Some(worker) = self.endpoint.as_mut().and_then(Endpoint::worker_mut)
+        {
+            worker.recall();
+        }
     }
 
     /// Posts the buffer, or gives it back.
@@ -231,6 +256,7 @@ impl State {
             Some(Returned::Failed(why)) => result = Err(why),
             None => {}
         }
+        self.take_back(&buffer);
         self.backlog.take_sent(buffer);
         self.sends = self.sends.saturating_sub(1);
         let Some(operation) = self.operations.remove(number) else { return Ok(()) };
@@ -251,8 +277,6 @@ impl State {
 mod tests {
     use std::sync::Arc;
     use std::time::{Duration, Instant};
-
-    use weft::Endpoint;
 
     use super::*;
     use crate::addresses::Addresses;

@@ -176,9 +176,8 @@ impl Region {
         (end <= self.0.len).then_some(offset as u32)
     }
 
-    /// How many handles name this memory.
-    #[cfg(test)]
-    pub(crate) fn holders(&self) -> usize {
+    /// How many handles name this memory, those of slices included.
+    pub fn holders(&self) -> usize {
         Arc::strong_count(&self.0)
     }
 

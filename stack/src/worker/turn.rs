@@ -171,9 +171,11 @@ impl<P: Port> Worker<P> {
         self.last_read_error = Some(error);
     }
 
-    /// Recalls the frames of failed messages, before the application learns of the failure and reuses their memory.
+    /// Drops the frames that wait and whose payload is elsewhere, as that memory is about to be reused: after each turn in which
+    /// a message has failed, and by callers whose memory may vanish once they have it back. Packets that are still needed are
+    /// sent again when their timers expire.
     #[cold]
-    fn recall(&mut self) {
+    pub fn recall(&mut self) {
         self.tx.drop_attached();
         self.port.recall();
     }
