@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests of rings, regions, sessions and memif, in one process and in several, under a sanitiser of the nightly
-# toolchain: scripts/sanitize.sh [address|thread]      (default: address)
+# toolchain; under that of addresses also two processes that call every function of the libfabric provider.
+# scripts/sanitize.sh [address|thread]      (default: address)
 # The thread sanitiser needs the sources of the standard library (rustup component add rust-src --toolchain nightly).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -29,3 +30,10 @@ export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/sanitize-$sanitiser
 export RUSTFLAGS="-Zsanitizer=$sanitiser --cfg weft_plain_copies"
 cargo +nightly test -p weft-stack --no-default-features --lib --target "$host" "${extra[@]}" -- \
     region worker::ring worker::session port::borrowed port::memif::tests
+
+if [ "$sanitiser" = address ]; then
+    # The provider, which libfabric loads, uses the sanitiser of the program: that has to export it. Memory that libfabric
+    # keeps to the end of the process is no leak of the provider's.
+    export RUSTFLAGS="$RUSTFLAGS -Clink-arg=-rdynamic" ASAN_OPTIONS=detect_leaks=0
+    cargo +nightly test -p weft-libfabric-provider --test every_function --target "$host"
+fi
