@@ -7,6 +7,7 @@ mod backlog;
 mod bindings;
 mod carried;
 mod connections;
+mod looks;
 mod operation;
 mod peers;
 mod receive;
@@ -32,9 +33,10 @@ pub(crate) use self::remote::{Access, AtomicCall, Part, What};
 pub(crate) use self::send::{INJECT_SIZE, Outgoing, OutgoingBytes};
 pub(crate) use self::waiting::Peek;
 
-use self::backlog::{Backlog, LOOK};
+use self::backlog::Backlog;
 use self::bindings::report;
 use self::carried::Carrier;
+use self::looks::LOOK;
 use self::operation::Operation;
 use self::peers::Peers;
 use self::waiting::Claimed;
@@ -299,7 +301,13 @@ impl State {
     }
 
     fn end(&mut self, completion: Completion, names_source: bool) -> Result<(), FiError> {
-        let Some(completion) = self.end_inner(completion, names_source)? else { return Ok(()) };
+        let completion = match self.carrier {
+            None => completion,
+            Some(_) => match self.end_inner(completion, names_source)? {
+                Some(completion) => completion,
+                None => return Ok(()),
+            },
+        };
         match completion {
             Completion::Sent { context, buffer, result, .. } => {
                 self.end_send(context as usize, buffer, result)

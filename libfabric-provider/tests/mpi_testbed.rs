@@ -6,7 +6,7 @@ mod common;
 use std::process::{Command, Output};
 
 use common::beside;
-use common::mpi::{Library, exchange};
+use common::mpi::{Library, exchange, one_sided};
 
 /// Two leaves and two spines, which trim one packet in a hundred on every link.
 const FABRIC: &str = r#"
@@ -58,10 +58,13 @@ impl Testbed {
         rest.split(',').next().unwrap().parse().unwrap()
     }
 
-    fn carries(&self, library: Library) {
-        let runtime = format!("XDG_RUNTIME_DIR={}", self.directory.path().display());
-        if exchange(library, &["env", &runtime, &self.weft, "testbed", "exec", "--"]) {
-            assert!(self.trimmed() > 10, "one packet in a hundred of thousands: {}", self.trimmed());
+    /// Runs the job of `run` with a rank at each host.
+    fn carries(&self, run: impl FnOnce(&[&str]) -> bool) {
+        let (runtime, before) =
+            (format!("XDG_RUNTIME_DIR={}", self.directory.path().display()), self.trimmed());
+        if run(&["env", &runtime, &self.weft, "testbed", "exec", "--"]) {
+            let trimmed = self.trimmed() - before;
+            assert!(trimmed > 10, "one packet in a hundred of thousands: {trimmed}");
         }
     }
 }
@@ -73,15 +76,16 @@ impl Drop for Testbed {
 }
 
 #[test]
-fn mpich_exchanges_and_reduces_across_switches_that_trim_at_random() {
+fn mpich_exchanges_reduces_and_accesses_windows_across_switches_that_trim_at_random() {
     if let Some(bed) = Testbed::up("memif") {
-        bed.carries(Library::Mpich);
+        bed.carries(|before| exchange(Library::Mpich, before));
+        bed.carries(|before| one_sided(Library::Mpich, before));
     }
 }
 
 #[test]
 fn open_mpi_exchanges_and_reduces_across_switches_that_trim_at_random() {
     if let Some(bed) = Testbed::up("udp") {
-        bed.carries(Library::OpenMpi);
+        bed.carries(|before| exchange(Library::OpenMpi, before));
     }
 }

@@ -134,7 +134,16 @@ fn receives_that_wait_for_memory_are_truncated_cancelled_and_hidden_from_looks()
     b.post(|| table!(b.ep, tagged.recvmsg(&look(4), sys::FI_CLAIM)));
     assert_eq!(b.cq.next().map(|entry| (entry.context, entry.len)), Ok((4, LARGE)));
     assert!(rooms[0][..LARGE] == messages[0][..] && room == messages[1]);
-    // Messages that no memory holds are refused.
+    // Messages that no memory holds are refused, and those of senders with more memory end with an error.
+    let mut rich = weft::Endpoint::builder(servers[0].name()).memory(32 << 20).build().unwrap();
+    let host = rich.peer(std::net::IpAddr::from(<[u8; 4]>::try_from(&b.name()[4..8]).unwrap())).unwrap();
+    let process = u16::from_be_bytes([b.name()[2], b.name()[3]]);
+    let options = weft::ConnectOptions::default().process(process);
+    let connection = rich.connect_with(host, options).unwrap();
+    rich.send_with(connection, vec![0; 3 << 20], weft::SendOptions::default().tag(6)).unwrap();
+    b.receive(&mut rooms[0], FI_ADDR_UNSPEC, Some((6, 0)), 6);
+    assert_eq!(b.cq.next(), Err(Failed { context: 6, error: sys::FI_EMSGSIZE, beyond: 0 }));
+    drop(rich);
     let long = vec![0u8; 5 << 20];
     let sent = table!(a.ep, msg.send(long.as_ptr().cast(), long.len(), null_mut(), to_b, null_mut()));
     assert_eq!(sent, -(sys::FI_EMSGSIZE as isize));

@@ -10,29 +10,20 @@
 //! | a quarter | receives that were handed to the server; the others wait here |
 //! | a quarter, reserved | the first message that waits to be sent, if the parts above have no piece that is long enough |
 //! | a quarter, reserved | the first message that was claimed for a receive, likewise |
-//!
-//! A receive that waits here looks for its message again and again, and claims it. It gets the one that it would have got
-//! from the server: all receives there that take the same message were posted before it, and a claimed message goes to the
-//! first receive here that takes it.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use weft::{
-    Claim, Endpoint, Error, Found, Matching, MemorySlice, OwnedBytes, ReceiveBuffer, ReceiveOptions,
-    SendBuffer, SendOptions, Source, Split, Waiting,
+    Claim, Endpoint, MemorySlice, OwnedBytes, ReceiveBuffer, SendBuffer, SendOptions, Source, Split, Waiting,
 };
 
+use super::looks::{Filter, Look};
 use super::operation::Piece;
 use super::{Bindings, State, report};
 use crate::abi::AppRoom;
 use crate::error::FiError;
 use crate::queue::Problem;
-
-/// The context of looks at messages that wait. No operation has this number.
-pub(super) const LOOK: u64 = u64::MAX;
-/// How long after the end of a round of looks the next one begins, if nothing has ended meanwhile.
-const PAUSE: Duration = Duration::from_micros(200);
 
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
@@ -41,14 +32,16 @@ pub(super) struct Backlog {
     sends: VecDeque<Unsent>,
     /// How many of the first messages that wait have come back from the server unsent.
     returned: usize,
-    receives: VecDeque<Deferred>,
+    pub(super) receives: VecDeque<Deferred>,
+    /// How many receives have waited so far.
+    deferred: u64,
     /// Messages that were claimed for receives, in order.
-    claimed: VecDeque<Claimed>,
-    look: Option<Look>,
+    pub(super) claimed: VecDeque<Claimed>,
+    pub(super) look: Option<Look>,
     /// The receive to look for next.
-    next: usize,
+    pub(super) next: usize,
     /// When the last round of looks has ended, unless something has ended since.
-    rests: Option<Instant>,
+    pub(super) rests: Option<Instant>,
 }
 
 /// Who has a server's memory.
@@ -77,10 +70,12 @@ pub(super) struct Unsent {
 
 /// A receive that waits.
 #[derive(Debug)]
-struct Deferred {
+pub(super) struct Deferred {
     number: usize,
-    filter: Filter,
+    pub(super) filter: Filter,
     room: Space,
+    /// How many have waited before.
+    order: u64,
     /// It ends unless a message is found for it just now.
     cancelled: bool,
 }
@@ -125,7 +120,7 @@ impl Space {
 
 /// A message that was claimed for a receive, and waits for memory or for room in the ring of commands.
 #[derive(Debug)]
-struct Claimed {
+pub(super) struct Claimed {
     number: usize,
     claim: Claim,
     len: u32,
@@ -140,50 +135,15 @@ enum Target {
     Chosen(ReceiveBuffer),
 }
 
-/// The messages that a receive takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Filter {
-    pub(super) from: Option<Source>,
-    pub(super) matching: Matching,
-}
-
-impl Filter {
-    /// Whether there can be a message that both take.
-    fn meets(self, other: Filter) -> bool {
-        let senders = match (self.from, other.from) {
-            (Some(one), Some(two)) => one == two,
-            _ => true,
+impl Target {
+    /// How much of a message of `len` bytes is received.
+    fn len(&self, len: u32) -> usize {
+        let room = match self {
+            Target::Undecided(room) => room.len(),
+            Target::Chosen(buffer) => buffer.len(),
         };
-        let tags = match (self.matching, other.matching) {
-            (Matching::Untagged, Matching::Untagged) => true,
-            (Matching::Tagged { tag, ignore }, Matching::Tagged { tag: their, ignore: theirs }) => {
-                (tag ^ their) & !(ignore | theirs) == 0
-            }
-            _ => false,
-        };
-        senders && tags
+        room.min(len as usize)
     }
-
-    fn takes(self, message: &Waiting) -> bool {
-        let matching = match message.tag {
-            None => Matching::Untagged,
-            Some(tag) => Matching::Tagged { tag, ignore: 0 },
-        };
-        self.meets(Filter { from: Some(message.source), matching })
-    }
-
-    pub(super) fn options(self) -> ReceiveOptions {
-        let mut options = ReceiveOptions::default();
-        (options.matching, options.from) = (self.matching, self.from);
-        options
-    }
-}
-
-/// A look for a message of a receive.
-#[derive(Clone, Copy, Debug)]
-struct Look {
-    filter: Filter,
-    found: Found,
 }
 
 /// The direction of an operation.
@@ -333,7 +293,9 @@ impl Backlog {
     }
 
     pub(super) fn defer_receive(&mut self, number: usize, filter: Filter, room: Space) {
-        self.receives.push_back(Deferred { number, filter, room, cancelled: false });
+        let order = self.deferred;
+        self.deferred += 1;
+        self.receives.push_back(Deferred { number, filter, room, order, cancelled: false });
     }
 
     /// A message was claimed for a receive.
@@ -341,41 +303,22 @@ impl Backlog {
         self.claimed.push_back(Claimed { number, claim, len, room: Target::Undecided(room) });
     }
 
+    /// How many receives have waited so far.
+    pub(super) fn deferred(&self) -> u64 {
+        self.deferred
+    }
+
     /// Hands a message that was found to the first receive that waits and takes it, if it was claimed. Returns whether there
-    /// is such a receive.
-    pub(super) fn hand_over(&mut self, message: &Waiting, claim: Option<Claim>) -> bool {
-        let Some(first) = self.receives.iter().position(|receive| receive.filter.takes(message)) else {
-            return false;
-        };
-        if let (Some(claim), Some(receive)) = (claim, self.receives.remove(first)) {
+    /// is such a receive among the first `deferred` that have waited.
+    pub(super) fn hand_over(&mut self, message: &Waiting, claim: Option<Claim>, deferred: u64) -> bool {
+        let takes = |receive: &Deferred| receive.order < deferred && receive.filter.takes(message);
+        let Some(first) = self.receives.iter().position(takes) else { return false };
+        if let Some(claim) = claim
+            && let Some(receive) = self.receives.remove(first)
+        {
             self.claim(receive.number, receive.room, claim, message.len);
         }
         true
-    }
-
-    /// The receive to look for next, and how. Receives with the filter of an earlier one need no look of their own.
-    fn next_look(&mut self) -> Option<Look> {
-        while let Some(receive) = self.receives.get(self.next) {
-            let earlier = self.receives.range(..self.next).map(|earlier| earlier.filter);
-            let filter = receive.filter;
-            self.next += 1;
-            if earlier.clone().any(|other| other == filter) {
-                continue;
-            }
-            // What an earlier one takes as well is not claimed in its stead.
-            let shared = earlier.clone().any(|other| other.meets(filter));
-            return Some(Look { filter, found: if shared { Found::Stays } else { Found::IsClaimed } });
-        }
-        None
-    }
-
-    /// Whether the next round of looks is due.
-    fn may_look(&self) -> bool {
-        // A claimed message that waits for memory lets no other one be claimed.
-        self.look.is_none()
-            && !self.receives.is_empty()
-            && self.claimed.is_empty()
-            && (self.next > 0 || self.rests.is_none_or(|since| since.elapsed() >= PAUSE))
     }
 }
 
@@ -458,6 +401,16 @@ impl State {
     pub(super) fn resume_claimed(&mut self) -> Result<(), FiError> {
         while let Some(claimed) = self.backlog.claimed.pop_front() {
             let Claimed { number, claim, len, room } = claimed;
+            if self.backlog.longest().is_some_and(|longest| room.len(len) > longest) {
+                // Of a sender with more memory. None of this endpoint's will ever do.
+                let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
+                if endpoint.discard(claim).is_err_and(|error| error.is_back_pressure()) {
+                    self.backlog.claimed.push_front(Claimed { number, claim, len, room });
+                    return Ok(());
+                }
+                self.fail(number, Way::In, FiError::TOO_LONG)?;
+                continue;
+            }
             let buffer = match room {
                 Target::Chosen(buffer) => buffer,
                 Target::Undecided(room) => match self.choose(number, room, len)? {
@@ -512,58 +465,6 @@ impl State {
         Ok(Ok(slice.into()))
     }
 
-    /// Looks for the message of the next receive, if that is due.
-    fn look(&mut self) -> Result<(), FiError> {
-        if !self.backlog.may_look() {
-            return Ok(());
-        }
-        match self.backlog.next_look() {
-            Some(look) => self.begin_look(look),
-            None => {
-                (self.backlog.next, self.backlog.rests) = (0, Some(Instant::now()));
-                Ok(())
-            }
-        }
-    }
-
-    fn begin_look(&mut self, look: Look) -> Result<(), FiError> {
-        let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
-        match endpoint.peek(look.filter.options().context(LOOK), look.found) {
-            Ok(_) => self.backlog.look = Some(look),
-            Err(error) if error.is_back_pressure() => self.backlog.next = 0,
-            Err(error) => return Err(FiError::from(&error)),
-        }
-        Ok(())
-    }
-
-    /// A look has ended.
-    pub(super) fn looked(
-        &mut self,
-        found: Result<Option<Waiting>, Error>,
-        claim: Option<Claim>,
-    ) -> Result<(), FiError> {
-        let Some(look) = self.backlog.look.take() else { return Ok(()) };
-        match (found.ok().flatten(), claim) {
-            (Some(message), Some(claim)) => {
-                // The receives that it was found for are there: none ends while a look is under way.
-                if !self.backlog.hand_over(&message, Some(claim))
-                    && let Some(endpoint) = &mut self.endpoint
-                {
-                    let _ = endpoint.discard(claim);
-                }
-                self.backlog.next = 0;
-            }
-            (Some(message), None) => {
-                let first = self.backlog.receives.iter().find(|receive| receive.filter.takes(&message));
-                if first.is_some_and(|receive| receive.filter == look.filter) {
-                    return self.begin_look(Look { found: Found::IsClaimed, ..look });
-                }
-            }
-            (None, _) => {}
-        }
-        self.end_cancelled()
-    }
-
     /// Cancels an operation that waits.
     ///
     /// # Errors
@@ -584,7 +485,7 @@ impl State {
         if claimed.iter().any(|claimed| claimed.number == number) { Ok(()) } else { Err(FiError::NO_ENTRY) }
     }
 
-    fn end_cancelled(&mut self) -> Result<(), FiError> {
+    pub(super) fn end_cancelled(&mut self) -> Result<(), FiError> {
         while self.backlog.look.is_none()
             && let Some(at) = self.backlog.receives.iter().position(|receive| receive.cancelled)
             && let Some(receive) = self.backlog.receives.remove(at)
@@ -617,43 +518,5 @@ impl State {
         *count = count.saturating_sub(1);
         let (reported, error) = (operation.reported, operation.given_up.unwrap_or(error));
         report(binding, counter, reported, operation.entry(Some(Problem { error, beyond: 0 })))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn filter(from: Option<u16>, tag: u64, ignore: u64) -> Filter {
-        let from = from.map(|process| Source { peer: weft::Addr(1), process });
-        Filter { from, matching: Matching::Tagged { tag, ignore } }
-    }
-
-    #[test]
-    fn filters_meet_if_a_message_fits_both() {
-        let any = filter(None, 0, u64::MAX);
-        assert!(any.meets(filter(Some(1), 7, 0)) && filter(Some(1), 7, 0).meets(any));
-        assert!(!filter(Some(1), 7, 0).meets(filter(Some(2), 7, 0)));
-        assert!(
-            !filter(None, 7, 0).meets(filter(None, 8, 0)) && filter(None, 7, 0).meets(filter(None, 8, 15))
-        );
-        assert!(!any.meets(Filter { from: None, matching: Matching::Untagged }));
-        let source = Source { peer: weft::Addr(1), process: 3 };
-        let message = Waiting { source, tag: Some(0x17), header_data: 0, len: 5 };
-        assert!(filter(Some(3), 0x10, 0xf).takes(&message) && !filter(Some(4), 0x10, 0xf).takes(&message));
-    }
-
-    #[test]
-    fn receives_are_looked_for_once_and_what_earlier_ones_take_is_not_claimed() {
-        let mut backlog = Backlog::default();
-        let filters =
-            [filter(Some(1), 5, 0), filter(Some(1), 5, 0), filter(None, 5, 0), filter(Some(2), 6, 0)];
-        for (number, filter) in filters.into_iter().enumerate() {
-            backlog.defer_receive(number, filter, Space::Several(9));
-        }
-        let looks: Vec<_> =
-            std::iter::from_fn(|| backlog.next_look()).map(|look| (look.filter, look.found)).collect();
-        let claims = |n: usize| (filters[n], Found::IsClaimed);
-        assert_eq!(looks, [claims(0), (filters[2], Found::Stays), claims(3)]);
     }
 }

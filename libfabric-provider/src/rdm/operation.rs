@@ -33,6 +33,8 @@ pub(super) struct Operation {
     pub(super) asks: Option<Source>,
     /// Bytes of a server's memory that it counts for.
     pub(super) memory: usize,
+    /// How many receives had waited for memory when a look was posted.
+    pub(super) deferred: u64,
 }
 
 /// A piece of an application's memory that a message is copied to when it is complete.

@@ -2,7 +2,8 @@
 
 use weft::{Completion, Error, Matching, ReceiveError};
 
-use super::backlog::{Filter, Space, Way};
+use super::backlog::{Space, Way};
+use super::looks::Filter;
 use super::operation::Piece;
 use super::waiting::Claimed;
 use super::{Bindings, DEPTH, Operation, Rdm, State, Wanted, report};

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use weft::{Claim, Found, Matching, Waiting};
 
-use super::backlog::Filter;
+use super::looks::Filter;
 use super::{Bindings, DEPTH, Operation, Rdm, State, Wanted, report};
 use crate::error::{FiError, lock};
 use crate::queue::Problem;
@@ -80,7 +80,9 @@ impl State {
             return Err(FiError::AGAIN);
         }
         let reported = wanted.is_reported(binding.selective);
-        let number = self.operations.insert(operation(matching, context, reported));
+        let mut look = operation(matching, context, reported);
+        look.deferred = self.backlog.deferred();
+        let number = self.operations.insert(look);
         let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
         match endpoint.peek(filter.options().context(number as u64), found) {
             Ok(_) => {
@@ -104,8 +106,10 @@ impl State {
     ) -> Result<(), FiError> {
         self.receives = self.receives.saturating_sub(1);
         let Some(operation) = self.operations.remove(number) else { return Ok(()) };
-        // A message of a receive that waits here is none.
-        let found = found.map(|message| message.filter(|message| !self.backlog.hand_over(message, claim)));
+        // A message of a receive that waits here, and did so before, is none.
+        let found = found.map(|message| {
+            message.filter(|message| !self.backlog.hand_over(message, claim, operation.deferred))
+        });
         let message = found.and_then(|message| message.ok_or(FiError::NO_MESSAGE));
         if let (Ok(message), Some(claim)) = (message, claim) {
             self.claims.insert(operation.context, Claimed { claim, message });

@@ -4,6 +4,7 @@
 
 pub(crate) mod fabric;
 pub(crate) mod lossy;
+pub(crate) mod model;
 pub(crate) mod mpi;
 pub(crate) mod processes;
 pub(crate) mod random;

@@ -151,9 +151,6 @@ impl State {
         completion: Completion,
         names_source: bool,
     ) -> Result<Option<Completion>, FiError> {
-        if self.carrier.is_none() {
-            return Ok(Some(completion));
-        }
         match completion {
             Completion::Sent { context, .. } | Completion::Received { context, .. }
                 if Inner::of(context).is_none() =>

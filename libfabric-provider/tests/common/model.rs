@@ -1,0 +1,648 @@
+//! Random calls of the tables of messages, tagged messages, remote memory and atomic operations, between two endpoints: every
+//! operation ends once, and as a model says.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::c_void;
+use std::net::SocketAddr;
+use std::ptr::null_mut;
+use std::time::Instant;
+
+use weft_fi::sys;
+use weft_fi::sys::FI_ADDR_UNSPEC;
+
+use super::fabric::{BOUND, Entry, Failed, How, Side, Wish, close, table};
+use super::lossy::{Faults, Relay};
+use super::random::Random;
+use super::server::Server;
+
+const KEY: u64 = 7;
+/// Exposed memory: slots that are written and read, and counters behind them.
+const SLOTS: usize = 32;
+const SLOT: usize = 12_000;
+const COUNTERS: usize = 4;
+const MEMORY: usize = SLOTS * SLOT + COUNTERS * 8;
+/// Bytes of messages: less than a packet, one, and several.
+const LENGTHS: [usize; 5] = [8, 100, 1_400, 9_000, 40_000];
+const LONGEST: usize = 40_000;
+/// Calls of each seed.
+const CALLS: usize = 600;
+const TRUNCATED: i32 = sys::FI_ETRUNC as i32;
+/// Tags are below this.
+const TAGS: u64 = 4;
+
+/// The bytes of message, or written value, number `id`.
+fn content(id: u64, len: usize) -> Vec<u8> {
+    let mut random = Random::new(id);
+    let mut bytes = id.to_le_bytes().to_vec();
+    while bytes.len() < len {
+        bytes.extend(random.next().to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+/// Which messages a receive takes: those without tags, or those with a tag like this but for the bits to ignore.
+type Pattern = Option<(u64, u64)>;
+
+fn fits(tag: Option<u64>, pattern: Pattern) -> bool {
+    match (tag, pattern) {
+        (None, None) => true,
+        (Some(tag), Some((wanted, ignore))) => (tag ^ wanted) & !ignore == 0,
+        _ => false,
+    }
+}
+
+/// A message of one side to the other one.
+struct Message {
+    tag: Option<u64>,
+    len: usize,
+    /// The place among the looks and receives of that which has got it.
+    taken: Option<usize>,
+}
+
+/// A receive, or a look at what waits, in the order in which they were posted.
+struct Taker {
+    pattern: Pattern,
+    /// The message that it has got, or seen.
+    message: Option<u64>,
+    keeps: bool,
+    /// It was cancelled, or found nothing: it says nothing about the order.
+    void: bool,
+}
+
+enum Operation {
+    Send,
+    Receive {
+        taker: usize,
+        room: usize,
+    },
+    Look {
+        taker: usize,
+        flags: u64,
+    },
+    /// The receive, or the end, of a message that was claimed.
+    Claimed {
+        id: u64,
+        discard: bool,
+    },
+    Write {
+        slot: usize,
+        id: u64,
+        len: usize,
+    },
+    Read {
+        slot: usize,
+    },
+    Count {
+        fetches: bool,
+        counter: usize,
+    },
+}
+
+/// One side, and what the model knows of it.
+struct Player {
+    side: Side,
+    /// The number of the other side.
+    other: u64,
+    memory: Vec<u8>,
+    mr: *mut sys::fid_mr,
+    /// What is under way, by context, with its bytes.
+    operations: HashMap<usize, (Operation, Vec<u8>)>,
+    next: usize,
+    /// Messages that it has sent, by their numbers, which are in order.
+    sent: BTreeMap<u64, Message>,
+    takers: Vec<Taker>,
+    /// Messages that were claimed, with the contexts.
+    claims: Vec<(usize, u64, Pattern)>,
+    /// What is in each slot of the other side's memory: number and length of the last write, and whether one is under way.
+    slots: Vec<(u64, usize, bool)>,
+    /// How often each counter of the other side was increased, and the values from before.
+    counted: [u64; COUNTERS],
+    fetched: [Vec<u64>; COUNTERS],
+    /// Writes of the other side that were announced, and those that it has posted to be.
+    announced: Vec<u64>,
+    announcing: Vec<u64>,
+    cancelled: usize,
+}
+
+impl Player {
+    fn open(domain: Option<String>) -> Player {
+        let caps = sys::FI_MSG | sys::FI_TAGGED | sys::FI_RMA | sys::FI_ATOMIC;
+        let side =
+            Side::open(&Wish { caps, domain, ..Wish::default() }, How { queue: 8192, ..How::default() });
+        let (memory, mut mr) = (vec![0u8; MEMORY], null_mut());
+        // SAFETY: the domain is open, and the memory stays until the registration is closed.
+        let answer = unsafe {
+            let reg = (*(*side.domain).mr).reg.unwrap();
+            let access = sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE;
+            let at = memory.as_ptr().cast();
+            reg(side.domain.cast(), at, MEMORY, access, 0, KEY, 0, &mut mr, null_mut())
+        };
+        assert_eq!(answer, 0);
+        Player {
+            side,
+            other: 0,
+            memory,
+            mr,
+            operations: HashMap::new(),
+            next: 1,
+            sent: BTreeMap::new(),
+            takers: Vec::new(),
+            claims: Vec::new(),
+            slots: vec![(0, 0, false); SLOTS],
+            counted: [0; COUNTERS],
+            fetched: Default::default(),
+            announced: Vec::new(),
+            announcing: Vec::new(),
+            cancelled: 0,
+        }
+    }
+
+    fn address(&self) -> SocketAddr {
+        let name = self.side.name();
+        let ip: [u8; 4] = name[4..8].try_into().unwrap();
+        (ip, u16::from_be_bytes([name[2], name[3]])).into()
+    }
+
+    fn reach(&mut self, addr: SocketAddr) {
+        let mut name = [0; 16];
+        name[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
+        name[2..4].copy_from_slice(&addr.port().to_be_bytes());
+        let SocketAddr::V4(addr) = addr else { panic!("{addr}") };
+        name[4..8].copy_from_slice(&addr.ip().octets());
+        self.other = self.side.insert(&name);
+    }
+
+    /// Notes an operation, and posts it; not if there is no room now.
+    fn post(
+        &mut self,
+        operation: Operation,
+        mut bytes: Vec<u8>,
+        call: impl FnOnce(&Player, *mut u8, *mut c_void) -> isize,
+    ) {
+        let context = self.next;
+        let answer = call(self, bytes.as_mut_ptr(), context as *mut c_void);
+        if answer == -(sys::FI_EAGAIN as isize) {
+            return;
+        }
+        assert_eq!(answer, 0);
+        self.next += 1;
+        match &operation {
+            Operation::Send => {
+                let id = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+                assert!(self.sent.contains_key(&id));
+            }
+            Operation::Write { slot, id, len } => self.slots[*slot] = (*id, *len, true),
+            Operation::Read { slot } => self.slots[*slot].2 = true,
+            Operation::Count { counter, .. } => self.counted[*counter] += 1,
+            _ => {}
+        }
+        self.operations.insert(context, (operation, bytes));
+    }
+
+    fn send(&mut self, id: u64, tag: Option<u64>, len: usize, inject: bool) {
+        let bytes = content(id, len);
+        let (to, ep) = (self.other, self.side.ep);
+        if inject {
+            let at = bytes.as_ptr().cast();
+            let answer = match tag {
+                Some(tag) => table!(ep, tagged.injectdata(at, len, id, to, tag)),
+                None => table!(ep, msg.injectdata(at, len, id, to)),
+            };
+            if answer == 0 {
+                self.sent.insert(id, Message { tag, len, taken: None });
+            }
+            return;
+        }
+        self.sent.insert(id, Message { tag, len, taken: None });
+        let before = self.next;
+        self.post(Operation::Send, bytes, |_, at, context| match tag {
+            Some(tag) => table!(ep, tagged.senddata(at.cast(), len, null_mut(), id, to, tag, context)),
+            None => table!(ep, msg.senddata(at.cast(), len, null_mut(), id, to, context)),
+        });
+        if self.next == before {
+            self.sent.remove(&id);
+        }
+    }
+
+    fn taker(&mut self, pattern: Pattern, keeps: bool) -> usize {
+        self.takers.push(Taker { pattern, message: None, keeps, void: false });
+        self.takers.len() - 1
+    }
+
+    fn receive(&mut self, pattern: Pattern, room: usize) {
+        let (ep, taker, before) = (self.side.ep, self.taker(pattern, true), self.next);
+        self.post(Operation::Receive { taker, room }, vec![0; room], |_, at, context| match pattern {
+            Some((tag, ignore)) => {
+                table!(ep, tagged.recv(at.cast(), room, null_mut(), FI_ADDR_UNSPEC, tag, ignore, context))
+            }
+            None => table!(ep, msg.recv(at.cast(), room, null_mut(), FI_ADDR_UNSPEC, context)),
+        });
+        if self.next == before {
+            self.takers.pop();
+        }
+    }
+
+    /// `fi_recvmsg` and `fi_trecvmsg` with flags.
+    fn call(&self, pattern: Pattern, at: *mut u8, len: usize, context: *mut c_void, flags: u64) -> isize {
+        let piece = sys::iovec { iov_base: at.cast(), iov_len: len };
+        let (msg_iov, desc, iov_count, addr) = (&raw const piece, null_mut(), 1, FI_ADDR_UNSPEC);
+        match pattern {
+            Some((tag, ignore)) => {
+                let message =
+                    sys::fi_msg_tagged { msg_iov, desc, iov_count, addr, tag, ignore, context, data: 0 };
+                table!(self.side.ep, tagged.recvmsg(&message, flags))
+            }
+            None => {
+                let message = sys::fi_msg { msg_iov, desc, iov_count, addr, context, data: 0 };
+                table!(self.side.ep, msg.recvmsg(&message, flags))
+            }
+        }
+    }
+
+    fn look(&mut self, pattern: Pattern, flags: u64) {
+        let (taker, before) = (self.taker(pattern, flags != sys::FI_PEEK), self.next);
+        self.post(Operation::Look { taker, flags }, Vec::new(), |player, at, context| {
+            player.call(pattern, at, 0, context, flags)
+        });
+        if self.next == before {
+            self.takers.pop();
+        }
+    }
+
+    /// Receives or discards a message that was claimed.
+    fn settle(&mut self, which: usize, discard: bool) {
+        let (context, id, pattern) = self.claims.swap_remove(which);
+        let (flags, len) =
+            if discard { (sys::FI_CLAIM | sys::FI_DISCARD, 0) } else { (sys::FI_CLAIM, LONGEST) };
+        let mut bytes = vec![0; len];
+        let answer = self.call(pattern, bytes.as_mut_ptr(), len, context as *mut c_void, flags);
+        if answer == -(sys::FI_EAGAIN as isize) {
+            self.claims.push((context, id, pattern));
+            return;
+        }
+        assert_eq!(answer, 0);
+        self.operations.insert(context, (Operation::Claimed { id, discard }, bytes));
+    }
+
+    fn cancel(&mut self, random: &mut Random) {
+        let mut receives: Vec<usize> = self
+            .operations
+            .iter()
+            .filter(|(_, (operation, _))| matches!(operation, Operation::Receive { .. }))
+            .map(|(context, _)| *context)
+            .collect();
+        receives.sort_unstable();
+        if receives.is_empty() {
+            return;
+        }
+        let context = receives[random.below(receives.len() as u64) as usize] as *mut c_void;
+        // One that is receiving a message just now goes on.
+        cancel(&self.side, context);
+    }
+
+    fn write(&mut self, slot: usize, id: u64, len: usize, announce: bool) {
+        if self.slots[slot].2 {
+            return;
+        }
+        let (ep, to, addr, before) = (self.side.ep, self.other, (slot * SLOT) as u64, self.next);
+        self.post(Operation::Write { slot, id, len }, content(id, len), |_, at, context| match announce {
+            true => table!(ep, rma.writedata(at.cast(), len, null_mut(), id, to, addr, KEY, context)),
+            false => table!(ep, rma.write(at.cast(), len, null_mut(), to, addr, KEY, context)),
+        });
+        if announce && self.next != before {
+            self.announcing.push(id);
+        }
+    }
+
+    fn read(&mut self, slot: usize) {
+        let (_, len, busy) = self.slots[slot];
+        if busy || len == 0 {
+            return;
+        }
+        let (ep, to, addr) = (self.side.ep, self.other, (slot * SLOT) as u64);
+        self.post(Operation::Read { slot }, vec![0; len], |_, at, context| {
+            table!(ep, rma.read(at.cast(), len, null_mut(), to, addr, KEY, context))
+        });
+    }
+
+    /// Adds 1 to a counter of the other side.
+    fn count(&mut self, counter: usize, fetches: bool) {
+        let (ep, to, addr) = (self.side.ep, self.other, (SLOTS * SLOT + 8 * counter) as u64);
+        let one = 1u64;
+        let operand: *const c_void = (&raw const one).cast();
+        self.post(Operation::Count { fetches, counter }, vec![0; 8], |_, at, context| match fetches {
+            true => table!(
+                ep,
+                atomic.readwrite(
+                    operand,
+                    1,
+                    null_mut(),
+                    at.cast(),
+                    null_mut(),
+                    to,
+                    addr,
+                    KEY,
+                    sys::FI_UINT64,
+                    sys::FI_SUM,
+                    context
+                )
+            ),
+            false => {
+                table!(
+                    ep,
+                    atomic.write(operand, 1, null_mut(), to, addr, KEY, sys::FI_UINT64, sys::FI_SUM, context)
+                )
+            }
+        });
+    }
+
+    /// The taker number `taker` has got, or seen, the message `id` of the other side.
+    fn take(&mut self, other: &mut Player, taker: usize, id: u64, tag: Option<u64>) {
+        let message = other.sent.get_mut(&id).unwrap_or_else(|| panic!("nobody has sent message {id}"));
+        let entry = &mut self.takers[taker];
+        assert!(fits(message.tag, entry.pattern), "message {id} does not fit {:?}", entry.pattern);
+        if let Some(tag) = tag {
+            assert_eq!(message.tag, Some(tag));
+        }
+        entry.message = Some(id);
+        if entry.keeps {
+            assert_eq!(message.taken.replace(taker), None, "message {id} was received before");
+        }
+    }
+
+    /// Takes the entries that are there.
+    fn drain(&mut self, other: &mut Player) {
+        while let Some(result) = self.side.cq.read() {
+            match result {
+                Ok(entry) => self.succeeded(other, entry),
+                Err(failed) => self.failed(other, failed),
+            }
+        }
+    }
+
+    fn succeeded(&mut self, other: &mut Player, entry: Entry) {
+        if entry.flags & sys::FI_REMOTE_WRITE != 0 {
+            return self.announced.push(entry.data);
+        }
+        let (operation, bytes) =
+            self.operations.remove(&entry.context).unwrap_or_else(|| panic!("{entry:?} has ended before"));
+        let tag = (entry.flags & sys::FI_TAGGED != 0).then_some(entry.tag);
+        match operation {
+            Operation::Send => {}
+            Operation::Receive { taker, .. } => {
+                self.take(other, taker, entry.data, tag);
+                assert_eq!(entry.len, other.sent[&entry.data].len);
+                assert!(bytes[..entry.len] == content(entry.data, entry.len), "message {}", entry.data);
+            }
+            Operation::Look { taker, flags } => {
+                let pattern = self.takers[taker].pattern;
+                self.take(other, taker, entry.data, tag);
+                assert_eq!(entry.len, other.sent[&entry.data].len);
+                if flags & sys::FI_CLAIM != 0 {
+                    self.claims.push((entry.context, entry.data, pattern));
+                }
+            }
+            Operation::Claimed { id, discard } => {
+                assert_eq!(entry.data, id);
+                if !discard {
+                    assert!(bytes[..entry.len] == content(id, entry.len), "message {id} was claimed");
+                }
+            }
+            Operation::Write { slot, id, len } => {
+                self.slots[slot].2 = false;
+                assert!(peek(&other.memory, slot * SLOT, len) == content(id, len), "write {id}");
+            }
+            Operation::Read { slot } => {
+                let (id, len, _) = self.slots[slot];
+                self.slots[slot].2 = false;
+                assert!(bytes == content(id, len), "a read of write {id}");
+            }
+            Operation::Count { fetches, counter } => {
+                if fetches {
+                    self.fetched[counter].push(u64::from_le_bytes(bytes.try_into().unwrap()));
+                }
+            }
+        }
+    }
+
+    fn failed(&mut self, other: &mut Player, failed: Failed) {
+        let (operation, bytes) =
+            self.operations.remove(&failed.context).unwrap_or_else(|| panic!("{failed:?} has ended before"));
+        match (operation, failed.error) {
+            (Operation::Receive { taker, .. }, sys::FI_ECANCELED) => {
+                self.takers[taker].void = true;
+                self.cancelled += 1;
+            }
+            (Operation::Receive { taker, room }, TRUNCATED) => {
+                let id = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+                self.take(other, taker, id, None);
+                assert_eq!(failed.beyond, other.sent[&id].len - room);
+                assert!(bytes == content(id, room), "the beginning of message {id}");
+            }
+            (Operation::Look { taker, .. }, sys::FI_ENOMSG) => self.takers[taker].void = true,
+            _ => panic!("{failed:?}"),
+        }
+    }
+
+    /// A call that chance decides.
+    fn play(&mut self, random: &mut Random, id: u64) {
+        let pick = |random: &mut Random, of: &[usize]| of[random.below(of.len() as u64) as usize];
+        let len = pick(random, &LENGTHS);
+        let tag = (random.below(2) == 0).then(|| random.below(TAGS));
+        let pattern = (random.below(2) == 0)
+            .then(|| (random.below(TAGS), pick(random, &[0, 0, 1, TAGS as usize - 1]) as u64));
+        let slot = random.below(SLOTS as u64) as usize;
+        match random.below(20) {
+            0..=4 => self.send(id, tag, len, false),
+            5 => self.send(id, tag, len.min(1_400), true),
+            6..=9 => self.receive(pattern, LONGEST),
+            10 => self.receive(pattern, 50),
+            11 => self.look(pattern, sys::FI_PEEK),
+            12 => self.look(pattern, sys::FI_PEEK | sys::FI_CLAIM),
+            13 => self.look(pattern, sys::FI_PEEK | sys::FI_DISCARD),
+            14 => self.cancel(random),
+            15 => {
+                if !self.claims.is_empty() {
+                    let which = random.below(self.claims.len() as u64) as usize;
+                    self.settle(which, random.below(3) == 0);
+                }
+            }
+            16 => self.write(slot, id, len.min(SLOT), random.below(2) == 0),
+            17 => self.read(slot),
+            18 => self.count(slot % COUNTERS, false),
+            _ => self.count(slot % COUNTERS, true),
+        }
+    }
+
+    /// Whether the order in which messages of `other` were received is the one in which they were sent.
+    fn check_order(&self, other: &Player) {
+        for (at, taker) in self.takers.iter().enumerate().filter(|(_, taker)| !taker.void) {
+            let Some(id) = taker.message else { continue };
+            for (earlier, message) in
+                other.sent.range(..id).filter(|(_, message)| fits(message.tag, taker.pattern))
+            {
+                let taken = message.taken.unwrap_or_else(|| panic!("message {earlier} was lost"));
+                assert!(
+                    taken < at,
+                    "number {at} got message {id}, but {earlier} was there before: {taken} got that"
+                );
+            }
+            let taken = other.sent[&id].taken.unwrap_or_else(|| panic!("message {id} was lost"));
+            assert!(taken >= at, "number {at} has seen message {id}, which {taken} had got");
+            for (before, idle) in
+                self.takers[..at].iter().enumerate().filter(|(_, idle)| !idle.void && idle.message.is_none())
+            {
+                assert!(
+                    !fits(other.sent[&id].tag, idle.pattern),
+                    "receive {before} waits, and {at} got message {id}"
+                );
+            }
+        }
+    }
+
+    /// Posts a receive for each message of `other` that has none.
+    fn receive_rest(&mut self, other: &Player) {
+        for pattern in [None, Some((0, u64::MAX))] {
+            let left = |message: &&Message| message.taken.is_none() && fits(message.tag, pattern);
+            let missing = other.sent.values().filter(left).count();
+            let is_one = |operation: &Operation| match operation {
+                Operation::Receive { taker, .. } => self.takers[*taker].pattern == pattern,
+                _ => false,
+            };
+            let posted = self.operations.values().filter(|(operation, _)| is_one(operation)).count();
+            for _ in posted..missing {
+                self.receive(pattern, LONGEST);
+            }
+        }
+    }
+
+    fn is_busy(&self) -> bool {
+        self.operations.values().any(|(operation, _)| !matches!(operation, Operation::Receive { .. }))
+    }
+}
+
+/// `fi_cancel`, of an operation that may have ended.
+fn cancel(side: &Side, context: *mut c_void) {
+    // SAFETY: the endpoint is open.
+    let answer = unsafe { (*(*side.ep).ops).cancel.unwrap()(side.ep.cast(), context) };
+    assert!(answer == 0 || answer == -(sys::FI_ENOENT as isize), "{answer}");
+}
+
+/// What is in memory that others write to.
+fn peek(memory: &[u8], begin: usize, len: usize) -> Vec<u8> {
+    // SAFETY: the bytes are there.
+    (begin..begin + len).map(|at| unsafe { memory.as_ptr().add(at).read_volatile() }).collect()
+}
+
+/// Works until `done`.
+fn until(players: &mut [Player; 2], what: &str, mut done: impl FnMut(&mut [Player; 2]) -> bool) {
+    let begin = Instant::now();
+    loop {
+        let [a, b] = players;
+        a.drain(b);
+        b.drain(a);
+        if done(players) {
+            return;
+        }
+        assert!(begin.elapsed() < BOUND, "{what} takes too long");
+        std::thread::yield_now();
+    }
+}
+
+/// Random calls between two endpoints whose datagrams meet faults.
+pub(crate) fn play_over_relay(seed: u64, faults: Faults) {
+    let mut players = [Player::open(None), Player::open(None)];
+    let relay = Relay::start([players[0].address(), players[1].address()], faults, seed);
+    for (player, name) in players.iter_mut().zip(relay.names) {
+        player.reach(name);
+    }
+    play(seed, players);
+    let counts = relay.stop();
+    println!("seed {seed}: {counts:?}");
+    for (of_thousand, count) in [
+        (faults.lost, counts.lost),
+        (faults.copied, counts.copied),
+        (faults.late, counts.late),
+        (faults.trimmed, counts.trimmed),
+    ] {
+        assert_eq!(of_thousand > 0, count > 0, "{counts:?}");
+    }
+}
+
+/// Random calls between an endpoint of each server.
+pub(crate) fn play_at_servers(seed: u64, servers: &[Server; 2]) {
+    let mut players = servers.each_ref().map(|server| Player::open(Some(server.name())));
+    let names = players.each_ref().map(Player::address);
+    players[0].reach(names[1]);
+    players[1].reach(names[0]);
+    play(seed, players);
+}
+
+fn play(seed: u64, mut players: [Player; 2]) {
+    let mut random = Random::new(seed);
+    for id in 1..=CALLS as u64 {
+        let [a, b] = &mut players;
+        let (own, other) = if random.below(2) == 0 { (a, b) } else { (b, a) };
+        own.play(&mut random, id);
+        if random.below(3) == 0 {
+            own.drain(other);
+            other.drain(own);
+        }
+        if random.below(40) == 0 {
+            // Some calls meet peers that have answered, others do not.
+            std::thread::sleep(std::time::Duration::from_millis(random.below(10)));
+        }
+    }
+    until(&mut players, "what is under way", |players| {
+        for player in &mut *players {
+            while !player.claims.is_empty() {
+                player.settle(0, false);
+            }
+        }
+        // Sends end when they are delivered, or when the other side has room for them, which it has.
+        players.iter().all(|player| !player.is_busy())
+    });
+    // Whatever is left meets a receive now. Those that wait for other messages stay.
+    until(&mut players, "receiving the rest", |players| {
+        let [a, b] = players;
+        a.receive_rest(b);
+        b.receive_rest(a);
+        [a, b].iter().all(|player| player.sent.values().all(|message| message.taken.is_some()))
+    });
+    let [a, b] = &players;
+    a.check_order(b);
+    b.check_order(a);
+    let (mut cancelled, mut fetched) = (0, 0);
+    for (own, other) in [(a, b), (b, a)] {
+        for counter in 0..COUNTERS {
+            let place = SLOTS * SLOT + 8 * counter;
+            let value = u64::from_le_bytes(peek(&other.memory, place, 8).try_into().unwrap());
+            assert_eq!(value, own.counted[counter], "counter {counter}");
+            let mut seen = own.fetched[counter].clone();
+            seen.sort_unstable();
+            seen.dedup();
+            assert_eq!(seen.len(), own.fetched[counter].len(), "no two saw the same");
+            assert!(seen.last().is_none_or(|last| *last < value));
+            fetched += seen.len();
+        }
+        let sorted = |list: &[u64]| {
+            let mut list = list.to_vec();
+            list.sort_unstable();
+            list
+        };
+        assert_eq!(sorted(&other.announced), sorted(&own.announcing));
+        cancelled += own.cancelled;
+    }
+    // The rest of the receives is cancelled, and each of them says so.
+    for player in &mut players {
+        let contexts: Vec<usize> = player.operations.keys().copied().collect();
+        contexts.into_iter().for_each(|context| cancel(&player.side, context as *mut c_void));
+    }
+    until(&mut players, "cancelling", |players| players.iter().all(|player| player.operations.is_empty()));
+    for player in &players {
+        assert_eq!(close(player.mr.cast()), 0);
+    }
+    println!("seed {seed}: {cancelled} cancelled, {fetched} fetched");
+    assert!(fetched > 0 && cancelled > 0);
+}
