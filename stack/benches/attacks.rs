@@ -2,9 +2,11 @@
 //!
 //! An endpoint serves applications, one of which, alice, exchanges messages with a peer. Beside them an attack goes on. Only
 //! what the server does is timed, not the attackers, so that one thread plays all of them. Everything is measured without
-//! and with the attack in turn, and medians are told, because on a shared machine some turns are interrupted.
+//! and with the attack in turn, and medians are told, because on a shared machine some turns are interrupted. An attack that
+//! comes to an end by itself is prepared anew in each round, and begins with the first round trip.
 //! `attacks [ROUNDS] [NAME…]` prints a line for each attack; `attacks list` their names.
 
+use core::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -30,6 +32,8 @@ const SILENT: u32 = 99;
 /// Packets of each endpoint in a turn.
 const BURST: usize = 32;
 const PINGS: u64 = 2_000;
+/// Round trips beside an attack that comes to an end: fewer than it lasts for.
+const PINGS_MEANWHILE: u64 = 150;
 const LONG_MESSAGES: usize = 200;
 /// Long messages of which goodput is the mean.
 const GROUP: usize = 20;
@@ -37,6 +41,9 @@ const LONG: u32 = 64 << 10;
 const JOINS: u32 = 50;
 /// Applications that do nothing, in the attack on them.
 const IDLE: usize = 16;
+/// Long messages that wait, in the attack with them, and bytes of each.
+const WAITING_LONG: usize = 32;
+const VERY_LONG: u32 = 2 << 20;
 
 /// An application or a peer that wants to harm the others.
 struct Attack {
@@ -45,31 +52,48 @@ struct Attack {
     begin: fn(&mut Net),
     /// What it does in each turn.
     go_on: fn(&mut Net),
+    /// Whether it comes to an end.
+    ends: bool,
 }
 
-const ATTACKS: [Attack; 9] = [
+impl Attack {
+    const fn new(name: &'static str, begin: fn(&mut Net), go_on: fn(&mut Net)) -> Attack {
+        Attack { name, begin, go_on, ends: false }
+    }
+
+    /// One that has its effect once: `strike` does something the first time.
+    const fn once(name: &'static str, begin: fn(&mut Net), strike: fn(&mut Net)) -> Attack {
+        Attack { name, begin, go_on: strike, ends: true }
+    }
+}
+
+const ATTACKS: [Attack; 13] = [
     // 16 peers have left as many messages as they may with an application that receives none, and go on.
-    Attack { name: "unreceived-messages", begin: unreceived, go_on: |_| {} },
+    Attack::new("unreceived-messages", unreceived, |_| {}),
+    // 16 applications that do nothing, to which nobody sends.
+    Attack::new("applications", applications, |_| {}),
     // One peer has left as many bytes as it may with each of 16 applications that receive none.
-    Attack { name: "idle-applications", begin: idle_applications, go_on: |_| {} },
+    Attack::new("idle-applications", idle_applications, |_| {}),
     // One packet in each turn asks for a PDC; none of them hears of its own.
-    Attack { name: "syns", begin: |_| {}, go_on: |net| net.syn(|n| (SILENT + n % 50, n as u16, 0)) },
+    Attack::new("syns", |_| {}, |net| net.syn(|n| (SILENT + n % 50, n as u16, 0))),
     // One packet in each turn replaces the PDC of the one before.
-    Attack {
-        name: "replaced-pdcs",
-        begin: |_| {},
-        go_on: |net| net.syn(|n| (SILENT, 1, n.wrapping_mul(1 << 20))),
-    },
+    Attack::new("replaced-pdcs", |_| {}, |net| net.syn(|n| (SILENT, 1, n.wrapping_mul(1 << 20)))),
     // 64 kinds of receives, and a message in each turn that is none of them.
-    Attack { name: "kinds-of-receives", begin: kinds, go_on: |net| net.hostile_send() },
+    Attack::new("kinds-of-receives", kinds, |net| net.hostile_send()),
     // Receives that ignore bits of the tag and fit none of 60,000 messages that wait.
-    Attack { name: "masked-receives", begin: waiting, go_on: masked_receives },
+    Attack::new("masked-receives", waiting, masked_receives),
+    // A receive for many messages that takes all that 16 peers may leave.
+    Attack::once("receive-for-many", unreceived, receive_for_many),
+    // Receives for 32 messages of 2 MiB that have waited.
+    Attack::once("long-messages", long_messages, receive_long_messages),
+    // An application leaves for which 16 peers have left as many messages as they may.
+    Attack::once("left-behind", unreceived, leave),
     // All connections to alice's peer that one application may have, each with a byte in some turn.
-    Attack { name: "connections", begin: connections, go_on: bytes_in_turn },
+    Attack::new("connections", connections, bytes_in_turn),
     // As many messages as an application may post, to a peer that never answers.
-    Attack { name: "operations", begin: operations, go_on: |_| {} },
+    Attack::new("operations", operations, |_| {}),
     // 60,000 receives, which are cancelled and posted again.
-    Attack { name: "cancels", begin: many_receives, go_on: cancels },
+    Attack::new("cancels", many_receives, cancels),
 ];
 
 struct Net {
@@ -90,6 +114,8 @@ struct Net {
     /// Packets on their way to the server.
     arriving: Vec<(Packet, Vec<u8>)>,
     count: u32,
+    /// An attack that comes to an end has begun.
+    has_struck: bool,
     spent: Duration,
     /// The time of each turn.
     turns: Vec<Duration>,
@@ -141,6 +167,7 @@ impl Net {
             hostile: None,
             arriving: Vec::new(),
             count: 0,
+            has_struck: false,
             spent: Duration::ZERO,
             turns: Vec::new(),
         }
@@ -161,7 +188,6 @@ impl Net {
             self.server.on_packet(now, &packet, Payload::Bytes(&payload));
         }
         let leaving = transmit(&mut self.server, now);
-        self.sessions.serve(&mut self.server, now);
         let took = begin.elapsed();
         self.spent += took;
         self.turns.push(took);
@@ -216,11 +242,11 @@ impl Net {
         }
     }
 
-    /// The server's time for a round trip, and that which one turn in a hundred exceeds, µs.
-    fn ping(&mut self, go_on: fn(&mut Net)) -> (f64, f64) {
+    /// The server's time for a round trip, that which one turn in a hundred exceeds, and that of the longest turn, µs.
+    fn ping(&mut self, count: u64, go_on: fn(&mut Net)) -> [f64; 3] {
         self.turns.clear();
         let mut pings = Vec::new();
-        for n in 0..PINGS {
+        for n in 0..count {
             self.spent = Duration::ZERO;
             self.alice.receive(extent(64), None, Matching::Untagged, n).expect("it has room");
             self.peer_receives(64);
@@ -239,7 +265,7 @@ impl Net {
             pings.push(self.spent.as_secs_f64() * 1e6);
         }
         let turns: Vec<f64> = self.turns.iter().map(|turn| turn.as_secs_f64() * 1e6).collect();
-        (quantile(pings, 0.5), quantile(turns, 0.99))
+        [quantile(pings, 0.5), quantile(turns.clone(), 0.99), quantile(turns, 1.0)]
     }
 
     /// Goodput of long messages to alice in the server's time, Gbit/s.
@@ -389,11 +415,53 @@ fn unreceived(net: &mut Net) {
     leave_waiting(net, 40_000);
 }
 
-fn idle_applications(net: &mut Net) {
+/// The application says that it wants all of them at once.
+fn receive_for_many(net: &mut Net) {
+    if !std::mem::replace(&mut net.has_struck, true) {
+        let all = Matching::Tagged { tag: 0, ignore: u64::MAX };
+        net.hog.receive_many(extent(1 << 20), None, all, NonZeroU32::MIN, 0).expect("it has room");
+    }
+}
+
+fn long_messages(net: &mut Net) {
+    let options = ConnectOptions::default().process(net.hog.process());
+    let now = net.now();
+    for peer in &mut net.peers[1..=WAITING_LONG / 8] {
+        let connection = peer.connect(now, Addr(0), options).expect("it has none");
+        for _ in 0..8 {
+            let send = Send { buffer: Buffer::Virtual(VERY_LONG), tag: None, header_data: 0, context: 0 };
+            peer.post_send(connection, send).expect("it has room");
+        }
+    }
+    until_refused(net, 1);
+    assert_eq!(net.server.counters().nacks_sent, 0, "all of them wait");
+}
+
+fn receive_long_messages(net: &mut Net) {
+    if !std::mem::replace(&mut net.has_struck, true) {
+        for n in 0..WAITING_LONG as u64 {
+            net.hog.receive(extent(VERY_LONG), None, Matching::Untagged, n).expect("it has room");
+        }
+    }
+}
+
+/// The application leaves; a smaller one comes in its stead.
+fn leave(net: &mut Net) {
+    if !std::mem::replace(&mut net.has_struck, true) {
+        let config = SessionConfig { memory: 1 << 16, ..SessionConfig::default() };
+        net.hog = net.sessions.open(&mut net.server, &config, None).expect("there is room");
+    }
+}
+
+fn applications(net: &mut Net) {
     let config = SessionConfig { memory: 1 << 16, ..SessionConfig::default() };
     for _ in 0..IDLE {
         net.idle.push(net.sessions.open(&mut net.server, &config, None).expect("there is room"));
     }
+}
+
+fn idle_applications(net: &mut Net) {
+    applications(net);
     let now = net.now();
     for at in 0..IDLE {
         let options = ConnectOptions::default().process(net.idle[at].process());
@@ -484,11 +552,11 @@ fn cancels(net: &mut Net) {
     }
 }
 
-/// Ping in µs, a long turn in µs, goodput in Gbit/s, joins a second, megabytes.
-fn measure(net: &mut Net, go_on: fn(&mut Net)) -> [f64; 5] {
-    let (ping, long) = net.ping(go_on);
+/// Ping, a long turn and the longest in µs, goodput in Gbit/s, joins a second, megabytes.
+fn measure(net: &mut Net, pings: u64, go_on: fn(&mut Net)) -> [f64; 6] {
+    let [ping, long, longest] = net.ping(pings, go_on);
     let (goodput, joins) = (net.goodput(go_on), net.joins(go_on));
-    [ping, long, goodput, joins, net.server.footprint().total() as f64 / 1e6]
+    [ping, long, longest, goodput, joins, net.server.footprint().total() as f64 / 1e6]
 }
 
 /// The value that this part of them does not exceed. There are some.
@@ -509,20 +577,29 @@ fn main() {
     }
     let rounds = rounds.unwrap_or(1).max(1);
     println!(
-        "{:<20} {:>18} {:>18} {:>18} {:>18} {:>18}",
-        "attack", "ping µs", "turn (p99) µs", "Gbit/s", "joins/s", "MB"
+        "{:<20} {:>18} {:>18} {:>18} {:>18} {:>18} {:>18}",
+        "attack", "ping µs", "turn (p99) µs", "longest turn µs", "Gbit/s", "joins/s", "MB"
     );
     for attack in
         ATTACKS.iter().filter(|a| arguments.is_empty() || arguments.iter().any(|name| name == a.name))
     {
-        let (mut calm, mut attacked) = (Net::new(1 + 16), Net::new(1 + 16));
-        (attack.begin)(&mut attacked);
-        let mut results: Vec<[[f64; 5]; 2]> = Vec::new();
-        for _ in 0..rounds {
-            results.push([measure(&mut calm, |_| {}), measure(&mut attacked, attack.go_on)]);
+        let new = || Net::new(1 + 16);
+        let attacked = || {
+            let mut net = new();
+            (attack.begin)(&mut net);
+            net
+        };
+        let pings = if attack.ends { PINGS_MEANWHILE } else { PINGS };
+        let (mut calm, mut other) = (new(), attacked());
+        let mut results: Vec<[[f64; 6]; 2]> = Vec::new();
+        for round in 0..rounds {
+            if attack.ends && round > 0 {
+                other = attacked();
+            }
+            results.push([measure(&mut calm, pings, |_| {}), measure(&mut other, pings, attack.go_on)]);
         }
         print!("{:<20}", attack.name);
-        for what in 0..5 {
+        for what in 0..6 {
             let [before, after] =
                 [0, 1].map(|side| quantile(results.iter().map(|result| result[side][what]).collect(), 0.5));
             print!(" {:>18}", format!("{} → {}", short(before), short(after)));
