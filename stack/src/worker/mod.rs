@@ -92,6 +92,7 @@ mod clock;
 mod codec;
 #[cfg(test)]
 mod copies;
+mod credentials;
 mod forget;
 mod ip_prefix;
 mod loopback;

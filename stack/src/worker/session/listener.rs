@@ -37,7 +37,7 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recv, recvmsg, send, sendmsg,
@@ -53,6 +53,7 @@ use crate::occurrences::is_logged;
 use crate::packet::Addr;
 use crate::region::Region;
 use crate::worker::Waker;
+use crate::worker::credentials::Credentials;
 
 const MAGIC: [u8; 8] = *b"weft-ses";
 const VERSION: u32 = 6;
@@ -219,7 +220,8 @@ impl SessionListener {
                 return None;
             }
         };
-        let tenant = tenant(&stream);
+        // Not known of one that lives where this process cannot see it.
+        let tenant = Credentials::of_peer(&stream).ok().and_then(|peer| peer.process);
         let open = || -> Result<_, OpenError> {
             config.within(&self.most)?;
             let (region, file) = Region::share(config.layout()?.total)?;
@@ -312,14 +314,11 @@ fn lock(path: &Path) -> Result<File, ListenError> {
 
 /// Whether the process at the other end is this user's, or root's.
 fn is_trusted(stream: &UnixStream) -> io::Result<bool> {
-    let peer = socket_peercred(stream)?.uid;
-    Ok(peer == rustix::process::geteuid() || peer.is_root())
+    Ok(may_join(Credentials::of_peer(stream)?.user))
 }
 
-/// The process at the other end, unless it lives where this one cannot see it.
-fn tenant(stream: &UnixStream) -> Option<u32> {
-    let process = socket_peercred(stream).ok()?.pid;
-    u32::try_from(process.as_raw_nonzero().get()).ok()
+fn may_join(user: u32) -> bool {
+    user == rustix::process::geteuid().as_raw() || user == 0
 }
 
 impl PendingJoin {
@@ -432,9 +431,9 @@ impl Client {
     ) -> Result<Client, JoinError> {
         let layout = config.layout()?;
         let failed = |error: io::Error| JoinError::System(path.to_owned(), error);
-        if !is_trusted(&stream).map_err(failed)? {
-            let uid = socket_peercred(&stream).map_err(|error| failed(error.into()))?.uid;
-            return Err(JoinError::Stranger(path.to_owned(), uid.as_raw()));
+        let server = Credentials::of_peer(&stream).map_err(failed)?.user;
+        if !may_join(server) {
+            return Err(JoinError::Stranger(path.to_owned(), server));
         }
         let limit = Some(limit.max(Duration::from_micros(1)));
         set_socket_timeout(&stream, Timeout::Recv, limit).map_err(|error| failed(error.into()))?;
