@@ -103,7 +103,7 @@ impl<H: Copy + Eq + Hash> Shares<H> {
 
     /// Checks that nothing of `total` is promised twice, where `of_rest` is taken for no holder and there may be up to
     /// `holders`: what each has, or its part if that is more, what is taken of the rest, and what is free make up the total;
-    /// and each of those that have something can have its part still.
+    /// and all of those that have something can have their parts still.
     #[cfg(test)]
     pub(crate) fn check(&self, total: u64, holders: u64, of_rest: u64) {
         let holders = holders.max(1);
@@ -111,9 +111,18 @@ impl<H: Copy + Eq + Hash> Shares<H> {
         let beyond: u64 = self.used.values().map(|used| used.saturating_sub(self.each)).sum();
         let free = u64::try_from(self.free).expect("no more is promised than there is");
         assert_eq!(self.each * holders + beyond + of_rest + free, total);
-        for (&holder, used) in &self.used {
-            assert!(used + self.available(holder) >= self.each, "its part is always to be had");
+        self.clone().take_parts(self.used.keys().copied(), total);
+    }
+
+    /// Each of these holders takes what is left of its part. Together with what the others have that is never too much.
+    #[cfg(test)]
+    fn take_parts(mut self, holders: impl Iterator<Item = H>, total: u64) {
+        for holder in holders {
+            let left = self.each.saturating_sub(self.used(holder));
+            assert!(self.take(holder, left), "its part is always to be had");
         }
+        let all = self.used_by_all();
+        assert!(all <= total && self.free >= 0, "{all} of {total}, and {} are free", self.free);
     }
 
     /// What all holders have.
@@ -187,8 +196,8 @@ mod tests {
                 prop_assert_eq!(shares.free, (total - held) as i64, "what is given back goes to the rest first");
                 for (holder, used) in (0..).zip(&model) {
                     prop_assert_eq!(shares.used(holder), *used);
-                    prop_assert!(used + shares.available(holder) >= each, "its part is always to be had");
                 }
+                shares.clone().take_parts(0..holders as u32, total);
             }
         }
     }

@@ -88,6 +88,40 @@ fn post(fabric: &mut Fabric, peer: usize, id: ConnectionId, len: u32, tag: Optio
     fabric.feps[peer].post_send(id, send).unwrap();
 }
 
+/// Alice's peer sends her message `number`.
+fn post_to_alice(fabric: &mut Fabric, id: ConnectionId, number: u64, tag: Option<u64>) {
+    let buffer = Buffer::Heap(content(number, LEN as usize));
+    let send = Send { buffer, tag, header_data: number, context: 0 };
+    fabric.feps[1].post_send(id, send).unwrap();
+}
+
+/// The place in alice's memory for the message that has this context.
+fn place(context: u64) -> Extent {
+    extent(context * u64::from(LEN), LEN)
+}
+
+/// The place of what alice sends; those before it are for what arrives.
+const SENT: u64 = 7;
+
+/// Takes what has been reported to alice in the last turn. Hands the places of messages that have arrived, as they were sent,
+/// to `arrived`. Returns how many of hers have been sent.
+fn alice_hears(fabric: &mut Fabric, mut arrived: impl FnMut(u64)) -> u64 {
+    let mut sent = 0;
+    for (_, event) in fabric.events.iter().filter(|(n, _)| *n == ALICE) {
+        match event.report {
+            Report::Sent { result: Ok(()), .. } => sent += 1,
+            Report::Received { result: Ok(()), len: LEN, header_data, .. } => {
+                let mut bytes = [0; LEN as usize];
+                fabric.guests[ALICE].client.read(place(event.context).offset, &mut bytes).unwrap();
+                assert!(bytes[..] == content(header_data, LEN as usize), "message {header_data} has changed");
+                arrived(event.context);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    sent
+}
+
 fn process_of(fabric: &Fabric, guest: usize) -> u16 {
     fabric.guests[guest].client.process()
 }
@@ -108,54 +142,50 @@ fn alice_and_her_peer(fabric: &mut Fabric) -> u64 {
         opened == 2
     });
     let to_alice = [(); 2].map(|()| connect_to(fabric, 1, alice, DeliveryMode::Rud));
-    for _ in 0..5 {
-        post(fabric, 1, to_alice[0], LEN, Some(5));
+    for number in 0..5 {
+        post_to_alice(fabric, to_alice[0], number, Some(5));
     }
     let mut sent = 0;
     until(fabric, "room for messages that wait", |fabric| {
         sent += fabric.completions.iter().filter(|(n, _)| *n == 1).count();
         sent == 5
     });
-    for _ in 0..5 {
+    for n in 0..5 {
         let (matching, client) = (Matching::Tagged { tag: 0, ignore: 7 }, &mut fabric.guests[ALICE].client);
-        client.receive(extent(0, LEN), None, matching, 0).unwrap();
+        client.receive(place(n), None, matching, n).unwrap();
     }
     let mut received = 0;
     until(fabric, "what waited", |fabric| {
-        received += reports(fabric, ALICE).filter(is_received).count();
+        alice_hears(fabric, |_| received += 1);
         received == 5
     });
     exchange(fabric, &connections, &to_alice);
     fabric.now.since(begin).as_ps() / Span::from_us(1).as_ps()
 }
 
-fn is_received(report: &Report) -> bool {
-    match report {
-        Report::Received { result: Ok(()), len: LEN, .. } => true,
-        other => panic!("{other:?}"),
-    }
-}
-
 fn exchange(fabric: &mut Fabric, from_alice: &[ConnectionHandle; 2], to_alice: &[ConnectionId; 2]) {
     for n in 0..MESSAGES {
-        let receive =
-            Receive { buffer: Buffer::Virtual(LEN), from: None, matching: Matching::Untagged, context: n };
+        let buffer = Buffer::Heap(vec![0; LEN as usize]);
+        let receive = Receive { buffer, from: None, matching: Matching::Untagged, context: n };
         fabric.feps[1].post_receive(receive).unwrap();
     }
+    let by_alice = content(SENT, LEN as usize);
+    fabric.guests[ALICE].client.write(place(SENT).offset, &by_alice).unwrap();
+    let by_alice = Buffer::Heap(by_alice);
+    let mut free: Vec<u64> = (0..4).collect();
     let mut waits = BTreeSet::new();
     let (mut posted, mut received, mut sent, mut arrived, mut at_peer) = ([0; 2], 0, 0, 0, 0);
     until(fabric, "the last message", |fabric| {
-        for report in reports(fabric, ALICE).collect::<Vec<_>>() {
-            match report {
-                Report::Sent { result: Ok(()), .. } => sent += 1,
-                report => received += u64::from(is_received(&report)),
-            }
-        }
+        sent += alice_hears(fabric, |place| {
+            free.push(place);
+            received += 1;
+        });
         for (_, completion) in fabric.completions.iter().filter(|(n, _)| *n == 1) {
             match completion {
                 Completion::Sent { result: Ok(()), .. } => arrived += 1,
-                Completion::Received { result: Ok(()), context, .. } => {
+                Completion::Received { result: Ok(()), context, buffer, .. } => {
                     assert!(waits.insert(*context));
+                    assert!(*buffer == by_alice, "receive {context} got other bytes");
                     at_peer += 1;
                 }
                 other => panic!("{other:?}"),
@@ -164,13 +194,15 @@ fn exchange(fabric: &mut Fabric, from_alice: &[ConnectionHandle; 2], to_alice: &
         let client = &mut fabric.guests[ALICE].client;
         if posted[0] < MESSAGES.min(sent + 8) {
             let connection = from_alice[posted[0] as usize % 2];
-            client.send(connection, extent(0, LEN), None, 0, 0).unwrap();
+            client.send(connection, place(SENT), None, 0, 0).unwrap();
             posted[0] += 1;
         }
         // The peer sends when there is a receive.
-        if posted[1] < MESSAGES.min(received + 4) {
-            client.receive(extent(0, LEN), None, Matching::Untagged, 0).unwrap();
-            post(fabric, 1, to_alice[posted[1] as usize % 2], LEN, None);
+        if posted[1] < MESSAGES
+            && let Some(at) = free.pop()
+        {
+            client.receive(place(at), None, Matching::Untagged, at).unwrap();
+            post_to_alice(fabric, to_alice[posted[1] as usize % 2], posted[1], None);
             posted[1] += 1;
         }
         [sent, received, arrived, at_peer] == [MESSAGES; 4]
