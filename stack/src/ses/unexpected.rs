@@ -87,13 +87,17 @@ impl Unexpected {
     }
 
     fn look(&mut self, pattern: Pattern, budget: &mut i64) -> Look {
+        let may_look = *budget > 0;
         let start = self.searched.filter(|(searched, _)| *searched == pattern).map_or(0, |(_, next)| next);
         let look = self.in_order.look(&pattern, start, budget);
         let next = match look {
             Look::Found(next, _) | Look::NotYet(next) => next,
             Look::Nothing => self.arrivals + 1,
         };
-        self.searched = Some((pattern, next));
+        // A search that has looked at nothing does not take the place of the one before, which may have to go on.
+        if may_look {
+            self.searched = Some((pattern, next));
+        }
         look
     }
 

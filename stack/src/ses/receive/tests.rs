@@ -354,6 +354,24 @@ fn a_receive_for_many_messages_gets_them_one_behind_the_other() {
     assert_eq!(receives.posted(), 0);
 }
 
+/// The messages of all slots but the last have met receives before.
+#[test]
+fn slots_without_a_message_count_when_what_is_left_behind_is_dropped() {
+    const MANY: u16 = 100;
+    let mut receives = Alone::new(room(1 << 20));
+    for id in 1..=MANY {
+        assert!(deliver(&mut receives, &send(1, Some(id.into()), id), 1).unwrap().is_empty());
+    }
+    for id in 1..MANY {
+        let matching = Matching::Tagged { tag: id.into(), ignore: 0 };
+        assert!(receives.post(receive(id.into(), matching, 1)).is_some());
+    }
+    let Alone { receives, mut room } = receives;
+    let mut left = receives.close();
+    let calls = (1..).find(|_| left.drop_some(&mut room, &mut { 640 }, |_| {})).unwrap();
+    assert_eq!(calls, 10, "of ten slots each");
+}
+
 /// A step of the comparison with the model.
 #[derive(Clone, Debug)]
 enum Step {
@@ -387,12 +405,17 @@ enum Step {
         budget: i64,
         /// A message that begins before it has looked at all of them.
         meanwhile: Option<((u32, u16), Option<u64>)>,
+        /// What the next receive accepts, for which nothing is left of what may be touched.
+        next: Option<Matching>,
     },
     /// A receive like this is going to be posted, and looks at some messages before.
     LookAhead {
         from: Option<(u32, u16)>,
         matching: Matching,
+        /// What it may touch at a time of messages that wait.
         budget: i64,
+        /// Messages of one sender that begin before it has looked at all of them.
+        meanwhile: ((u32, u16), Vec<Option<u64>>),
     },
     Peek {
         from: Option<(u32, u16)>,
@@ -436,15 +459,19 @@ fn any_step() -> impl Strategy<Value = Step> {
     let matching = any_matching();
     let from = || prop_oneof![1 => Just(None), 3 => any_source().prop_map(Some)];
     let wanted = || (from(), any_matching());
+    let budgets = prop_oneof![1i64..200, 1i64..2000];
+    let next = prop::option::of(any_matching());
     prop_oneof![
-        2 => (wanted(), 0u32..12, 1u32..6, 1i64..2000, prop::option::of((any_source(), tags()))).prop_map(
-            |((from, matching), room, least, budget, meanwhile)| {
-                Step::PostMany { from, matching, room, least, budget, meanwhile }
+        2 => (wanted(), 0u32..12, 1u32..6, budgets, prop::option::of((any_source(), tags())), next).prop_map(
+            |((from, matching), room, least, budget, meanwhile, next)| {
+                Step::PostMany { from, matching, room, least, budget, meanwhile, next }
             }
         ),
-        2 => (wanted(), 1i64..200).prop_map(|((from, matching), budget)| {
-            Step::LookAhead { from, matching, budget }
-        }),
+        2 => (wanted(), 1i64..200, any_source(), prop::collection::vec(tags(), 0..3)).prop_map(
+            |((from, matching), budget, source, tags)| {
+                Step::LookAhead { from, matching, budget, meanwhile: (source, tags) }
+            }
+        ),
         2 => wanted().prop_map(|(from, matching)| Step::Peek { from, matching }),
         2 => wanted().prop_map(|(from, matching)| Step::Claim { from, matching }),
         1 => (0usize..3).prop_map(|ago| Step::ReceiveClaimed { ago }),
@@ -564,7 +591,7 @@ fn check_steps(steps: Vec<Step>) {
     let (mut receives, mut model) = (Alone::new(room(1 << 20)), Model::default());
     for (n, step) in steps.into_iter().enumerate() {
         let delivery = match step {
-            Step::PostMany { from, matching, room, least, budget, meanwhile } => {
+            Step::PostMany { from, matching, room, least, budget, meanwhile, next } => {
                 let posted = || Posted {
                     from: from.map(source),
                     buffer: Buffer::Virtual(room),
@@ -574,9 +601,15 @@ fn check_steps(steps: Vec<Step>) {
                 model.post(posted());
                 receives.post_many(posted());
                 let mut done = Vec::new();
+                // Each time it looks at some of them, or is given one.
+                let mut calls = 6 + 2 * model.messages.len();
                 let mut gather = |receives: &mut Alone| {
-                    let Alone { receives, room } = receives;
-                    done.extend(receives.gather(room, &mut { budget }));
+                    let (Alone { receives, room }, mut left) = (receives, budget);
+                    done.extend(receives.gather(room, &mut left));
+                    if let Some(next) = next.filter(|_| receives.is_gathering()) {
+                        receives.look_ahead(None, next, &mut left.min(0));
+                    }
+                    calls = calls.checked_sub(1).expect("it comes to an end");
                     receives.is_gathering()
                 };
                 gather(&mut receives);
@@ -588,10 +621,25 @@ fn check_steps(steps: Vec<Step>) {
                 while gather(&mut receives) {}
                 done
             }
-            Step::LookAhead { from, matching, mut budget } => {
-                let is_over = receives.look_ahead(from.map(source), matching, &mut budget);
-                assert!(is_over || budget <= 0);
-                continue;
+            Step::LookAhead { from, matching, budget, meanwhile: (sender, tags) } => {
+                let look = |receives: &mut Alone| {
+                    let mut left = budget;
+                    let is_over = receives.look_ahead(from.map(source), matching, &mut left);
+                    assert!(is_over || left <= 0);
+                    is_over
+                };
+                let mut is_over = look(&mut receives);
+                let mut done = Vec::new();
+                for (number, tag) in (2000 + 3 * n as u16..).zip(tags) {
+                    model.begin(number, sender, tag);
+                    done.extend(half(&mut receives, number, sender, tag, false));
+                    is_over = look(&mut receives);
+                }
+                for _ in 0..model.messages.len() {
+                    is_over = is_over || look(&mut receives);
+                }
+                assert!(is_over);
+                done
             }
             Step::Peek { from, matching } => {
                 let expected = model.first(from, matching).map(|m| (m.number, source(m.source), m.tag));

@@ -75,6 +75,12 @@ impl Application {
         }
     }
 
+    /// Whether it has given no command that is not executed yet, or is leaving.
+    #[cfg(test)]
+    pub(super) fn has_obeyed(&mut self) -> bool {
+        self.leaving || self.put_off.is_done() && self.commands.available() == Ok(0)
+    }
+
     pub(super) fn may_sleep(&mut self) -> bool {
         self.put_off.is_done() && self.commands.may_sleep().unwrap_or(false)
     }
@@ -161,19 +167,24 @@ impl Application {
     }
 
     /// Does what has to be done before the next command can be executed at once, as far as `budget` permits, and whether
-    /// that is all.
+    /// that is all. Commands that have nothing to do with messages that wait do not wait for those that have.
     #[inline]
     fn is_ready(&mut self, fep: &mut Fep, command: Option<&Command>, budget: &mut i64) -> bool {
         if self.put_off.gathers {
             self.put_off.gathers = !fep.gather(self.process, budget);
         }
-        let is_over = match command {
+        match command {
+            // As long as a receive for many messages looks at some, no other search may take the place of its own.
+            Some(
+                Command::Receive { many: Some(_), .. }
+                | Command::ReceiveClaimed { .. }
+                | Command::Discard { .. },
+            ) => !self.put_off.gathers && *budget > 0,
             Some(Command::Receive { from, matching, .. } | Command::Peek { from, matching, .. }) => {
-                fep.look_ahead(self.process, *from, *matching, budget)
+                !self.put_off.gathers && fep.look_ahead(self.process, *from, *matching, budget) && *budget > 0
             }
             _ => true,
-        };
-        is_over && !self.put_off.gathers && *budget > 0
+        }
     }
 
     fn execute(

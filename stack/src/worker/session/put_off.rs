@@ -13,7 +13,7 @@ pub const BYTES_PER_TURN: i64 = if cfg!(test) { 40 << 10 } else { 64 << 10 };
 pub(super) struct PutOff {
     /// Commands that have been taken from the ring, and not been executed.
     commands: VecDeque<Slot>,
-    /// Whether a receive for many messages has to look at more messages that wait, before any other command.
+    /// Whether a receive for many messages has to look at more messages that wait, before any other command that does.
     pub(super) gathers: bool,
     /// What was done in one turn beyond its share, because a message is copied in one piece; later turns make up for it.
     debt: i64,

@@ -225,6 +225,12 @@ impl Sessions {
         assert_eq!(self.connections.check(limits.pdcs_per_peer), open);
     }
 
+    /// Whether all commands that applications have given have been executed.
+    #[cfg(test)]
+    pub(super) fn have_obeyed(&mut self) -> bool {
+        self.slots.iter_mut().flatten().all(Application::has_obeyed)
+    }
+
     /// Connections to peers whose Ethernet address is being asked for.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn held_connections(&self) -> usize {

@@ -130,6 +130,17 @@ impl Fabric {
         }
     }
 
+    /// Goes on until all commands of applications have been executed, which no application can put off for ever.
+    pub(super) fn obey_all(&mut self) {
+        for _ in 0..20_000 {
+            if self.sessions.have_obeyed() {
+                return;
+            }
+            self.turn(false);
+        }
+        panic!("commands are not executed");
+    }
+
     /// Everybody leaves. Whatever was waiting ends, at the latest by a timer.
     pub(super) fn end(&mut self) {
         self.guests.clear();

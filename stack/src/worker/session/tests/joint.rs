@@ -25,9 +25,9 @@ fn limits() -> Limits {
         sends: 50,
         receives: 30,
         processes: APPLICATIONS + 1,
-        unexpected_messages: 60,
+        unexpected_messages: 600,
         unexpected_bytes: 20_000,
-        unexpected_messages_per_peer: 25,
+        unexpected_messages_per_peer: 150,
         unexpected_bytes_per_peer: 6_000,
         reorder_bytes: 8_000,
         reorder_packets: 8,
@@ -75,6 +75,7 @@ enum Step {
     PeerSends {
         peer: u32,
         connection: Index,
+        count: u32,
         len: u32,
         tag: Option<u64>,
     },
@@ -121,9 +122,12 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (peer(), index(), any::<bool>()).prop_map(|(peer, application, ordered)| {
             Step::PeerConnects { peer, application, ordered }
         }),
-        16 => (peer(), index(), len(), tag()).prop_map(|(peer, connection, len, tag)| {
-            Step::PeerSends { peer, connection, len, tag }
-        }),
+        16 => (peer(), index(), prop_oneof![3 => Just(1u32), 1 => 1u32..100], len(), tag()).prop_map(
+            |(peer, connection, count, len, tag)| {
+                let len = if count > 1 { len % 10 } else { len };
+                Step::PeerSends { peer, connection, count, len, tag }
+            }
+        ),
         1 => peer().prop_map(Step::PeerReceives),
         2 => (peer(), index(), any::<bool>()).prop_map(|(peer, connection, abort)| {
             Step::PeerCloses { peer, connection, abort }
@@ -142,8 +146,9 @@ impl Fabric {
             Step::PeerConnects { peer, application, ordered } => {
                 self.peer_connects(peer, application, ordered)
             }
-            Step::PeerSends { peer, connection, len, tag } => {
-                if let Some(id) = self.connection_of(peer, connection) {
+            Step::PeerSends { peer, connection, count, len, tag } => {
+                let connection = self.connection_of(peer, connection);
+                for id in connection.into_iter().cycle().take(count as usize) {
                     let send = Send { buffer: Buffer::Virtual(len), tag, header_data: 0, context: 0 };
                     let _ = self.feps[peer as usize].post_send(id, send);
                 }
@@ -235,6 +240,7 @@ proptest! {
             fabric.take(step);
             fabric.check();
         }
+        fabric.obey_all();
         fabric.end();
     }
 }

@@ -158,6 +158,46 @@ fn a_receive_for_many_messages_gets_those_that_wait_in_several_turns() {
     world.assert_nothing_is_left();
 }
 
+/// A receive for many messages that is still looking at those that wait, and behind it a search for something else. Both end.
+#[test]
+fn a_search_behind_a_receive_for_many_messages_begins_when_that_has_looked_at_all() {
+    let mut world = World::new();
+    let (mut bob, mut other) = (world.open(1), world.open(1));
+    let connection = sender(&mut world, bob.process());
+    send(&mut world, connection, 1, [0xff]);
+    send(&mut world, connection, 1, (0..3 * LOOKS).map(|n| n << 8));
+    bob.receive_many(extent(0, 100), None, MASKED, NonZeroU32::new(1).unwrap(), 1).unwrap();
+    bob.peek(None, Matching::Tagged { tag: 1, ignore: 2 }, Found::Stays, 2).unwrap();
+    let (_, event) = turns_until_event(&mut world, &mut bob, &mut other);
+    assert!(matches!(event.report, Report::Received { tag: Some(0xff), result: Ok(()), .. }), "{event:?}");
+    let (turns, event) = turns_until_event(&mut world, &mut bob, &mut other);
+    assert!(matches!(event.report, Report::Peeked { message: None, .. }), "{event:?}");
+    assert!((5..=8).contains(&turns), "{turns}");
+    world.feps[0].abort(world.now, connection).unwrap();
+    drop((bob, other));
+    world.assert_nothing_is_left();
+}
+
+/// So can connections be opened and messages be sent meanwhile.
+#[test]
+fn a_receive_for_many_messages_that_looks_for_long_can_be_cancelled() {
+    let mut world = World::new();
+    let (mut bob, mut other) = (world.open(1), world.open(1));
+    let connection = sender(&mut world, bob.process());
+    send(&mut world, connection, 1, (0..3 * LOOKS).map(|n| n << 8));
+    let receive = bob.receive_many(extent(0, 100), None, MASKED, NonZeroU32::new(1).unwrap(), 1).unwrap();
+    bob.connect(Addr(0), ConnectOptions::default(), 2).unwrap();
+    bob.cancel(receive).unwrap();
+    let (turns, event) = turns_until_event(&mut world, &mut bob, &mut other);
+    assert!(matches!(event.report, Report::Connected { .. }), "{event:?}");
+    let cancelled = bob.poll().unwrap().map(|event| event.report);
+    assert!(matches!(cancelled, Some(Report::Received { result: Err(ReceiveError::Cancelled), .. })));
+    assert_eq!(turns, 1);
+    world.feps[0].abort(world.now, connection).unwrap();
+    drop((bob, other));
+    world.assert_nothing_is_left();
+}
+
 /// A message is copied in one piece, however long it is. Later turns make up for it.
 #[test]
 fn messages_that_are_copied_to_their_receives_are_paced() {
