@@ -42,6 +42,10 @@ pub(super) struct Backlog {
     pub(super) next: usize,
     /// When the last round of looks has ended, unless something has ended since.
     pub(super) rests: Option<Instant>,
+    /// Looks of the application that are under way. No other one is meanwhile: each finds what the one before has left.
+    pub(super) others: usize,
+    /// No further look begins.
+    pub(super) yields: bool,
 }
 
 /// Who has a server's memory.

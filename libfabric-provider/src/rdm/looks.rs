@@ -14,6 +14,8 @@ use crate::error::FiError;
 
 /// The context of looks at messages that wait. No operation has this number.
 pub(super) const LOOK: u64 = u64::MAX;
+/// How long a server takes at most to answer a command.
+const ANSWER: Duration = Duration::from_secs(1);
 /// How long after the end of a round of looks the next one begins, if nothing has ended meanwhile.
 const PAUSE: Duration = Duration::from_micros(200);
 
@@ -84,6 +86,8 @@ impl Backlog {
     fn may_look(&self) -> bool {
         // A claimed message that waits for memory lets no other one be claimed.
         self.look.is_none()
+            && self.others == 0
+            && !self.yields
             && !self.receives.is_empty()
             && self.claimed.is_empty()
             && (self.next > 0 || self.rests.is_none_or(|since| since.elapsed() >= PAUSE))
@@ -91,6 +95,21 @@ impl Backlog {
 }
 
 impl State {
+    /// Works until no look of a receive is under way, so that one of the application can begin.
+    ///
+    /// # Errors
+    /// [`FiError::AGAIN`] if that lasts for longer than the server's answer to one command.
+    pub(super) fn end_looks(&mut self, names_source: bool) -> Result<(), FiError> {
+        let begin = Instant::now();
+        self.backlog.yields = true;
+        let mut worked = Ok(());
+        while worked.is_ok() && self.backlog.look.is_some() {
+            worked = if begin.elapsed() < ANSWER { self.work(names_source) } else { Err(FiError::AGAIN) };
+        }
+        self.backlog.yields = false;
+        worked
+    }
+
     /// Looks for the message of the next receive, if that is due.
     pub(super) fn look(&mut self) -> Result<(), FiError> {
         if !self.backlog.may_look() {
@@ -124,7 +143,7 @@ impl State {
         let Some(look) = self.backlog.look.take() else { return Ok(()) };
         match (found.ok().flatten(), claim) {
             (Some(message), Some(claim)) => {
-                // The receives that it was found for are there: none ends while a look is under way.
+                // The receives that it was found for are there: none goes while a look is under way.
                 if !self.backlog.hand_over(&message, Some(claim), u64::MAX)
                     && let Some(endpoint) = &mut self.endpoint
                 {

@@ -36,6 +36,7 @@ impl Rdm {
         let mut state = lock(&self.state)?;
         // What has arrived counts.
         state.work(self.caps.names_source)?;
+        state.end_looks(self.caps.names_source)?;
         let posted = state.peek(peek, self.caps.directed);
         self.follow(&mut state, posted, true)
     }
@@ -87,6 +88,7 @@ impl State {
         match endpoint.peek(filter.options().context(number as u64), found) {
             Ok(_) => {
                 self.receives += 1;
+                self.backlog.others += 1;
                 Ok(())
             }
             Err(error) => {
@@ -105,6 +107,7 @@ impl State {
         names_source: bool,
     ) -> Result<(), FiError> {
         self.receives = self.receives.saturating_sub(1);
+        self.backlog.others = self.backlog.others.saturating_sub(1);
         let Some(operation) = self.operations.remove(number) else { return Ok(()) };
         // A message of a receive that waits here, and did so before, is none.
         let found = found.map(|message| {
