@@ -17,6 +17,9 @@ step "purity";        scripts/check-purity.sh
 step "documents";     scripts/check-docs.py
 step "clippy";        cargo clippy "${profile[@]}" --workspace --all-targets --quiet -- -D warnings
 step "without DPDK";  cargo clippy "${profile[@]}" -p weft-stack -p weft -p weft-apps --no-default-features --all-targets --quiet -- -D warnings
+# A workspace of its own, which needs the nightly toolchain only to run. Nothing is linked, so any name of a library will do.
+step "fuzz targets"
+CUSTOM_LIBFUZZER_PATH=/none/libnone.a cargo check --manifest-path fuzz/Cargo.toml --target-dir "$target" --locked --quiet
 said=$(mktemp)
 trap 'rm -f "$said"' EXIT
 step "tests"

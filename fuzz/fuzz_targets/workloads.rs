@@ -19,7 +19,7 @@ libfuzzer_sys::fuzz_target!(|text: &str| {
             assert_eq!(SizeDistribution::parse("fuzz", &sizes.write()).as_ref(), Ok(&sizes));
             let mut rng = Rng::new(1, 0);
             assert!(sizes.mean() >= 0.0);
-            (0..8).for_each(|_| drop(sizes.draw(&mut rng)));
+            (0..8).for_each(|_| _ = sizes.draw(&mut rng));
         }
         Err(error) => assert!(error.line >= 1 && error.line <= text.lines().count().max(1), "{error}"),
     }
