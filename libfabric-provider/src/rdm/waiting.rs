@@ -83,6 +83,10 @@ impl State {
         let reported = wanted.is_reported(binding.selective);
         let mut look = operation(matching, context, reported);
         look.deferred = self.backlog.deferred();
+        // A receive that waits may take an earlier message than the one that is claimed here.
+        let is_careful = found == Found::IsClaimed && self.backlog.delays_receive(filter, 0);
+        look.claims = is_careful.then_some(filter);
+        let found = if is_careful { Found::Stays } else { found };
         let number = self.operations.insert(look);
         let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
         match endpoint.peek(filter.options().context(number as u64), found) {
@@ -106,6 +110,15 @@ impl State {
         claim: Option<Claim>,
         names_source: bool,
     ) -> Result<(), FiError> {
+        let mut found = found;
+        if let (Ok(Some(message)), None) = (&found, claim) {
+            match self.claim_after_all(number, message) {
+                Some(true) => return Ok(()),
+                // The application looks again.
+                Some(false) => found = Ok(None),
+                None => {}
+            }
+        }
         self.receives = self.receives.saturating_sub(1);
         self.backlog.others = self.backlog.others.saturating_sub(1);
         let Some(operation) = self.operations.remove(number) else { return Ok(()) };
@@ -118,6 +131,18 @@ impl State {
             self.claims.insert(operation.context, Claimed { claim, message });
         }
         self.report_waiting(&operation, message, names_source)
+    }
+
+    /// Claims what a look has found that was to claim it, unless it is the message of a receive that waits. Returns whether the
+    /// look goes on; none if there was nothing to claim.
+    fn claim_after_all(&mut self, number: usize, message: &Waiting) -> Option<bool> {
+        let look = self.operations.get_mut(number)?;
+        let (filter, deferred) = (look.claims.take()?, look.deferred);
+        if self.backlog.hand_over(message, None, deferred) {
+            return None;
+        }
+        let options = filter.options().context(number as u64);
+        Some(self.endpoint.as_mut()?.peek(options, Found::IsClaimed).is_ok())
     }
 
     fn discard(
