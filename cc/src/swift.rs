@@ -20,14 +20,14 @@
 //!   it shrinks the window further, down to the smallest.
 //! - `RETX_RESET_THRESHOLD` counts rounds of expiries, not packets.
 //! - Where nobody has said what delays the network or its hosts have ([`Delays`]), their targets are at least what is
-//!   measured while nothing of the flow queues (`unavoidable`), and windows are not below one packet. The paper's
+//!   measured while nothing of the flow queues (`attainable`), and windows are not below one packet. The paper's
 //!   targets are those of networks and hosts that somebody knows. One that cannot be met, such as 100 µs in a host whose
 //!   system takes the processor away for milliseconds, would shrink the window to a thousandth of a packet.
 //! - The endpoint does not apply the gaps of windows below one packet to a packet whose timer has expired, and shortens
 //!   those that come near the time after which it gives a connection up.
 
+mod attainable;
 mod target;
-mod unavoidable;
 
 use std::sync::Arc;
 
@@ -37,8 +37,8 @@ use crate::{
     AckSample, CcParams, CcSnapshot, Delays, LossSample, NackCause, NackSample, SenderCc, SentPacket, Span,
     Time, Window,
 };
+use attainable::Attainable;
 use target::Target;
-use unavoidable::Unavoidable;
 
 /// The largest window, bytes: byte counters have 32 bits.
 const LARGEST_WINDOW: f64 = ((1_u64 << 31) - 1) as f64;
@@ -93,9 +93,11 @@ macro_rules! config {
                     ai: self.ai,
                     beta: self.beta,
                     least_factor: 1.0 - self.max_mdf,
-                    target: Target::new(base, self.per_hop.unwrap_or(Span::ZERO), scaling),
+                    base_target: base,
+                    target: Target::new(self.per_hop.unwrap_or(Span::ZERO), scaling),
                     endpoint_window: self.endpoint_window,
                     endpoint_target: self.endpoint_target.unwrap_or(Span::from_us(100)),
+                    measures: !(knows_rtt && knows_hosts),
                     measures_fabric: self.base_target.is_none() && !knows_rtt,
                     measures_hosts: self.endpoint_target.is_none() && !knows_hosts,
                     endpoint_gain: self.endpoint_gain,
@@ -143,10 +145,13 @@ pub struct SwiftShared {
     beta: f64,
     /// The least factor of a decrease.
     least_factor: f64,
+    base_target: Span,
     target: Target,
     /// Without it one window keeps the end-to-end delay at the target: the paper's Swift-v0 (§5.4).
     endpoint_window: bool,
     endpoint_target: Span,
+    /// Whether something is not known: one question for every ACK, instead of two.
+    measures: bool,
     /// Whether the target of the fabric's delay, and that of the hosts' delay, are at least what is unavoidable.
     measures_fabric: bool,
     measures_hosts: bool,
@@ -224,9 +229,9 @@ pub struct Swift {
     /// The average of the hosts' delay, ps.
     endpoint_delay: f64,
     base_rtt: Span,
-    /// What is unavoidable of either delay, where nothing is known beforehand.
-    fabric_base: Unavoidable,
-    endpoint_base: Unavoidable,
+    /// The base of the target of the fabric's delay, and the target of the hosts' delay.
+    fabric_target: Attainable,
+    endpoint_target: Attainable,
     /// Switches on the way of the last packet whose number is known.
     hops: u8,
     /// Losses since `lost_since` that have not reduced a window yet.
@@ -250,8 +255,8 @@ impl Swift {
             rtt: shared.network_rtt,
             endpoint_delay: 0.0,
             base_rtt: shared.network_rtt,
-            fabric_base: Unavoidable::default(),
-            endpoint_base: Unavoidable::default(),
+            fabric_target: Attainable::new(shared.base_target),
+            endpoint_target: Attainable::new(shared.endpoint_target),
             hops: 0,
             lost: 0,
             lost_since: Time::ZERO,
@@ -268,7 +273,7 @@ impl Swift {
 
     /// The target of the fabric's delay (§3.5).
     fn target(&self) -> Span {
-        self.shared.target.of(self.fabric.packets, self.hops, self.fabric_base.target())
+        self.shared.target.of(self.fabric_target.target(), self.fabric.packets, self.hops)
     }
 
     /// Takes note of what is unavoidable of the delay of the fabric and of that of the hosts.
@@ -276,10 +281,10 @@ impl Swift {
     fn measure(&mut self, in_fabric: Span, in_hosts: Span) {
         let is_alone = self.cwnd() < 2.0;
         if self.shared.measures_fabric {
-            self.fabric_base.sample(in_fabric, is_alone);
+            self.fabric_target.sample(self.shared.base_target, in_fabric, is_alone);
         }
         if self.shared.measures_hosts {
-            self.endpoint_base.sample(in_hosts, is_alone);
+            self.endpoint_target.sample(self.shared.endpoint_target, in_hosts, is_alone);
         }
     }
 
@@ -332,7 +337,7 @@ impl SenderCc for Swift {
                 true => (delay, in_hosts),
                 false => (delay.plus(in_hosts), Span::ZERO),
             };
-            if self.shared.measures_fabric | self.shared.measures_hosts {
+            if self.shared.measures {
                 self.measure(delay, in_hosts);
             }
             let shared = &*self.shared;
@@ -342,10 +347,10 @@ impl SenderCc for Swift {
             let gain = if self.cwnd() < 1.0 { 1.0 } else { shared.endpoint_gain };
             self.endpoint_delay += gain * (in_hosts.as_ps() as f64 - self.endpoint_delay);
             let (rtt, acked) = (self.rtt, f64::from(ack.newly_received) / shared.packet);
-            let target = shared.target.of(self.fabric.packets, self.hops, self.fabric_base.target());
+            let target = shared.target.of(self.fabric_target.target(), self.fabric.packets, self.hops);
             self.fabric.on_delay(now, delay, target, acked, rtt, shared);
             let delay = Span::from_ps(self.endpoint_delay as u64);
-            let target = shared.endpoint_target.max(self.endpoint_base.target());
+            let target = self.endpoint_target.target();
             self.endpoint.on_delay(now, delay, target, acked, rtt, shared);
         }
         if self.shared.holes_are_losses {

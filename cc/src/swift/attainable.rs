@@ -1,15 +1,18 @@
-//! The part of a delay that a flow cannot avoid by sending less, measured where nobody knows it beforehand.
+//! Targets of delay that can be met: above the part of the delay that a flow cannot avoid by sending less. It is measured
+//! where nobody knows it beforehand.
 
 use crate::Span;
 
-/// An estimate of the delay that packets have even if nothing of their own flow queues before them: of the path, and of
-/// hosts whose system gives their processor to others.
+/// A target, and an estimate of the delay that packets have even if nothing of their own flow queues before them: of the
+/// path, and of hosts whose system gives their processor to others.
 ///
 /// While a flow has one packet under way, nothing of its delay is its own queue, so the estimate follows that delay. While
 /// it has more, its delay may be its own doing, and says something only if it is shorter: it lowers the estimate, but
 /// slowly, because in a host that is held up now and then many delays are short.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Unavoidable {
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Attainable {
+    /// The least target, or a quarter more than the estimate.
+    target: Span,
     /// In ps; zero while no packet was alone.
     delay: f32,
 }
@@ -21,9 +24,14 @@ const ALONE: f32 = 0.125;
 /// there where nothing is held up.
 const TOGETHER: f32 = 1.0 / 1024.0;
 
-impl Unavoidable {
-    /// A packet had `delay`; `is_alone` says that the window has no room for two.
-    pub(super) fn sample(&mut self, delay: Span, is_alone: bool) {
+impl Attainable {
+    /// A target of `least`, as long as nothing is measured.
+    pub(super) fn new(least: Span) -> Attainable {
+        Attainable { target: least, delay: 0.0 }
+    }
+
+    /// A packet had `delay`; `is_alone` says that the window has no room for two. No target is below `least`.
+    pub(super) fn sample(&mut self, least: Span, delay: Span, is_alone: bool) {
         let delay = delay.as_ps() as f32;
         let gain = match is_alone {
             true if self.delay == 0.0 => 1.0,
@@ -32,11 +40,11 @@ impl Unavoidable {
             false => 0.0,
         };
         self.delay += gain * (delay - self.delay);
+        self.target = least.max(Span::from_ps((self.delay * 1.25) as u64));
     }
 
-    /// The least target that can be met, a quarter above the estimate; zero while no packet was alone.
-    pub(super) fn target(self) -> Span {
-        Span::from_ps((self.delay * 1.25) as u64)
+    pub(super) fn target(&self) -> Span {
+        self.target
     }
 }
 
@@ -49,9 +57,9 @@ mod tests {
     }
 
     fn after(samples: impl IntoIterator<Item = (u64, bool)>) -> f64 {
-        let mut base = Unavoidable::default();
+        let mut base = Attainable::new(Span::ZERO);
         for (delay, is_alone) in samples {
-            base.sample(ms(delay), is_alone);
+            base.sample(Span::ZERO, ms(delay), is_alone);
         }
         base.target().as_us_f64() / 1_250.0
     }
@@ -61,6 +69,18 @@ mod tests {
         assert_eq!(after([]), 0.0);
         assert_eq!(after([(10, false), (20, false)]), 0.0);
         assert!((after([(10, false), (20, true)]) - 20.0).abs() < 1e-3);
+    }
+
+    #[test]
+    fn no_target_is_below_the_least() {
+        let mut target = Attainable::new(ms(4));
+        let mut after = |delay| {
+            target.sample(ms(4), ms(delay), true);
+            target.target()
+        };
+        assert_eq!(after(1), ms(4));
+        let last = (0..100).map(|_| after(8)).last().unwrap_or(Span::ZERO);
+        assert!(ms(9) < last && last <= ms(10), "{last}: a quarter above the delay");
     }
 
     #[test]
