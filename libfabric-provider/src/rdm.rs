@@ -232,7 +232,7 @@ impl Rdm {
     /// Receives end without an entry, as libfabric has it.
     pub(crate) fn close(&self) -> Result<(), FiError> {
         let begin = Instant::now();
-        // What waits for memory was sent as well.
+        // What waits for memory was sent as well, and accesses are done in pieces.
         while self.delivers_waiting()? && begin.elapsed() < LINGER {
             std::thread::sleep(Duration::from_micros(100));
         }
@@ -245,13 +245,11 @@ impl Rdm {
         Ok(())
     }
 
-    /// Lets the endpoint work if messages wait for memory. Returns whether some still do.
+    /// Lets the endpoint work if messages wait for memory, or accesses for their pieces. Returns whether some still do.
     fn delivers_waiting(&self) -> Result<bool, FiError> {
         let mut state = lock(&self.state)?;
-        if !state.backlog.has_sends() {
-            return Ok(false);
-        }
-        Ok(state.work(self.caps.names_source).is_ok() && state.backlog.has_sends())
+        let waits = |state: &State| state.backlog.has_sends() || state.carries();
+        Ok(waits(&state) && state.work(self.caps.names_source).is_ok() && waits(&state))
     }
 }
 
@@ -322,6 +320,7 @@ impl State {
             }
             Completion::Closed { connection, result, .. } => {
                 self.peers.connections.close(connection, &result);
+                self.peers.beside.close(connection, &result);
                 if let Err(error) = result {
                     crate::log::info(&format!("a connection was closed: {error}"));
                 }

@@ -41,6 +41,10 @@ impl<T> Slab<T> {
         self.entries.iter().flatten()
     }
 
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.entries.iter_mut().flatten()
+    }
+
     /// The numbers of all entries that are such.
     pub(crate) fn numbers(&self, is_one: impl Fn(&T) -> bool) -> Vec<usize> {
         let entries = self.entries.iter().enumerate();

@@ -7,9 +7,9 @@ use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
 use common::fabric::{BOUND, Entry, Failed, How, Side, Wish, close, table};
-use common::inside;
 use common::processes::{self, Process};
 use common::server::{Server, open, server};
+use common::{inside, stop};
 use weft::{ConnectOptions, Endpoint, SendOptions};
 use weft_fi::sys::{self, FI_ADDR_UNSPEC};
 
@@ -44,21 +44,6 @@ fn expose(side: &Side, memory: &mut [u8]) -> *mut sys::fid_mr {
     };
     assert_eq!(answer, 0);
     mr
-}
-
-/// Stops the process; returns when it does nothing any more.
-fn stop(process: &Process) {
-    let id = process.child.id();
-    // SAFETY: it is the number of a process that has not been waited for.
-    assert_eq!(unsafe { libc::kill(id as i32, libc::SIGSTOP) }, 0);
-    let begin = Instant::now();
-    let is_stopped = |task: std::io::Result<std::fs::DirEntry>| {
-        std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap().contains(") T ")
-    };
-    while !std::fs::read_dir(format!("/proc/{id}/task")).unwrap().all(is_stopped) {
-        assert!(begin.elapsed() < BOUND, "it does not stop");
-        std::thread::yield_now();
-    }
 }
 
 /// The next entry, for which the process sleeps.

@@ -6,7 +6,10 @@
 
 use std::collections::HashMap;
 
-use weft::{CallError, ConnectOptions, ConnectionId, Endpoint, Error, Failure, OperationId, Source};
+use weft::{
+    CallError, ConnectOptions, ConnectionId, Endpoint, Error, Failure, OperationId, SendBuffer, SendOptions,
+    Source,
+};
 
 use crate::error::FiError;
 
@@ -48,6 +51,8 @@ impl Connections {
     ) -> Result<OperationId, FiError> {
         if let Some(open) = self.open.get(&peer) {
             match post(endpoint, open.id) {
+                // Those that were posted before come back, and are first.
+                Err(Error::Refused(CallError::NotOpen)) if open.under_way > 0 => return Err(FiError::AGAIN),
                 Err(Error::Refused(CallError::NotOpen)) => {}
                 posted => return posted.map_err(|error| FiError::from(&error)),
             }
@@ -56,6 +61,25 @@ impl Connections {
         let id = endpoint.connect_with(peer.peer, options).map_err(|error| FiError::from(&error))?;
         self.open.insert(peer, Open { id, under_way: 0 });
         post(endpoint, id).map_err(|error| FiError::from(&error))
+    }
+
+    /// Posts the buffer, or gives it back.
+    pub(super) fn post_buffer(
+        &mut self,
+        endpoint: &mut Endpoint,
+        peer: Source,
+        buffer: SendBuffer,
+        options: SendOptions,
+    ) -> Result<OperationId, (FiError, SendBuffer)> {
+        let mut buffer = Some(buffer);
+        let posted = self.post(endpoint, peer, |endpoint, connection| {
+            let taken = buffer.take().ok_or(Error::Completed)?;
+            endpoint.send_with(connection, taken, options).map_err(|refused| {
+                buffer = Some(refused.buffer);
+                refused.error
+            })
+        });
+        posted.map_err(|error| (error, buffer.unwrap_or(SendBuffer::Copied)))
     }
 
     /// Whether messages to `peer` are on their way back, which others must not overtake.

@@ -22,6 +22,8 @@ pub(super) struct Peers {
     /// The numbers of peers, or that they have none.
     numbers: HashMap<Source, fi_addr_t>,
     pub(super) connections: Connections,
+    /// Those of requests, answers and questions, which are none of the application's messages and do not wait behind them.
+    pub(super) beside: Connections,
 }
 
 impl Peers {

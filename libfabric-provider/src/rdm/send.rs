@@ -202,15 +202,7 @@ impl State {
         options: SendOptions,
     ) -> Result<OperationId, (FiError, SendBuffer)> {
         let Some(endpoint) = &mut self.endpoint else { return Err((FiError::BAD_STATE, buffer)) };
-        let mut buffer = Some(buffer);
-        let posted = self.peers.connections.post(endpoint, peer, |endpoint, connection| {
-            let taken = buffer.take().ok_or(Error::Completed)?;
-            endpoint.send_with(connection, taken, options).map_err(|refused| {
-                buffer = Some(refused.buffer);
-                refused.error
-            })
-        });
-        posted.map_err(|error| (error, buffer.unwrap_or(SendBuffer::Copied)))
+        self.peers.connections.post_buffer(endpoint, peer, buffer, options)
     }
 
     /// Posts a message again that came back unsent, since its connection had been closed; or gives it back.
@@ -243,6 +235,9 @@ impl State {
         let operation = self.operations.get_mut(number);
         if let Some(peer) = operation.as_ref().and_then(|operation| operation.asks) {
             self.operations.remove(number);
+            if let Some(Returned::Failed(why)) = self.peers.beside.end(peer, &result) {
+                result = Err(why);
+            }
             return self.answered(peer, result);
         }
         let sending = operation.and_then(|operation| operation.sending);

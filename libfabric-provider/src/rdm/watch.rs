@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 
 use bytes::Bytes;
-use weft::{Error, RemoteMemory, Source};
+use weft::{Error, Failure, ReadFault, RemoteMemory, SendError, Source};
 
 use super::{Operation, Rdm, State};
 use crate::error::{FiError, lock};
@@ -62,10 +62,18 @@ impl State {
     /// memory that wait for their answers.
     pub(super) fn answered(&mut self, peer: Source, result: Result<(), Error>) -> Result<(), FiError> {
         self.questions = self.questions.saturating_sub(1);
-        let error = match result.as_ref().map_err(FiError::from) {
-            Err(error) if error.says_that_the_peer_is_gone() => error,
-            _ => return Ok(()),
+        let error = match result {
+            // It is there, and takes nothing now.
+            Ok(()) | Err(Error::Send(SendError::Failed(Failure::Busy { .. }))) => return Ok(()),
+            Err(
+                Error::Connection(Failure::Busy { .. })
+                | Error::Access(ReadFault::Failed(Failure::Busy { .. })),
+            ) => return Ok(()),
+            Err(why) => FiError::from(&why),
         };
+        if !error.says_that_the_peer_is_gone() {
+            return Ok(());
+        }
         for number in self.operations.numbers(|operation| operation.from == Some(peer)) {
             let Some(receive) = self.operations.get_mut(number) else { continue };
             receive.given_up = Some(error);

@@ -111,3 +111,18 @@ fn library() -> PathBuf {
 pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
+
+/// Stops the process; returns when it does nothing any more.
+pub(crate) fn stop(process: &processes::Process) {
+    let id = process.child.id();
+    // SAFETY: it is the number of a process that has not been waited for.
+    assert_eq!(unsafe { libc::kill(id as i32, libc::SIGSTOP) }, 0);
+    let begin = std::time::Instant::now();
+    let is_stopped = |task: std::io::Result<std::fs::DirEntry>| {
+        std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap().contains(") T ")
+    };
+    while !std::fs::read_dir(format!("/proc/{id}/task")).unwrap().all(is_stopped) {
+        assert!(begin.elapsed() < fabric::BOUND, "it does not stop");
+        std::thread::yield_now();
+    }
+}

@@ -6,11 +6,12 @@ use bytes::Bytes;
 use weft::core::wire::ses::ReturnCode;
 use weft::{Atomic, Error, MemorySlice, OperationId, ReadFault, RemoteMemory, Source};
 
+use super::super::connections::Returned;
 use super::super::operation::Piece;
 use super::super::remote::{AtomicCall, What};
 use super::super::{Room, State};
 use super::wire::{ANSWER, Answer, Kind, REQUEST, Request};
-use super::{ANSWERS, Carrier, Inner, PIECE, REQUESTS, VALUES, WINDOW, is_unsent};
+use super::{ANSWERS, Carrier, Inner, PIECE, REQUESTS, VALUES, WINDOW};
 use crate::error::FiError;
 
 /// An access that is under way.
@@ -60,6 +61,9 @@ pub(super) struct Ask {
     room: Option<OperationId>,
     /// Whether the request has been delivered, or never will be.
     is_sent: bool,
+    number: u32,
+    /// Whether the owner had the request when it was asked last.
+    was_there: bool,
     error: Option<FiError>,
 }
 
@@ -219,9 +223,7 @@ impl State {
 
     /// Asks for as many pieces as there are memory and windows for, of the peers in turn.
     pub(super) fn ask_for_pieces(&mut self) -> Result<(), FiError> {
-        if !self.post_requests()? {
-            return Ok(());
-        }
+        self.post_requests()?;
         while let Some(peer) = self.carrier.as_mut().and_then(|carrier| carrier.next_lane()) {
             let (mut ended, mut may_go_on) = (Vec::new(), true);
             while may_go_on
@@ -271,8 +273,9 @@ impl State {
         if carries > 0 {
             request.write(REQUEST as u32, &carried.bytes[at as usize..(at + len) as usize]);
         }
-        let (room, is_sent, error) = (None, false, None);
-        let ask = Ask { access, peer, at, len, is_read, request: None, room, is_sent, error };
+        let (room, is_sent, was_there, error) = (None, false, false, None);
+        let ask =
+            Ask { access, peer, at, len, is_read, request: None, room, is_sent, number, was_there, error };
         let ask = carrier.asks.insert(ask);
         let (tag, inner) = (ANSWERS + u64::from(number), Inner::AnswerRoom(ask));
         let most = ANSWER as u32 + if is_read { len } else { VALUES };
@@ -287,8 +290,7 @@ impl State {
                     (carried.asked, carried.under_way) = (Some(at + len), carried.under_way + 1);
                 }
                 carrier.lanes.entry(peer).or_default().window += 1;
-                carrier.unposted.push_back(ask);
-                self.post_requests()
+                self.post_request(ask).map(|()| true)
             }
             Err((error, answer)) => {
                 carrier.asks.remove(ask);
@@ -305,28 +307,31 @@ impl State {
         }
     }
 
-    /// Sends the requests that have not been. Returns false if there is no room for one.
-    fn post_requests(&mut self) -> Result<bool, FiError> {
-        while let Some(ask) = self.carrier.as_mut().and_then(|carrier| carrier.unposted.pop_front()) {
-            let Some(asked) = self.carrier.as_mut().and_then(|carrier| carrier.asks.get_mut(ask)) else {
-                continue;
-            };
-            let (Some(request), peer) = (asked.request.take(), asked.peer) else { continue };
-            match self.post_inner(peer, request, REQUESTS, Inner::Request(ask)) {
-                Ok(()) => {}
-                Err((FiError::AGAIN, request)) => {
-                    if let Some(carrier) = &mut self.carrier {
-                        if let Some(asked) = carrier.asks.get_mut(ask) {
-                            asked.request = request;
-                        }
-                        carrier.unposted.push_front(ask);
-                    }
-                    return Ok(false);
+    /// Sends the requests that have not been, as far as there is room.
+    fn post_requests(&mut self) -> Result<(), FiError> {
+        let unposted = self.carrier.as_mut().map(|carrier| std::mem::take(&mut carrier.unposted));
+        // A peer to which nothing can be posted now holds up no other one.
+        unposted.into_iter().flatten().map(|ask| self.post_request(ask)).fold(Ok(()), Result::and)
+    }
+
+    /// Sends a request; it waits if there is no room for it now.
+    fn post_request(&mut self, ask: usize) -> Result<(), FiError> {
+        let asked = self.carrier.as_mut().and_then(|carrier| carrier.asks.get_mut(ask));
+        let Some((Some(request), peer)) = asked.map(|asked| (asked.request.take(), asked.peer)) else {
+            return Ok(());
+        };
+        match self.post_inner(peer, request, REQUESTS, Inner::Request(ask)) {
+            Ok(()) => Ok(()),
+            Err((FiError::AGAIN, request)) => {
+                let Some(carrier) = &mut self.carrier else { return Ok(()) };
+                if let Some(asked) = carrier.asks.get_mut(ask) {
+                    asked.request = request;
+                    carrier.unposted.push_back(ask);
                 }
-                Err((error, request)) => self.fail_ask(ask, request, error)?,
+                Ok(())
             }
+            Err((error, request)) => self.fail_ask(ask, request, error),
         }
-        Ok(true)
     }
 
     /// A request has been delivered, or not.
@@ -338,11 +343,15 @@ impl State {
     ) -> Result<(), FiError> {
         let Some(carrier) = &mut self.carrier else { return Ok(()) };
         let Some(asked) = carrier.asks.get_mut(ask) else { return Ok(()) };
-        if is_unsent(&result) && asked.error.is_none() {
-            asked.request = Some(slice);
-            carrier.unposted.push_back(ask);
-            return Ok(());
-        }
+        let result = match self.peers.beside.end(asked.peer, &result) {
+            Some(Returned::Again) if asked.error.is_none() => {
+                asked.request = Some(slice);
+                carrier.unposted.push_back(ask);
+                return Ok(());
+            }
+            Some(Returned::Failed(why)) => Err(why),
+            _ => result,
+        };
         match result {
             Ok(()) => {
                 asked.is_sent = true;
@@ -369,6 +378,21 @@ impl State {
             let _ = endpoint.cancel(room);
         }
         self.end_ask(ask)
+    }
+
+    /// A question to `peer`, which names the requests that it has not answered since the last one.
+    pub(super) fn question(&mut self, peer: Source) -> Vec<u8> {
+        let mut numbers = Vec::new();
+        let asks = self.carrier.as_mut().map(|carrier| &mut carrier.asks);
+        for ask in asks.into_iter().flat_map(|asks| asks.iter_mut()) {
+            if ask.waits_for() == Some(peer) && std::mem::replace(&mut ask.was_there, true) {
+                numbers.extend(ask.number.to_le_bytes());
+            }
+        }
+        let len = numbers.len() as u32;
+        let mut bytes = Request { total: len, len, ..Request::QUESTION }.emit().to_vec();
+        bytes.extend(numbers);
+        bytes
     }
 
     /// A peer is gone: the answers that it owes will not come.

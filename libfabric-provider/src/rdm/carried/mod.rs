@@ -11,15 +11,16 @@ mod owner;
 mod wire;
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
 
 use weft::{
-    Completion, Endpoint, Error, Matching, MemorySlice, OperationId, ReceiveBuffer, ReceiveOptions,
-    SendBuffer, SendOptions, Source,
+    Completion, Endpoint, Matching, MemorySlice, OperationId, ReceiveBuffer, ReceiveOptions, SendBuffer,
+    SendOptions, Source,
 };
 
 use self::asker::{Ask, Carried, Lane};
 use self::owner::Held;
-use self::wire::{ANSWER, REQUEST, Request};
+use self::wire::{ANSWER, REQUEST};
 use super::operation::Piece;
 use super::{Operation, State};
 use crate::error::FiError;
@@ -52,7 +53,8 @@ pub(super) struct Carrier {
     asks: Slab<Ask>,
     /// Requests that the ring of commands had no room for.
     unposted: VecDeque<usize>,
-    /// The number of the next request.
+    /// The number of the next request. The first one is random, so that an answer which a process that is gone was owed is none
+    /// to its successor with the same number.
     next: u32,
 
     exposed: HashMap<u64, Registration>,
@@ -118,7 +120,7 @@ impl Carrier {
             return Ok(None);
         }
         let piece = REQUEST as u32 + PIECE;
-        // At most a sixteenth of the memory.
+        // A sixteenth of the memory, unless two pieces take more.
         let count = (endpoint.memory().size() / 16 / (5 * piece as usize)).clamp(2, 16);
         let mut slices = |count: usize, len: u32| -> Result<Vec<MemorySlice>, FiError> {
             let slices = (0..count).map(|_| endpoint.memory().allocate(len));
@@ -132,7 +134,7 @@ impl Carrier {
             turns: VecDeque::new(),
             asks: Slab::default(),
             unposted: VecDeque::new(),
-            next: 0,
+            next: RandomState::new().hash_one(0) as u32,
             exposed: HashMap::new(),
             rooms: slices(2 * count, piece)?,
             held: VecDeque::new(),
@@ -208,15 +210,24 @@ impl State {
         }
     }
 
+    /// Whether accesses are under way, or answers that have not been posted.
+    pub(super) fn carries(&self) -> bool {
+        let is_busy =
+            |carrier: &Carrier| carrier.accesses.iter().next().is_some() || !carrier.unsent.is_empty();
+        self.carrier.as_deref().is_some_and(is_busy)
+    }
+
     /// Posts what there is room for: memory for requests, answers, and requests.
     pub(super) fn carry_on(&mut self, names_source: bool) -> Result<(), FiError> {
         if self.carrier.is_none() {
             return Ok(());
         }
-        self.post_rooms()?;
+        // Each goes on whatever has become of the others: when the server is gone, accesses that wait here end only so.
+        let posted = self.post_rooms();
         self.send_answers();
-        self.serve_held(names_source)?;
-        self.ask_for_pieces()
+        let served = self.serve_held(names_source);
+        let asked = self.ask_for_pieces();
+        posted.and(served).and(asked)
     }
 
     /// Sends a message that is none of the application's; gives it back if it is not sent.
@@ -228,10 +239,29 @@ impl State {
         inner: Inner,
     ) -> Result<(), (FiError, Option<MemorySlice>)> {
         let options = SendOptions::default().tag(tag).context(inner.context());
-        self.post_buffer(peer, slice.into(), options).map(|_| ()).map_err(|(error, buffer)| match buffer {
+        let posted = self.post_beside(peer, slice.into(), options);
+        posted.map_err(|(error, buffer)| match buffer {
             SendBuffer::Memory(slice) => (error, Some(slice)),
             _ => (error, None),
         })
+    }
+
+    /// Posts a message on the connection to `peer` that no message of the application is on: those may wait there until
+    /// the peer receives them.
+    fn post_beside(
+        &mut self,
+        peer: Source,
+        buffer: SendBuffer,
+        options: SendOptions,
+    ) -> Result<(), (FiError, SendBuffer)> {
+        let Some(endpoint) = &mut self.endpoint else { return Err((FiError::BAD_STATE, buffer)) };
+        let connections = &mut self.peers.beside;
+        if connections.is_returning(peer) {
+            return Err((FiError::AGAIN, buffer));
+        }
+        connections.post_buffer(endpoint, peer, buffer, options)?;
+        connections.begin(peer);
+        Ok(())
     }
 
     /// Posts a receive that is none of the application's; gives the memory back if it is not posted.
@@ -257,20 +287,15 @@ impl State {
 
     /// Asks whether a peer is there, by a message that is delivered if it is.
     pub(super) fn post_question(&mut self, number: usize, peer: Source) -> Result<(), FiError> {
-        let bytes = bytes::Bytes::copy_from_slice(&Request::QUESTION.emit());
+        let bytes = bytes::Bytes::from(self.question(peer));
         let options = SendOptions::default().tag(REQUESTS).context(number as u64);
-        self.post_buffer(peer, bytes.into(), options).map(|_| ()).map_err(|(error, _)| error)
+        self.post_beside(peer, bytes.into(), options).map_err(|(error, _)| error)
     }
 
     /// The owners that owe answers.
     pub(super) fn owe_answers(&self) -> impl Iterator<Item = Source> {
         self.carrier.iter().flat_map(|carrier| carrier.asks.iter()).filter_map(Ask::waits_for)
     }
-}
-
-/// Whether a message has come back unsent, as its connection was closed, and is to be sent again.
-fn is_unsent(result: &Result<(), Error>) -> bool {
-    matches!(result, Err(Error::Refused(weft::CallError::NotOpen)))
 }
 
 impl Operation {

@@ -3,6 +3,7 @@
 //! A request is done as soon as it arrives, if there is memory for its answer. If its asker has had its share of that, or the
 //! application has not read its queue, the request waits on the heap: what others ask for is done meanwhile. Askers have no
 //! more than [`WINDOW`] requests without an answer; what one sends beyond that is dropped.
+//! Requests that are not here any more are answered when their asker asks for them.
 
 use std::collections::HashMap;
 
@@ -11,8 +12,9 @@ use weft::core::{Buffer, Payload, apply};
 use weft::{Endpoint, Error, MemorySlice, Source, Written};
 
 use super::super::State;
+use super::super::connections::Returned;
 use super::wire::{ANSWER, Answer, Kind, REQUEST, Request};
-use super::{ANSWERS, Carrier, Inner, PIECE, REQUESTS, VALUES, WINDOW, is_unsent};
+use super::{ANSWERS, Carrier, Inner, PIECE, REQUESTS, VALUES, WINDOW};
 use crate::error::FiError;
 use crate::memory::Registration;
 
@@ -34,6 +36,13 @@ impl Carrier {
         endpoint.memory().set_len(self.free.last_mut()?, ANSWER as u32 + PIECE).ok()?;
         *self.shares.entry(asker).or_default() += 1;
         self.free.pop()
+    }
+
+    /// Whether a request waits here, or its answer is under way.
+    fn has(&self, asker: Source, number: u32) -> bool {
+        self.held.iter().any(|held| held.from == asker && held.request.number == number)
+            || self.unsent.iter().any(|(peer, other, _)| (*peer, *other) == (asker, number))
+            || self.answers.iter().any(|answer| *answer == (asker, number))
     }
 
     /// Takes the memory of an answer back.
@@ -182,18 +191,42 @@ impl State {
     ) -> Result<(), FiError> {
         let mut head = [0; REQUEST];
         room.read(0, &mut head);
-        let request = Request::parse(&head, len).filter(|request| request.kind != Kind::Question);
-        if let Some(request) = request {
+        let mut served = Ok(true);
+        if let Some(request) = Request::parse(&head, len) {
             let carried = if request.carries() { request.len } else { 0 };
             let payload = || Payload::Region(room.bytes(REQUEST as u32, REQUEST as u32 + carried));
-            if !self.serve(from, &request, payload(), names_source)? {
+            let copied = || {
                 let mut bytes = vec![0; carried as usize];
                 copy_to(payload(), &mut bytes);
-                self.hold(Held { from, request, bytes });
+                bytes
+            };
+            if request.kind == Kind::Question {
+                self.deny(from, &copied());
+            } else {
+                served = self.serve(from, &request, payload(), names_source);
+                if matches!(served, Ok(false)) {
+                    self.hold(Held { from, request, bytes: copied() });
+                }
             }
         }
         self.put_room(room);
-        Ok(())
+        served.map(|_| ())
+    }
+
+    /// Answers those of the requests with these numbers that are not here: a process before this one had them, or their answers were
+    /// lost. Where there is no memory for that now, the next question will do.
+    fn deny(&mut self, from: Source, numbers: &[u8]) {
+        for number in numbers.chunks_exact(4).take(WINDOW) {
+            let number = u32::from_le_bytes([number[0], number[1], number[2], number[3]]);
+            let (Some(carrier), Some(endpoint)) = (&mut self.carrier, &mut self.endpoint) else { return };
+            if carrier.has(from, number) {
+                continue;
+            }
+            let Some(mut answer) = carrier.room_for(endpoint, from) else { return };
+            answer.write(0, &Answer { code: ReturnCode::BAD_PID, len: 0 }.emit());
+            answer.truncate(ANSWER as u32);
+            self.send_answer(from, number, answer);
+        }
     }
 
     fn hold(&mut self, held: Held) {
@@ -206,14 +239,14 @@ impl State {
     /// Serves the requests that wait, as far as it can.
     pub(super) fn serve_held(&mut self, names_source: bool) -> Result<(), FiError> {
         let waiting = self.carrier.as_mut().map(|carrier| std::mem::take(&mut carrier.held));
+        let mut all = Ok(());
         for held in waiting.into_iter().flatten() {
-            if !self.serve(held.from, &held.request, Payload::Bytes(&held.bytes), names_source)?
-                && let Some(carrier) = &mut self.carrier
-            {
-                carrier.held.push_back(held);
+            match self.serve(held.from, &held.request, Payload::Bytes(&held.bytes), names_source) {
+                Ok(false) => self.hold(held),
+                served => all = all.and(served.map(|_| ())),
             }
         }
-        Ok(())
+        all
     }
 
     /// Does what a request asks for, and answers. Returns false if that has to wait.
@@ -237,8 +270,7 @@ impl State {
         let (code, len) = done.map_or_else(|code| (code, 0), |len| (ReturnCode::OK, len));
         answer.write(0, &Answer { code, len }.emit());
         answer.truncate(ANSWER as u32 + len);
-        carrier.unsent.push_back((from, request.number, answer));
-        self.send_answers();
+        self.send_answer(from, request.number, answer);
         if let (ReturnCode::OK, Some(data)) = (code, request.data) {
             let (process, key, offset, len) = (0, request.key, request.offset, request.total);
             let written = Written { process, source: from, key, offset, len, data };
@@ -246,24 +278,28 @@ impl State {
         }
         Ok(true)
     }
-    /// Sends the answers that have not been.
+
+    /// Sends the answers that have not been, as far as there is room.
     pub(super) fn send_answers(&mut self) {
-        while let Some((peer, number, slice)) =
-            self.carrier.as_mut().and_then(|carrier| carrier.unsent.pop_front())
-        {
-            let Some(carrier) = &mut self.carrier else { return };
-            let answer = carrier.answers.insert((peer, number));
-            let posted = self.post_inner(peer, slice, ANSWERS + u64::from(number), Inner::Answer(answer));
-            let (Err((error, slice)), Some(carrier)) = (posted, &mut self.carrier) else { continue };
-            carrier.answers.remove(answer);
-            match slice {
-                Some(slice) if error == FiError::AGAIN => {
-                    return carrier.unsent.push_front((peer, number, slice));
-                }
-                // Who asked cannot be reached any more.
-                Some(slice) => carrier.free_answer(peer, slice),
-                None => {}
-            }
+        let unsent = self.carrier.as_mut().map(|carrier| std::mem::take(&mut carrier.unsent));
+        // A peer to which nothing can be posted now holds up no other one.
+        for (peer, number, slice) in unsent.into_iter().flatten() {
+            self.send_answer(peer, number, slice);
+        }
+    }
+
+    /// Sends an answer; it waits if there is no room for it now.
+    fn send_answer(&mut self, peer: Source, number: u32, slice: MemorySlice) {
+        let Some(carrier) = &mut self.carrier else { return };
+        let answer = carrier.answers.insert((peer, number));
+        let posted = self.post_inner(peer, slice, ANSWERS + u64::from(number), Inner::Answer(answer));
+        let (Err((error, slice)), Some(carrier)) = (posted, &mut self.carrier) else { return };
+        carrier.answers.remove(answer);
+        match slice {
+            Some(slice) if error == FiError::AGAIN => carrier.unsent.push_back((peer, number, slice)),
+            // Who asked cannot be reached now. If it still waits, it asks, and is told that the request is not here.
+            Some(slice) => carrier.free_answer(peer, slice),
+            None => {}
         }
     }
 
@@ -271,10 +307,9 @@ impl State {
     pub(super) fn answer_ended(&mut self, answer: usize, slice: MemorySlice, result: Result<(), Error>) {
         let Some(carrier) = &mut self.carrier else { return };
         let Some((peer, number)) = carrier.answers.remove(answer) else { return };
-        if is_unsent(&result) {
-            carrier.unsent.push_back((peer, number, slice));
-        } else {
-            carrier.free_answer(peer, slice);
+        match self.peers.beside.end(peer, &result) {
+            Some(Returned::Again) => carrier.unsent.push_back((peer, number, slice)),
+            _ => carrier.free_answer(peer, slice),
         }
     }
 }

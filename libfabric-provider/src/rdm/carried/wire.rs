@@ -2,7 +2,7 @@
 //!
 //! | request | bytes | | answer | bytes |
 //! |---|---|---|---|---|
-//! | kind: 0 to ask whether the process is there, 1 to read, 2 to write, 3 for an atomic operation | 1 | | code of the response, as UET has them | 1 |
+//! | kind: 0 to ask whether the process is there, and has the requests whose numbers follow, 1 to read, 2 to write, 3 for an atomic operation | 1 | | code of the response, as UET has them | 1 |
 //! | flags: 1 the access is announced with data, 2 what was there comes back, 4 there is a value to compare with | 1 | | zero | 3 |
 //! | operation and datatype of an atomic operation, as UET has them | 2 | | what comes back: its length | 4 |
 //! | number that the answer names | 4 | | what comes back | as it says |
@@ -13,7 +13,7 @@
 //! | zero | 4 | | | |
 //! | data to announce | 8 | | | |
 //! | value to compare with | 16 | | | |
-//! | what is written, or the operands | as the length of the piece says | | | |
+//! | what is written, the operands, or the numbers | as the length of the piece says | | | |
 
 use weft::core::wire::ses::ReturnCode;
 use weft::{AtomicOp, AtomicType};
@@ -46,7 +46,8 @@ pub(super) struct Request {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Whether the process is there: it needs no answer, as who sends it learns that it was delivered.
+    /// Whether the process is there: it needs no answer, as who sends it learns that it was delivered. Requests that it names
+    /// and the process does not have are answered.
     Question,
     Read,
     Write,
@@ -73,7 +74,7 @@ impl Request {
 
     /// Whether bytes follow.
     pub(super) fn carries(&self) -> bool {
-        matches!(self.kind, Kind::Write | Kind::Atomic { .. })
+        matches!(self.kind, Kind::Question | Kind::Write | Kind::Atomic { .. })
     }
 
     pub(super) fn emit(&self) -> [u8; REQUEST] {
