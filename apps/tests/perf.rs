@@ -183,7 +183,7 @@ fn long_client(net: u8, args: &[&str]) -> Process {
         assert!(Instant::now() < deadline, "the client never gets the server");
         let output = client(net, 3, &["--count", "1"]);
         if !output.status.success() {
-            assert!(lost_to(&stderr(&output), 2), "{}", stderr(&output));
+            assert!(lost_to(stderr(&output), 2), "{}", stderr(&output));
             return running;
         }
         // The other one may have had the server at the moment at which the first one came.
