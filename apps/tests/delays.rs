@@ -28,7 +28,7 @@ fn weft(args: &[&str]) -> Command {
     command
 }
 
-/// What a client is asked for, its trace included.
+/// The arguments of a client: the test, and the file for its trace.
 fn test<'a>(cc: &'a str, trace: &'a str) -> Vec<&'a str> {
     let test = ["--count", "100", "--size", "100KB", "--verify", "--patience", "20000ms", "--json", "-"];
     [&test[..], &["--cc", cc, "--trace", trace]].concat()

@@ -12,6 +12,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use weft::core::region::Region;
 use weft::{MAX_MESSAGE, MemorySlice, Split};
@@ -103,6 +104,26 @@ pub(crate) unsafe fn object<'a, T: Object, F>(descriptor: *const F) -> Result<&'
 pub(crate) unsafe fn take<T: Object, F>(descriptor: *mut F) -> Box<T> {
     // SAFETY: `give` made it of a box.
     unsafe { Box::from_raw(descriptor.cast()) }
+}
+
+/// `fi_close` of an object whose part `held` others hold while they need it: `-FI_EBUSY` then.
+///
+/// # Safety
+/// As [`take`], with an object that may be of another type than `T`.
+pub(crate) unsafe fn close_unless_held<T: Object, U>(
+    descriptor: *mut sys::fid,
+    held: impl FnOnce(&T) -> &Arc<U>,
+) -> c_int {
+    answer(|| {
+        // SAFETY: as the caller promises.
+        let object: &T = unsafe { object(descriptor)? };
+        if Arc::strong_count(held(object)) > 1 {
+            return Err(FiError::BUSY);
+        }
+        // SAFETY: it is a `T`, and nobody uses it any more.
+        drop(unsafe { take::<T, _>(descriptor) });
+        Ok(0)
+    })
 }
 
 /// A text of an application's.

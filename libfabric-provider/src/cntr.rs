@@ -81,16 +81,8 @@ pub(crate) extern "C" fn open(
 
 /// `fi_close`: no other call uses the counter meanwhile.
 extern "C" fn close(fid: *mut sys::fid) -> c_int {
-    abi::answer(|| {
-        // SAFETY: it is a counter of this provider's.
-        let object: &CntrObject = unsafe { abi::object(fid)? };
-        if Arc::strong_count(&object.counter) > 1 {
-            return Err(FiError::BUSY);
-        }
-        // SAFETY: nobody uses it any more.
-        drop(unsafe { abi::take::<CntrObject, _>(fid) });
-        Ok(0)
-    })
+    // SAFETY: nobody uses it any more, unless it is held.
+    unsafe { abi::close_unless_held(fid, |object: &CntrObject| &object.counter) }
 }
 
 /// `fi_control`: any thread may call it.

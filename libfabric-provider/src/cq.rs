@@ -108,16 +108,8 @@ pub(crate) extern "C" fn open(
 
 /// `fi_close`: no other call uses the queue meanwhile.
 extern "C" fn close(fid: *mut sys::fid) -> c_int {
-    abi::answer(|| {
-        // SAFETY: it is a completion queue of this provider's.
-        let object: &CqObject = unsafe { abi::object(fid)? };
-        if Arc::strong_count(&object.queue) > 1 {
-            return Err(FiError::BUSY);
-        }
-        // SAFETY: nobody uses it any more.
-        drop(unsafe { abi::take::<CqObject, _>(fid) });
-        Ok(0)
-    })
+    // SAFETY: nobody uses it any more, unless it is held.
+    unsafe { abi::close_unless_held(fid, |object: &CqObject| &object.queue) }
 }
 
 /// `fi_control`: any thread may call it.

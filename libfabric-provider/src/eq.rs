@@ -186,16 +186,8 @@ impl Events {
 
 /// `fi_close`: no other call uses the queue meanwhile.
 extern "C" fn close(fid: *mut sys::fid) -> c_int {
-    abi::answer(|| {
-        // SAFETY: it is an event queue of this provider's.
-        let object: &EqObject = unsafe { abi::object(fid)? };
-        if Arc::strong_count(&object.queue) > 1 {
-            return Err(FiError::BUSY);
-        }
-        // SAFETY: nobody uses it any more.
-        drop(unsafe { abi::take::<EqObject, _>(fid) });
-        Ok(0)
-    })
+    // SAFETY: nobody uses it any more, unless it is held.
+    unsafe { abi::close_unless_held(fid, |object: &EqObject| &object.queue) }
 }
 
 /// `fi_control`: any thread may call it.

@@ -151,16 +151,8 @@ pub(crate) extern "C" fn open(
 
 /// `fi_close`: no other call uses the set meanwhile. A set of which an object is open cannot be closed.
 extern "C" fn close(fid: *mut sys::fid) -> c_int {
-    abi::answer(|| {
-        // SAFETY: it is a wait set of this provider's.
-        let object: &WaitObject = unsafe { abi::object(fid)? };
-        if Arc::strong_count(&object.set) > 1 {
-            return Err(FiError::BUSY);
-        }
-        // SAFETY: nobody uses it any more.
-        drop(unsafe { abi::take::<WaitObject, _>(fid) });
-        Ok(0)
-    })
+    // SAFETY: nobody uses it any more, unless it is held.
+    unsafe { abi::close_unless_held(fid, |object: &WaitObject| &object.set) }
 }
 
 /// `fi_control`: any thread may call it.

@@ -5,7 +5,7 @@ mod common;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
-use common::fabric::{BOUND, Failed, How, Side, Wish, close, table};
+use common::fabric::{BOUND, Exposed, Failed, How, Side, Wish, table};
 use common::processes::{self, Process};
 use common::server::{Server, open, server, servers};
 use common::{inside, stop};
@@ -25,27 +25,6 @@ const ANSWERS: u64 = 1 << 63 | 1 << 32;
 fn open_as(domain: String, process: u16) -> Side {
     let wish = Wish { domain: Some(domain), service: Some(process), ..Wish::default() };
     Side::open(&wish, How::default())
-}
-
-/// Memory that is exposed until this is dropped, before its side is.
-struct Exposed(*mut sys::fid_mr);
-
-impl Drop for Exposed {
-    fn drop(&mut self) {
-        assert_eq!(close(self.0.cast()), 0);
-    }
-}
-
-fn expose(side: &Side, memory: &mut [u8]) -> Exposed {
-    let (mut mr, access) = (null_mut(), sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE);
-    // SAFETY: the domain is open, and the memory outlives it.
-    let answer = unsafe {
-        let reg = (*(*side.domain).mr).reg.unwrap();
-        let (at, len) = (memory.as_mut_ptr().cast(), memory.len());
-        reg(side.domain.cast(), at, len, access, 0, KEY, 0, &mut mr, null_mut())
-    };
-    assert_eq!(answer, 0);
-    Exposed(mr)
 }
 
 fn read(side: &Side, room: &mut [u8], from: u64, context: usize) {
@@ -131,7 +110,7 @@ fn an_access_ends_when_another_process_has_the_number_of_its_owner() {
     if processes::number().is_some() {
         let side = open_as(std::env::var(SERVER).unwrap(), PROCESS);
         let mut memory = vec![3u8; MEMORY];
-        let _exposed = expose(&side, &mut memory);
+        let _exposed = Exposed::new(&side, &mut memory, KEY);
         println!("name {}", u128::from_be_bytes(side.name()));
         return std::thread::sleep(BOUND);
     }
@@ -151,7 +130,7 @@ fn an_access_ends_when_another_process_has_the_number_of_its_owner() {
     owner.child.wait().unwrap();
     let successor = open_as(server.name(), PROCESS);
     let mut memory = vec![4u8; MEMORY];
-    let _exposed = expose(&successor, &mut memory);
+    let _exposed = Exposed::new(&successor, &mut memory, KEY);
     let end = side.cq.read_within(60_000).expect("the access ends");
     assert_eq!(end, Err(Failed { context: 2, error: sys::FI_ECONNREFUSED, beyond: 0 }));
     // What the successor has is accessed.
@@ -172,7 +151,7 @@ fn an_access_does_not_wait_for_messages_that_nobody_receives() {
     let (a, b) = (open(&servers[0]), open(&servers[1]));
     let (to_b, to_a) = (a.insert(&b.name()), b.insert(&a.name()));
     let mut memory: Vec<u8> = (0..MEMORY).map(|n| (n * 7 + (n >> 8)) as u8).collect();
-    let _exposed = expose(&b, &mut memory);
+    let _exposed = Exposed::new(&b, &mut memory, KEY);
     // More than the server of the receiver keeps.
     let messages: Vec<_> = (0..COUNT).map(|n| vec![n as u8; LONG]).collect();
     for message in &messages {
@@ -203,7 +182,7 @@ fn writes_that_were_injected_are_done_when_their_endpoint_is_closed_at_once() {
     let to_b = a.insert(&b.name());
     b.insert(&a.name());
     let mut memory = vec![0u8; 8 * COUNT];
-    let _exposed = expose(&b, &mut memory);
+    let _exposed = Exposed::new(&b, &mut memory, KEY);
     for n in 0..COUNT {
         let bytes = [n as u8 + 1; 8];
         let (at, to) = (bytes.as_ptr().cast(), 8 * n as u64);

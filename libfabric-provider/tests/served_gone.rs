@@ -6,7 +6,7 @@ mod common;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
-use common::fabric::{BOUND, Entry, Failed, How, Side, Wish, close, table};
+use common::fabric::{BOUND, Entry, Exposed, Failed, How, Side, Wish, table};
 use common::processes::{self, Process};
 use common::server::{Server, open, server};
 use common::{inside, stop};
@@ -29,21 +29,9 @@ fn victim(test: &str, server: &Server) -> (Process, [u8; 16]) {
 fn wait_for_the_end() {
     let side = Side::open(&Wish { domain: std::env::var(SERVER).ok(), ..Wish::default() }, How::default());
     let mut memory = vec![3u8; MEMORY];
-    expose(&side, &mut memory);
+    let _exposed = Exposed::new(&side, &mut memory, KEY);
     println!("name {}", u128::from_be_bytes(side.name()));
     std::thread::sleep(BOUND);
-}
-
-fn expose(side: &Side, memory: &mut [u8]) -> *mut sys::fid_mr {
-    let (mut mr, access) = (null_mut(), sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE);
-    // SAFETY: the domain is open, and the memory outlives it.
-    let answer = unsafe {
-        let reg = (*(*side.domain).mr).reg.unwrap();
-        let (at, len) = (memory.as_mut_ptr().cast(), memory.len());
-        reg(side.domain.cast(), at, len, access, 0, KEY, 0, &mut mr, null_mut())
-    };
-    assert_eq!(answer, 0);
-    mr
 }
 
 /// The next entry, for which the process sleeps.
@@ -148,7 +136,7 @@ fn who_asks_for_too_much_and_takes_no_answers_keeps_nobody_from_memory() {
     let server = server(&directory, 23, |builder| builder);
     let (a, b) = (open(&server), open(&server));
     let mut memory = vec![5u8; MEMORY];
-    let mr = expose(&b, &mut memory);
+    let exposed = Exposed::new(&b, &mut memory, KEY);
     let to_b = a.insert(&b.name());
     let mut hostile = Endpoint::builder(server.name()).build().unwrap();
     let host = hostile.peer(hostile.ip().unwrap()).unwrap();
@@ -188,5 +176,5 @@ fn who_asks_for_too_much_and_takes_no_answers_keeps_nobody_from_memory() {
         assert!(unsafe { std::slice::from_raw_parts(at, MEMORY) }.iter().all(|byte| *byte == 5));
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert_eq!(close(mr.cast()), 0);
+    drop(exposed);
 }

@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use weft_cc::{Span, Time};
 use weft_testbed::sim::{FlowRecord, Lines};
 
-/// What the program of rank 0 prints.
+/// The results that rank 0 writes to its standard output, as JSON.
 #[derive(Debug, Deserialize)]
 pub(super) struct Results {
     provider: String,

@@ -154,7 +154,7 @@ pub(super) fn run_both(
             cut.check(interrupt, first, &mut endpoints[0], now[0])?;
         }
         if steps[1] != Step::Done {
-            // What has been cut short was so at a time of the first clock.
+            // `cut` was set at a time of the first clock, so it is compared with that clock.
             steps[1] = cut.apply(second.step(&mut endpoints[1], now[1]), now[0])?;
         }
         idle &= !steps.contains(&Step::Busy);

@@ -424,3 +424,26 @@ impl Side {
 
 #[allow(unused_imports, reason = "not every test file uses it")]
 pub(crate) use table;
+
+/// Memory that others may read and write until this is dropped, before its side is.
+pub(crate) struct Exposed(*mut sys::fid_mr);
+
+impl Exposed {
+    pub(crate) fn new(side: &Side, memory: &mut [u8], key: u64) -> Exposed {
+        let (mut mr, access) = (null_mut(), sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE);
+        // SAFETY: the domain is open, and the memory outlives it.
+        let answer = unsafe {
+            let reg = (*(*side.domain).mr).reg.unwrap();
+            let (at, len) = (memory.as_mut_ptr().cast(), memory.len());
+            reg(side.domain.cast(), at, len, access, 0, key, 0, &mut mr, null_mut())
+        };
+        assert_eq!(answer, 0);
+        Exposed(mr)
+    }
+}
+
+impl Drop for Exposed {
+    fn drop(&mut self) {
+        assert_eq!(close(self.0.cast()), 0);
+    }
+}
