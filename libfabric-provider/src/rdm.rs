@@ -311,12 +311,12 @@ impl State {
                 self.end_send(context as usize, buffer, result)
             }
             received @ Completion::Received { .. } => self.end_receive(received, names_source),
-            Completion::Peeked { context: LOOK, message, claim, result, .. } => {
-                self.looked(result.map(|()| message), claim)
-            }
             Completion::Peeked { context, message, claim, result, .. } => {
                 let found = result.map(|()| message).map_err(|error| FiError::from(&error));
-                self.end_peek(context as usize, found, claim, names_source)
+                match context {
+                    LOOK => self.looked(found, claim, names_source),
+                    number => self.end_peek(number as usize, found, claim, names_source),
+                }
             }
             Completion::Closed { connection, result, .. } => {
                 self.peers.connections.close(connection, &result);

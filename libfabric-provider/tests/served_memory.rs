@@ -149,6 +149,68 @@ fn receives_that_wait_for_memory_are_truncated_cancelled_and_hidden_from_looks()
     assert_eq!(sent, -(sys::FI_EMSGSIZE as isize));
 }
 
+/// A receive waits for memory while looks of each kind, and a receive that does not have to wait for memory, are called behind it:
+/// each gets what it would have got if nothing had waited.
+#[test]
+fn looks_and_receives_behind_a_receive_that_waits_get_messages_in_the_order_of_the_calls() {
+    let name = "looks_and_receives_behind_a_receive_that_waits_get_messages_in_the_order_of_the_calls";
+    if !inside_with(name, LITTLE) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let servers = servers(&directory, 21);
+    let (a, b) = (open(&servers[0]), open(&servers[1]));
+    let (to_b, from_a) = (a.insert(&b.name()), b.insert(&a.name()));
+    let ended = |side: &Side| side.cq.next().map(|entry| (entry.context, entry.len)).unwrap();
+    for flags in [0, sys::FI_CLAIM, sys::FI_DISCARD] {
+        let mut rooms = [vec![0; 5 << 20], vec![0; 9], vec![0; 9]];
+        let [waits, short, claimed] = &mut rooms;
+        b.receive(waits, from_a, Some((1, 0)), 1);
+        let send = |message: &[u8], tag| {
+            a.send(to_b, message, Some(tag), 9);
+            a.cq.next().unwrap();
+        };
+        send(b"one", 2);
+        send(b"third", 2);
+        let piece = sys::iovec { iov_base: claimed.as_mut_ptr().cast(), iov_len: claimed.len() };
+        let look = sys::fi_msg_tagged {
+            msg_iov: &piece,
+            desc: null_mut(),
+            iov_count: 1,
+            addr: from_a,
+            tag: 0,
+            ignore: 3,
+            context: 2 as *mut _,
+            data: 0,
+        };
+        b.post(|| table!(b.ep, tagged.recvmsg(&look, sys::FI_PEEK | flags)));
+        b.receive(short, from_a, Some((2, 0)), 3);
+        let mut ends = [ended(&b), ended(&b)];
+        ends.sort_unstable();
+        // What a look has only seen is left to the receive.
+        let of_short = if flags == 0 { 3 } else { 5 };
+        assert_eq!(ends, [(2, 3), (3, of_short)], "flags {flags:#x}");
+        if flags == 0 {
+            b.receive(claimed, from_a, Some((2, 0)), 4);
+            assert_eq!(ended(&b), (4, 5));
+        } else if flags == sys::FI_CLAIM {
+            b.post(|| table!(b.ep, tagged.recvmsg(&look, sys::FI_CLAIM)));
+            assert_eq!(ended(&b), (2, 3));
+            assert_eq!(rooms[2][..3], *b"one");
+        }
+        // A look sees no message of the receive that still waits.
+        send(b"for the first", 1);
+        b.post(|| {
+            table!(b.ep, tagged.recvmsg(&sys::fi_msg_tagged { context: 5 as *mut _, ..look }, sys::FI_PEEK))
+        });
+        let mut ends = [b.cq.next(), b.cq.next()];
+        ends.sort_by_key(|end| end.is_err());
+        assert_eq!(ends[0].map(|entry| (entry.context, entry.len)), Ok((1, 13)));
+        assert!(matches!(ends[1], Err(Failed { context: 5, error: sys::FI_ENOMSG, .. })), "{ends:?}");
+        assert_eq!(rooms[0][..13], *b"for the first");
+    }
+}
+
 /// Bytes of a long message of MPI's.
 const LONG: usize = 8 << 20;
 /// The least memory for such messages: one is a quarter of it.

@@ -2,18 +2,33 @@
 
 mod common;
 
-use common::inside;
 use common::model::play_at_servers;
 use common::server::servers;
+use common::{inside, inside_with};
 
 #[test]
 fn random_calls_end_as_a_model_says_through_servers() {
     if !inside("random_calls_end_as_a_model_says_through_servers") {
         return;
     }
+    play_between(31, 1..=4);
+}
+
+/// A quarter of 1 MiB takes six of the model's receives. The others wait for memory.
+#[test]
+fn random_calls_end_as_a_model_says_while_receives_wait_for_memory() {
+    let name = "random_calls_end_as_a_model_says_while_receives_wait_for_memory";
+    if !inside_with(name, &[("FI_WEFT_MEMORY", "1")]) {
+        return;
+    }
+    play_between(33, 1..=12);
+}
+
+/// Plays each seed at two servers, at 127.40.0.`first` and the address behind that.
+fn play_between(first: u8, seeds: std::ops::RangeInclusive<u64>) {
     let directory = tempfile::tempdir().unwrap();
-    let servers = servers(&directory, 31);
-    for seed in 1..=4 {
+    let servers = servers(&directory, first);
+    for seed in seeds {
         play_at_servers(seed, &servers);
     }
 }

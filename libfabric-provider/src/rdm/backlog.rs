@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use weft::{
-    Claim, Endpoint, MemorySlice, OwnedBytes, ReceiveBuffer, SendBuffer, SendOptions, Source, Split, Waiting,
+    Claim, Endpoint, Found, MemorySlice, OwnedBytes, ReceiveBuffer, SendBuffer, SendOptions, Source, Split,
 };
 
 use super::looks::{Filter, Look};
@@ -32,20 +32,17 @@ pub(super) struct Backlog {
     sends: VecDeque<Unsent>,
     /// How many of the first messages that wait have come back from the server unsent.
     returned: usize,
-    pub(super) receives: VecDeque<Deferred>,
-    /// How many receives have waited so far.
-    deferred: u64,
+    /// Receives for which there is no memory, and what may not overtake them, in the order of the calls.
+    pub(super) takers: VecDeque<Taker>,
     /// Messages that were claimed for receives, in order.
     pub(super) claimed: VecDeque<Claimed>,
     pub(super) look: Option<Look>,
     /// The receive to look for next.
     pub(super) next: usize,
+    /// The number of the receive to look for before that, as its message is there.
+    pub(super) due: Option<usize>,
     /// When the last round of looks has ended, unless something has ended since.
     pub(super) rests: Option<Instant>,
-    /// Looks of the application that are under way. No other one is meanwhile: each finds what the one before has left.
-    pub(super) others: usize,
-    /// No further look begins.
-    pub(super) yields: bool,
 }
 
 /// Who has a server's memory.
@@ -72,16 +69,27 @@ pub(super) struct Unsent {
     pub(super) options: SendOptions,
 }
 
-/// A receive that waits.
+/// A receive, or a look of the application, that waits for its message or for its turn.
 #[derive(Debug)]
-pub(super) struct Deferred {
-    number: usize,
+pub(super) struct Taker {
+    pub(super) number: usize,
     pub(super) filter: Filter,
-    room: Space,
-    /// How many have waited before.
-    order: u64,
+    pub(super) kind: TakerKind,
     /// It ends unless a message is found for it just now.
-    cancelled: bool,
+    pub(super) cancelled: bool,
+}
+
+#[derive(Debug)]
+pub(super) enum TakerKind {
+    Receive(Space),
+    /// A look of the application, which ends if it finds nothing, and what it does with its message.
+    Look(Found),
+}
+
+impl Taker {
+    pub(super) fn is_look(&self) -> bool {
+        matches!(self.kind, TakerKind::Look(_))
+    }
 }
 
 /// Where the message of a receive belongs.
@@ -197,7 +205,7 @@ impl Backlog {
     }
 
     fn is_empty(&self) -> bool {
-        self.sends.is_empty() && self.receives.is_empty() && self.claimed.is_empty() && self.look.is_none()
+        self.sends.is_empty() && self.takers.is_empty() && self.claimed.is_empty() && self.look.is_none()
     }
 
     /// Whether messages wait to be sent.
@@ -205,9 +213,9 @@ impl Backlog {
         !self.sends.is_empty()
     }
 
-    /// Whether a receive waits, which nothing but looks ends.
+    /// Whether something waits that nothing but looks ends.
     pub(super) fn looks(&self) -> bool {
-        !self.receives.is_empty()
+        !self.takers.is_empty()
     }
 
     /// Whether messages for which there is no room now wait here.
@@ -230,12 +238,14 @@ impl Backlog {
         self.has_sends() || self.is_full(len)
     }
 
-    /// Whether a receive with `len` bytes of room has to wait for those before it, or for memory.
-    pub(super) fn delays_receive(&self, filter: Filter, len: usize) -> bool {
-        self.parts.as_ref().is_some_and(|parts| {
-            parts.receives + len as u64 > u64::from(parts.most)
-                || self.receives.iter().any(|waiting| waiting.filter.meets(filter))
-        })
+    /// Whether a receive or a look has to wait, as what was called before it could take the same message.
+    pub(super) fn is_behind(&self, filter: Filter) -> bool {
+        self.takers.iter().any(|waiting| waiting.filter.meets(filter))
+    }
+
+    /// Whether the part of receives has no room for `len` bytes.
+    fn has_full_receives(&self, len: usize) -> bool {
+        self.parts.as_ref().is_some_and(|parts| parts.receives + len as u64 > u64::from(parts.most))
     }
 
     /// An operation with so many bytes was posted. Returns how many it counts for.
@@ -297,32 +307,19 @@ impl Backlog {
     }
 
     pub(super) fn defer_receive(&mut self, number: usize, filter: Filter, room: Space) {
-        let order = self.deferred;
-        self.deferred += 1;
-        self.receives.push_back(Deferred { number, filter, room, order, cancelled: false });
+        let kind = TakerKind::Receive(room);
+        self.takers.push_back(Taker { number, filter, kind, cancelled: false });
+    }
+
+    pub(super) fn defer_look(&mut self, number: usize, filter: Filter, found: Found) {
+        self.takers.push_back(Taker { number, filter, kind: TakerKind::Look(found), cancelled: false });
+        // The application waits for its end.
+        self.rests = None;
     }
 
     /// A message was claimed for a receive.
     pub(super) fn claim(&mut self, number: usize, room: Space, claim: Claim, len: u32) {
         self.claimed.push_back(Claimed { number, claim, len, room: Target::Undecided(room) });
-    }
-
-    /// How many receives have waited so far.
-    pub(super) fn deferred(&self) -> u64 {
-        self.deferred
-    }
-
-    /// Hands a message that was found to the first receive that waits and takes it, if it was claimed. Returns whether there
-    /// is such a receive among the first `deferred` that have waited.
-    pub(super) fn hand_over(&mut self, message: &Waiting, claim: Option<Claim>, deferred: u64) -> bool {
-        let takes = |receive: &Deferred| receive.order < deferred && receive.filter.takes(message);
-        let Some(first) = self.receives.iter().position(takes) else { return false };
-        if let Some(claim) = claim
-            && let Some(receive) = self.receives.remove(first)
-        {
-            self.claim(receive.number, receive.room, claim, message.len);
-        }
-        true
     }
 }
 
@@ -337,7 +334,8 @@ impl State {
     /// Whether a receive with `len` bytes of room has to wait.
     pub(super) fn delays_receive(&mut self, filter: Filter, len: usize) -> bool {
         let has_room = |endpoint: &mut Endpoint| has_memory(endpoint, len);
-        self.backlog.delays_receive(filter, len)
+        self.backlog.is_behind(filter)
+            || self.backlog.has_full_receives(len)
             || self.backlog.parts.is_some() && !self.endpoint.as_mut().is_some_and(has_room)
     }
 
@@ -469,30 +467,31 @@ impl State {
         Ok(Ok(slice.into()))
     }
 
-    /// Cancels an operation that waits.
+    /// Cancels a message or a receive that waits.
     ///
     /// # Errors
     /// It does not.
     pub(super) fn cancel_waiting(&mut self, number: usize) -> Result<(), FiError> {
-        let Backlog { sends, receives, claimed, look, .. } = &mut self.backlog;
+        let Backlog { sends, takers, claimed, .. } = &mut self.backlog;
         if let Some(at) = sends.iter().position(|unsent| unsent.number == number) {
             if let Some(unsent) = self.backlog.take_unsent(at) {
                 self.backlog.take_sent(unsent.buffer);
             }
             return self.fail(number, Way::Out, FiError::CANCELED);
         }
-        if let Some(receive) = receives.iter_mut().find(|receive| receive.number == number) {
+        if let Some(receive) = takers.iter_mut().find(|taker| taker.number == number && !taker.is_look()) {
             receive.cancelled = true;
-            return if look.is_none() { self.end_cancelled() } else { Ok(()) };
+            return self.end_cancelled();
         }
         // For one whose message was claimed it is too late.
         if claimed.iter().any(|claimed| claimed.number == number) { Ok(()) } else { Err(FiError::NO_ENTRY) }
     }
 
+    /// Ends receives that were cancelled, unless a look is under way: that may find a message for one of them.
     pub(super) fn end_cancelled(&mut self) -> Result<(), FiError> {
         while self.backlog.look.is_none()
-            && let Some(at) = self.backlog.receives.iter().position(|receive| receive.cancelled)
-            && let Some(receive) = self.backlog.receives.remove(at)
+            && let Some(at) = self.backlog.takers.iter().position(|taker| taker.cancelled)
+            && let Some(receive) = self.backlog.takers.remove(at)
         {
             self.backlog.next = 0;
             self.fail(receive.number, Way::In, FiError::CANCELED)?;
@@ -502,13 +501,15 @@ impl State {
 
     /// Ends all operations that wait: the endpoint can work no longer.
     pub(super) fn fail_waiting(&mut self, error: FiError) -> Result<(), FiError> {
-        let Backlog { sends, receives, claimed, returned, look, .. } = &mut self.backlog;
+        let Backlog { sends, takers, claimed, returned, look, .. } = &mut self.backlog;
         (*look, *returned) = (None, 0);
+        let (looks, receives): (Vec<_>, Vec<_>) = takers.drain(..).partition(Taker::is_look);
         let sends = sends.drain(..).map(|unsent| (unsent.number, Way::Out));
         let claimed = claimed.drain(..).map(|claimed| (claimed.number, Way::In));
-        let receives = receives.drain(..).map(|receive| (receive.number, Way::In));
+        let receives = receives.into_iter().map(|receive| (receive.number, Way::In));
         let all: Vec<_> = sends.chain(claimed).chain(receives).collect();
-        all.into_iter().try_for_each(|(number, way)| self.fail(number, way, error))
+        all.into_iter().try_for_each(|(number, way)| self.fail(number, way, error))?;
+        looks.into_iter().try_for_each(|look| self.end_peek(look.number, Err(error), None, false))
     }
 
     /// Reports the end of an operation that the endpoint does not know.

@@ -1,25 +1,24 @@
-//! How receives that wait here for a server's memory find their messages.
+//! How receives that wait here for a server's memory find their messages, and how looks of the application that may not
+//! overtake them do ([decision 0104](../../../docs/decisions/0104-looks-wait-behind-receives.md)).
 //!
-//! Such a receive looks for its message again and again, and claims it. It gets the one that it would have got
-//! from the server: all receives there that take the same message were posted before it, and a claimed message goes to the
-//! first receive here that takes it.
+//! Each message belongs to the first that waits here and takes it: all receives in the server that take it were posted before
+//! those. A look of its own finds the first message of one that waits. If that belongs to an earlier one, that is looked for next.
+//! If it does not, it is claimed by its sender and tag, so that whatever is claimed belongs to the same one.
 
 use std::time::{Duration, Instant};
 
-use weft::{Claim, Error, Found, Matching, ReceiveOptions, Source, Waiting};
+use weft::{Claim, Found, Matching, ReceiveOptions, Source, Waiting};
 
 use super::State;
-use super::backlog::Backlog;
+use super::backlog::{Backlog, TakerKind};
 use crate::error::FiError;
 
-/// The context of looks at messages that wait. No operation has this number.
+/// The context of looks for what waits here. No operation has this number.
 pub(super) const LOOK: u64 = u64::MAX;
-/// How long a server takes at most to answer a command.
-const ANSWER: Duration = Duration::from_secs(1);
 /// How long after the end of a round of looks the next one begins, if nothing has ended meanwhile.
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// The messages that a receive takes.
+/// The messages that a receive takes, or a look finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Filter {
     pub(super) from: Option<Source>,
@@ -43,12 +42,17 @@ impl Filter {
         senders && tags
     }
 
-    pub(super) fn takes(self, message: &Waiting) -> bool {
+    /// What takes messages of the sender and the tag of `message` only.
+    fn like(message: &Waiting) -> Filter {
         let matching = match message.tag {
             None => Matching::Untagged,
             Some(tag) => Matching::Tagged { tag, ignore: 0 },
         };
-        self.meets(Filter { from: Some(message.source), matching })
+        Filter { from: Some(message.source), matching }
+    }
+
+    fn takes(self, message: &Waiting) -> bool {
+        self.meets(Filter::like(message))
     }
 
     pub(super) fn options(self) -> ReceiveOptions {
@@ -58,65 +62,76 @@ impl Filter {
     }
 }
 
-/// A look for a message of a receive.
-#[derive(Clone, Copy, Debug)]
+/// A look for a message of the one that waits with this number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Look {
-    filter: Filter,
-    found: Found,
+    number: usize,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Which one is its first?
+    Seeks,
+    /// It is claimed, or discarded.
+    Takes,
 }
 
 impl Backlog {
-    /// The receive to look for next, and how. Receives with the filter of an earlier one need no look of their own.
-    fn next_look(&mut self) -> Option<Look> {
-        while let Some(receive) = self.receives.get(self.next) {
-            let earlier = self.receives.range(..self.next).map(|earlier| earlier.filter);
-            let filter = receive.filter;
+    /// The place of the next to look for. Receives with the filter of an earlier one need no look of their own.
+    fn next_look(&mut self) -> Option<usize> {
+        if let Some(due) = self.due.take()
+            && let Some(at) = self.takers.iter().position(|taker| taker.number == due)
+        {
+            return Some(at);
+        }
+        // The application waits for the end of its looks.
+        if let Some(at) = self.takers.iter().position(|taker| taker.is_look()) {
+            return Some(at);
+        }
+        while let Some(receive) = self.takers.get(self.next) {
+            let at = self.next;
             self.next += 1;
-            if earlier.clone().any(|other| other == filter) {
-                continue;
+            if self.takers.range(..at).all(|earlier| earlier.filter != receive.filter) {
+                return Some(at);
             }
-            // What an earlier one takes as well is not claimed in its stead.
-            let shared = earlier.clone().any(|other| other.meets(filter));
-            return Some(Look { filter, found: if shared { Found::Stays } else { Found::IsClaimed } });
         }
         None
     }
 
-    /// Whether the next round of looks is due.
+    /// Whether the next look is due.
     fn may_look(&self) -> bool {
-        // A claimed message that waits for memory lets no other one be claimed.
+        let rests = self.next == 0 && self.rests.is_some_and(|since| since.elapsed() < PAUSE);
         self.look.is_none()
-            && self.others == 0
-            && !self.yields
-            && !self.receives.is_empty()
-            && self.claimed.is_empty()
-            && (self.next > 0 || self.rests.is_none_or(|since| since.elapsed() >= PAUSE))
+            && !self.takers.is_empty()
+            && !rests
+            // While a claimed message waits for memory, others are claimed only if a look of the application waits for that.
+            && (self.claimed.is_empty() || self.takers.iter().any(|taker| taker.is_look()))
+    }
+
+    /// The number of the one to which a message belongs.
+    fn owner_of(&self, message: &Waiting) -> Option<usize> {
+        self.takers.iter().find(|taker| taker.filter.takes(message)).map(|taker| taker.number)
+    }
+
+    /// What the one with this number does with its message; none if it does not wait.
+    fn wants(&self, number: usize) -> Option<Found> {
+        let taker = self.takers.iter().find(|taker| taker.number == number)?;
+        Some(if let TakerKind::Look(found) = taker.kind { found } else { Found::IsClaimed })
     }
 }
 
 impl State {
-    /// Works until no look of a receive is under way, so that one of the application can begin.
-    ///
-    /// # Errors
-    /// [`FiError::AGAIN`] if that lasts for longer than the server's answer to one command.
-    pub(super) fn end_looks(&mut self, names_source: bool) -> Result<(), FiError> {
-        let begin = Instant::now();
-        self.backlog.yields = true;
-        let mut worked = Ok(());
-        while worked.is_ok() && self.backlog.look.is_some() {
-            worked = if begin.elapsed() < ANSWER { self.work(names_source) } else { Err(FiError::AGAIN) };
-        }
-        self.backlog.yields = false;
-        worked
-    }
-
-    /// Looks for the message of the next receive, if that is due.
+    /// Looks for the message of the next that waits, if that is due.
     pub(super) fn look(&mut self) -> Result<(), FiError> {
         if !self.backlog.may_look() {
             return Ok(());
         }
-        match self.backlog.next_look() {
-            Some(look) => self.begin_look(look),
+        let next = self.backlog.next_look().and_then(|at| self.backlog.takers.get(at));
+        match next.map(|taker| (taker.number, taker.filter)) {
+            Some((number, filter)) => {
+                self.begin_look(Look { number, stage: Stage::Seeks }, filter, Found::Stays)
+            }
             None => {
                 (self.backlog.next, self.backlog.rests) = (0, Some(Instant::now()));
                 Ok(())
@@ -124,9 +139,9 @@ impl State {
         }
     }
 
-    fn begin_look(&mut self, look: Look) -> Result<(), FiError> {
+    fn begin_look(&mut self, look: Look, filter: Filter, found: Found) -> Result<(), FiError> {
         let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
-        match endpoint.peek(look.filter.options().context(LOOK), look.found) {
+        match endpoint.peek(filter.options().context(LOOK), found) {
             Ok(_) => self.backlog.look = Some(look),
             Err(error) if error.is_back_pressure() => self.backlog.next = 0,
             Err(error) => return Err(FiError::from(&error)),
@@ -137,29 +152,64 @@ impl State {
     /// A look has ended.
     pub(super) fn looked(
         &mut self,
-        found: Result<Option<Waiting>, Error>,
+        found: Result<Option<Waiting>, FiError>,
         claim: Option<Claim>,
+        names_source: bool,
     ) -> Result<(), FiError> {
-        let Some(look) = self.backlog.look.take() else { return Ok(()) };
-        match (found.ok().flatten(), claim) {
-            (Some(message), Some(claim)) => {
-                // The receives that it was found for are there: none goes while a look is under way.
-                if !self.backlog.hand_over(&message, Some(claim), u64::MAX)
-                    && let Some(endpoint) = &mut self.endpoint
-                {
-                    let _ = endpoint.discard(claim);
-                }
-                self.backlog.next = 0;
-            }
-            (Some(message), None) => {
-                let first = self.backlog.receives.iter().find(|receive| receive.filter.takes(&message));
-                if first.is_some_and(|receive| receive.filter == look.filter) {
-                    return self.begin_look(Look { found: Found::IsClaimed, ..look });
+        let Some(Look { number, stage }) = self.backlog.look.take() else { return Ok(()) };
+        match (stage, found) {
+            (Stage::Seeks, Ok(Some(message))) => self.has_seen(number, &message, names_source)?,
+            (Stage::Takes, Ok(Some(message))) => self.has_taken(number, &message, claim, names_source)?,
+            // Its sender was lost just now: there may be another one.
+            (Stage::Takes, Ok(None)) => {}
+            (_, found) => {
+                let at =
+                    self.backlog.takers.iter().position(|taker| taker.number == number && taker.is_look());
+                if let Some(at) = at {
+                    self.backlog.takers.remove(at);
+                    self.end_peek(number, found, None, names_source)?;
                 }
             }
-            (None, _) => {}
         }
         self.end_cancelled()
+    }
+
+    /// The first message of the one that waits with this number is there.
+    fn has_seen(&mut self, number: usize, message: &Waiting, names_source: bool) -> Result<(), FiError> {
+        let owner = self.backlog.owner_of(message);
+        if owner != Some(number) {
+            // Its own first message may be another one.
+            self.backlog.due = owner;
+            return Ok(());
+        }
+        match self.backlog.wants(number) {
+            Some(Found::Stays) => self.has_taken(number, message, None, names_source),
+            Some(found) => {
+                self.begin_look(Look { number, stage: Stage::Takes }, Filter::like(message), found)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The one that waits with this number has got its message.
+    fn has_taken(
+        &mut self,
+        number: usize,
+        message: &Waiting,
+        claim: Option<Claim>,
+        names_source: bool,
+    ) -> Result<(), FiError> {
+        let at = self.backlog.takers.iter().position(|taker| taker.number == number);
+        let Some(taker) = at.and_then(|at| self.backlog.takers.remove(at)) else { return Ok(()) };
+        self.backlog.next = 0;
+        match (taker.kind, claim) {
+            (TakerKind::Receive(room), Some(claim)) => {
+                self.backlog.claim(number, room, claim, message.len);
+                Ok(())
+            }
+            (TakerKind::Receive(_), None) => Ok(()),
+            (TakerKind::Look(_), claim) => self.end_peek(number, Ok(Some(*message)), claim, names_source),
+        }
     }
 }
 
@@ -182,31 +232,43 @@ mod tests {
             !filter(None, 7, 0).meets(filter(None, 8, 0)) && filter(None, 7, 0).meets(filter(None, 8, 15))
         );
         assert!(!any.meets(Filter { from: None, matching: Matching::Untagged }));
-        let source = Source { peer: weft::Addr(1), process: 3 };
-        let message = Waiting { source, tag: Some(0x17), header_data: 0, len: 5 };
+        let message = message(3, 0x17);
         assert!(filter(Some(3), 0x10, 0xf).takes(&message) && !filter(Some(4), 0x10, 0xf).takes(&message));
     }
 
+    fn message(process: u16, tag: u64) -> Waiting {
+        let source = Source { peer: weft::Addr(1), process };
+        Waiting { source, tag: Some(tag), header_data: 0, len: 5 }
+    }
+
     #[test]
-    fn receives_are_looked_for_once_and_what_earlier_ones_take_is_not_claimed() {
+    fn receives_with_one_filter_are_looked_for_once_and_looks_of_the_application_first() {
         let mut backlog = Backlog::default();
         let filters =
             [filter(Some(1), 5, 0), filter(Some(1), 5, 0), filter(None, 5, 0), filter(Some(2), 6, 0)];
         for (number, filter) in filters.into_iter().enumerate() {
             backlog.defer_receive(number, filter, Space::Several(9));
         }
-        let looks: Vec<_> =
-            std::iter::from_fn(|| backlog.next_look()).map(|look| (look.filter, look.found)).collect();
-        let claims = |n: usize| (filters[n], Found::IsClaimed);
-        assert_eq!(looks, [claims(0), (filters[2], Found::Stays), claims(3)]);
+        assert!(std::iter::from_fn(|| backlog.next_look()).eq([0, 2, 3]));
+        backlog.next = 0;
+        assert_eq!(backlog.next_look(), Some(0));
+        backlog.defer_look(4, filters[0], Found::Stays);
+        assert_eq!([backlog.next_look(), backlog.next_look()], [Some(4); 2]);
+        backlog.due = Some(1);
+        assert_eq!([backlog.next_look(), backlog.next_look()], [Some(1), Some(4)]);
     }
+
     #[test]
-    fn a_look_leaves_receives_where_they_are_and_minds_those_before_it_only() {
+    fn a_message_belongs_to_the_first_that_waits_and_takes_it() {
         let mut backlog = Backlog::default();
-        backlog.defer_receive(0, filter(None, 5, 0), Space::Several(9));
-        let source = Source { peer: weft::Addr(1), process: 3 };
-        let message = Waiting { source, tag: Some(5), header_data: 0, len: 5 };
-        assert!(!backlog.hand_over(&message, None, 0), "the look was there before the receive");
-        assert!(backlog.hand_over(&message, None, backlog.deferred()) && backlog.looks());
+        backlog.defer_receive(10, filter(Some(3), 5, 0), Space::Several(9));
+        backlog.defer_look(11, filter(None, 0, u64::MAX), Found::IsDiscarded);
+        backlog.defer_receive(12, filter(None, 5, 0), Space::Several(9));
+        let owners = [message(3, 5), message(4, 5), message(3, 6)].map(|message| backlog.owner_of(&message));
+        assert_eq!(owners, [Some(10), Some(11), Some(11)]);
+        assert_eq!(
+            [10, 11, 13].map(|n| backlog.wants(n)),
+            [Some(Found::IsClaimed), Some(Found::IsDiscarded), None]
+        );
     }
 }

@@ -2,7 +2,6 @@
 
 use weft::{OperationId, ReceiveBuffer, SendOptions, Source};
 
-use super::looks::Filter;
 use super::remote::Further;
 use super::send::HAS_DATA;
 use crate::abi::AppRoom;
@@ -34,10 +33,6 @@ pub(super) struct Operation {
     pub(super) asks: Option<Source>,
     /// Bytes of a server's memory that it counts for.
     pub(super) memory: usize,
-    /// How many receives had waited for memory when a look was posted.
-    pub(super) deferred: u64,
-    /// What a look claims, unless it is the message of a receive that waits.
-    pub(super) claims: Option<Filter>,
 }
 
 /// A piece of an application's memory that a message is copied to when it is complete.

@@ -80,8 +80,8 @@ impl State {
         let kind = if matching == Matching::Untagged { sys::FI_MSG } else { sys::FI_TAGGED };
         let from = if directed && from != FI_ADDR_UNSPEC { Some(self.peer(from)?) } else { None };
         let (filter, len, many) = (Filter { from, matching }, room.len(), which == Which::Many);
-        if many && self.backlog.delays_receive(filter, 0) {
-            // It would take the messages of receives that wait.
+        if many && self.backlog.is_behind(filter) {
+            // It would take the messages of what waits.
             return Err(FiError::AGAIN);
         }
         let claimed = match which {

@@ -36,7 +36,6 @@ impl Rdm {
         let mut state = lock(&self.state)?;
         // What has arrived counts.
         state.work(self.caps.names_source)?;
-        state.end_looks(self.caps.names_source)?;
         let posted = state.peek(peek, self.caps.directed);
         self.follow(&mut state, posted, true)
     }
@@ -76,30 +75,22 @@ impl State {
         }
         let from = if directed && from != FI_ADDR_UNSPEC { Some(self.peer(from)?) } else { None };
         let filter = Filter { from, matching };
-        if found == Found::IsDiscarded && self.backlog.delays_receive(filter, 0) {
-            // It might be the message of a receive that waits.
-            return Err(FiError::AGAIN);
-        }
         let reported = wanted.is_reported(binding.selective);
-        let mut look = operation(matching, context, reported);
-        look.deferred = self.backlog.deferred();
-        // A receive that waits may take an earlier message than the one that is claimed here.
-        let is_careful = found == Found::IsClaimed && self.backlog.delays_receive(filter, 0);
-        look.claims = is_careful.then_some(filter);
-        let found = if is_careful { Found::Stays } else { found };
-        let number = self.operations.insert(look);
-        let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
-        match endpoint.peek(filter.options().context(number as u64), found) {
-            Ok(_) => {
-                self.receives += 1;
-                self.backlog.others += 1;
-                Ok(())
-            }
-            Err(error) => {
-                self.operations.remove(number);
-                Err(FiError::from(&error))
-            }
+        let number = self.operations.insert(operation(matching, context, reported));
+        self.receives += 1;
+        if self.backlog.is_behind(filter) {
+            self.backlog.defer_look(number, filter, found);
+            // It is under way, whatever happens to others.
+            let _ = self.look();
+            return Ok(());
         }
+        let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
+        let posted = endpoint.peek(filter.options().context(number as u64), found);
+        posted.map(|_| ()).map_err(|error| {
+            self.operations.remove(number);
+            self.receives -= 1;
+            FiError::from(&error)
+        })
     }
 
     /// The look number `number` has ended.
@@ -110,39 +101,13 @@ impl State {
         claim: Option<Claim>,
         names_source: bool,
     ) -> Result<(), FiError> {
-        let mut found = found;
-        if let (Ok(Some(message)), None) = (&found, claim) {
-            match self.claim_after_all(number, message) {
-                Some(true) => return Ok(()),
-                // The application looks again.
-                Some(false) => found = Ok(None),
-                None => {}
-            }
-        }
         self.receives = self.receives.saturating_sub(1);
-        self.backlog.others = self.backlog.others.saturating_sub(1);
         let Some(operation) = self.operations.remove(number) else { return Ok(()) };
-        // A message of a receive that waits here, and did so before, is none.
-        let found = found.map(|message| {
-            message.filter(|message| !self.backlog.hand_over(message, claim, operation.deferred))
-        });
         let message = found.and_then(|message| message.ok_or(FiError::NO_MESSAGE));
         if let (Ok(message), Some(claim)) = (message, claim) {
             self.claims.insert(operation.context, Claimed { claim, message });
         }
         self.report_waiting(&operation, message, names_source)
-    }
-
-    /// Claims what a look has found that was to claim it, unless it is the message of a receive that waits. Returns whether the
-    /// look goes on; none if there was nothing to claim.
-    fn claim_after_all(&mut self, number: usize, message: &Waiting) -> Option<bool> {
-        let look = self.operations.get_mut(number)?;
-        let (filter, deferred) = (look.claims.take()?, look.deferred);
-        if self.backlog.hand_over(message, None, deferred) {
-            return None;
-        }
-        let options = filter.options().context(number as u64);
-        Some(self.endpoint.as_mut()?.peek(options, Found::IsClaimed).is_ok())
     }
 
     fn discard(
