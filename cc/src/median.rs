@@ -36,7 +36,7 @@ pub struct Median {
     packet: u64,
     /// The last RTTs, the latest one at the end.
     rtts: VecDeque<Span>,
-    /// Where the history is put in order.
+    /// Those of the history, the last ones of `rtts`, in order of size.
     sorted: Vec<Span>,
 }
 
@@ -56,17 +56,42 @@ impl Median {
 
     /// Adds `rtt` to the history; the median of it.
     fn filter(&mut self, rtt: Span) -> Span {
-        let longest = self.config.history_most.max(self.config.history_least) as usize;
-        if self.rtts.len() == longest {
+        let kept = self.config.history_most.max(self.config.history_least) as usize;
+        let count = self.length().min(kept).min(self.rtts.len() + 1);
+        match self.rtts.len().checked_sub(count).and_then(|first| self.rtts.get(first)) {
+            // As long as before: the oldest one makes room.
+            Some(&oldest) if self.sorted.len() == count => replace(&mut self.sorted, oldest, rtt),
+            _ => self.sort(rtt, count),
+        }
+        if self.rtts.len() == kept {
             self.rtts.pop_front();
         }
         self.rtts.push_back(rtt);
-        let count = self.rtts.len().min(self.length());
-        self.sorted.clear();
-        self.sorted.extend(self.rtts.range(self.rtts.len() - count..));
-        let (_, median, _) = self.sorted.select_nth_unstable((count - 1) / 2);
-        *median
+        self.sorted.get((count - 1) / 2).copied().unwrap_or(rtt)
     }
+
+    /// Puts `rtt` and the last of the others in order, `count` together.
+    #[cold]
+    fn sort(&mut self, rtt: Span, count: usize) {
+        self.sorted.clear();
+        self.sorted.extend(self.rtts.iter().rev().take(count - 1));
+        self.sorted.push(rtt);
+        self.sorted.sort_unstable();
+    }
+}
+
+/// Replaces `old`, one of `sorted`, by `new`, and keeps the order.
+fn replace(sorted: &mut [Span], old: Span, new: Span) {
+    let mut at = sorted.iter().position(|rtt| *rtt == old).unwrap_or(0);
+    while let Some(&next) = sorted.get(at + 1).filter(|next| **next < new) {
+        sorted[at] = next;
+        at += 1;
+    }
+    while at > 0 && sorted[at - 1] > new {
+        sorted[at] = sorted[at - 1];
+        at -= 1;
+    }
+    sorted[at] = new;
 }
 
 impl SenderCc for Median {
@@ -219,6 +244,27 @@ mod tests {
         let by_window = MedianConfig { history_share: 0.25, history_most: 1000, history_least: 3 };
         for (window, count) in [(1_000, 3), (16_000, 4), (60_000, 15), (100_000_000, 1000)] {
             assert_eq!(medians_with(window, by_window.clone(), &rtts), model(count), "{window}");
+        }
+    }
+
+    #[test]
+    fn a_window_that_changes_takes_samples_back_and_drops_others() {
+        for config in
+            [MedianConfig::default(), MedianConfig { history_most: 1000, ..MedianConfig::default() }]
+        {
+            let mut median = median_with(1_000, config);
+            let mut history = Vec::new();
+            for n in 0_u64..2_000 {
+                // Windows and RTTs stay for some samples, and RTTs repeat.
+                let window = 1_000 + n / 7 * 5_407 % 41_000;
+                median.inner = median_with(window, MedianConfig::default()).inner;
+                history.push(Span::from_us(n * n % 23));
+                let count = median.length().min(history.len());
+                let mut recent = history[history.len() - count..].to_vec();
+                recent.sort_unstable();
+                let latest = history[history.len() - 1];
+                assert_eq!(median.filter(latest), recent[(count - 1) / 2], "sample {n} of {count}");
+            }
         }
     }
 
