@@ -17,7 +17,10 @@ const MTU: u32 = 16_000;
 
 /// A sender, a link that carries packets one after another, and a receiver whose answers take no time but the path's.
 struct Flow {
+    /// What the endpoints know of the path.
     params: CcParams,
+    /// The path's round-trip time.
+    path_rtt: Span,
     feps: [Fep; 2],
     now: Time,
     /// When the link has carried the last packet given to it.
@@ -38,11 +41,17 @@ impl Flow {
             trimming: true,
             delays: Delays::Known,
         };
+        Flow::over(network_rtt, cc, params)
+    }
+
+    /// A flow over a path whose RTT may differ from that in `params`.
+    fn over(path_rtt: Span, cc: &str, params: CcParams) -> Flow {
         let config = FepConfig::new(&CcChoice::parse(cc).unwrap(), &params).with_zones(|zone| {
-            (zone.pdc.rto_init, zone.pdc.mp_range) = (network_rtt.times(2), 32_640);
+            (zone.pdc.rto_init, zone.pdc.mp_range) = (path_rtt.times(2), 32_640);
         });
         Flow {
             params,
+            path_rtt,
             feps: [0, 1].map(|n| fep(n, config.clone(), 1, Time::ZERO)),
             now: Time::ZERO,
             link_free: Time::ZERO,
@@ -52,7 +61,7 @@ impl Flow {
     }
 
     fn one_way(&self) -> Span {
-        Span::from_ps(self.params.network_rtt.as_ps() / 2)
+        Span::from_ps(self.path_rtt.as_ps() / 2)
     }
 
     /// Sends `bytes` in as few messages as possible over one connection. Returns the time until the last byte is
@@ -173,6 +182,45 @@ fn every_algorithm_fills_a_path_with_a_round_trip_time_of_100_ms() {
         let share = flow.share(4_000_000_000, took);
         // A round trip goes by after the last byte has left, and the first 4,096 packets are half a BDP.
         assert!(share > 0.94, "{cc}: {share} of the link's time");
+        let counters = flow.feps[0].counters();
+        assert_eq!((counters.data_retransmitted, counters.timeouts), (0, 0), "{cc}");
+    }
+}
+
+/// Packets per RTT of 16 kB that grow by one with each RTT, as Swift's do below the target, up to `most`: the RTTs that
+/// `bytes` take.
+fn rtts_of_growth(bytes: u64, most: f64) -> u64 {
+    let mut left = bytes as f64 / f64::from(MTU);
+    let rtts = (1..).take_while(|rtt| {
+        let goes_on = left > 0.0;
+        left -= f64::from(*rtt).min(most);
+        goes_on
+    });
+    rtts.count() as u64
+}
+
+#[test]
+fn a_path_of_10_ms_is_used_though_nobody_has_said_its_rtt() {
+    for cc in ["swift", "lswift", "mswift"] {
+        let params = CcParams {
+            mtu: MTU,
+            overhead: 64,
+            link_rate: Rate::from_gbps(10),
+            network_rtt: Span::from_us(100),
+            trimming: false,
+            delays: Delays::Unknown,
+        };
+        let path_rtt = Span::from_ms(10);
+        let mut flow = Flow::over(path_rtt, cc, params);
+        let took = flow.transfer(50_000_000);
+        // The largest window is what the link carries in twice the largest target, 125 and 100 µs, of the guessed RTT.
+        let most = params.link_rate.bytes_in(Span::from_us(450)) as f64 / params.wire_mtu() as f64;
+        let least = path_rtt.times(rtts_of_growth(50_000_000, most));
+        let share = least.as_ps() as f64 / took.as_ps() as f64;
+        assert!(
+            (0.9..=1.05).contains(&share),
+            "{cc}: {took}, {share} of what growth by a packet per RTT allows"
+        );
         let counters = flow.feps[0].counters();
         assert_eq!((counters.data_retransmitted, counters.timeouts), (0, 0), "{cc}");
     }
