@@ -1,6 +1,7 @@
 //! The end that asks for a test and sends its messages.
 
 use super::control::{self, CONTROL, Message};
+use super::crawl::Crawl;
 use super::drive::{Role, Silence, Step};
 use super::measure::{Meter, Progress};
 use super::memory;
@@ -46,6 +47,7 @@ pub(super) struct Client {
     wrong_messages: u64,
     server_report: Option<EndReport>,
     congestion: Option<CongestionReport>,
+    crawl: Crawl,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +114,7 @@ impl Client {
             wrong_messages: 0,
             server_report: None,
             congestion: None,
+            crawl: Crawl::default(),
         }
     }
 
@@ -374,6 +377,11 @@ impl Client {
 
     /// Enters the next state when its time has come.
     fn advance(&mut self, endpoint: &mut Endpoint, now: Time) -> Result<(), Failure> {
+        if let Some(lane) = self.lanes.first()
+            && let Some(notice) = self.crawl.check(now, || endpoint.congestion(lane.connection))
+        {
+            eprintln!("weft: {}: {notice}", self.name);
+        }
         match self.state {
             State::Begin => self.ask(endpoint, now).map_err(|error| self.refused_call(&error))?,
             State::Running => {

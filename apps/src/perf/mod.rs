@@ -8,6 +8,7 @@
 mod args;
 mod client;
 mod control;
+mod crawl;
 mod drive;
 mod measure;
 mod memory;
