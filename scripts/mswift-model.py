@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
 """Models of single packets beside claims of the MSwift paper that weft's simulations do not confirm (docs/reproduce.md).
 
-It shares no code with weft: Algorithm 1 of the Swift paper, paths of constant delay, and one queue. The parameters are those
-of `weft reproduce mswift`. Three tables:
+It shares no code with weft: Algorithm 1 of the Swift paper, paths of constant delay, and queues. The parameters are those
+of `weft reproduce mswift`. Four tables:
 
 1. Theorem 3 and one Swift flow, a round robin over n paths of which one is slow (figure 4). A hole counts as a loss once three
    packets are received beyond it.
 2. The model of reordering-resilient Swift and one such flow (figure 5), which ignores holes.
 3. An incast of 50 flows with medians of several histories (figures 8 and 14).
+4. A permutation with elephants, by history (figure 6c), with long queues and with short ones.
 
 In the first two, further columns have the same with a cause of the difference removed.
 
-Usage: scripts/mswift-model.py
+Usage: scripts/mswift-model.py (about two minutes)
 """
 
 import heapq
@@ -129,12 +130,12 @@ def one_flow(paths, holes, limit="last", place=True, rounded=False, packets=4 * 
 
 
 class Sender(Swift):
-    """A flow of the incast, with a median of `share` of a window, but of `least` to `most` RTTs."""
+    """LSwift that sends a flow, with a median of `share` of a window, but of `least` to `most` RTTs."""
 
-    def __init__(self, scaling, history):
+    def __init__(self, scaling, history, packets=FLOW):
         super().__init__(scaling)
         self.share, self.most, self.least = history
-        self.delays, self.left, self.in_flight, self.acked = [], FLOW, 0, 0
+        self.delays, self.left, self.in_flight, self.acked = [], packets, 0, 0
         self.free, self.paced, self.lost, self.lost_since = 0.0, False, 0, 0.0
         self.sent_at = -math.inf
 
@@ -216,6 +217,98 @@ def incast(scaling, history, flows=50):
     return now / 1e3, windows, busy * LINE / first
 
 
+class Permutation:
+    """Flows of 5 MB from each of 250 hosts to another, over a random path of 25 for each packet, of a fat tree of ten ports a
+    switch. Six of them, elephants, take one path at half of the line rate and obey nothing. A packet waits in the queues of
+    its way; its ACK does not. Of a queue with `random_drops` a packet with room for less than three is dropped one time in
+    ten even so, as htsim's Swift program does. Losses are known after one and a half RTTs."""
+
+    RADIX, ELEPHANTS, PACKETS = 10, 6, 1250
+
+    def __init__(self, history, queue, random_drops, seed):
+        self.queue, self.random_drops, self.draw = queue, random_drops, random.Random(seed)
+        half = self.RADIX // 2
+        self.hosts, self.paths = half * half * self.RADIX, half * half
+        order = list(range(self.hosts))
+        while any(src == dst for src, dst in enumerate(order)):
+            self.draw.shuffle(order)
+        self.routes = [[self.route(src, dst, path) for path in range(self.paths)] for src, dst in enumerate(order)]
+        self.elephants = set(self.draw.sample(range(self.hosts), self.ELEPHANTS))
+        self.senders = [Sender(True, history, self.PACKETS) for _ in range(self.hosts)]
+        self.free = {}  # when a link has carried what was given to it
+        self.events, self.count, self.ends = [], 0, []
+
+    def route(self, src, dst, path):
+        """The links after the first one of a packet from `src` to `dst`."""
+        half = self.RADIX // 2
+        agg, core = divmod(path, half)
+        rack, there = src // half, dst // half
+        last = ("host", dst)
+        if rack == there:
+            return (last,)
+        up, down = ("tor", rack, agg), ("agg", there, agg)
+        if rack // half == there // half:
+            return (up, down, last)
+        return (up, ("core", rack // half, agg, core), ("pod", there // half, agg, core), down, last)
+
+    def at(self, when, what, flow, sent, rest):
+        self.count += 1
+        heapq.heappush(self.events, (when, self.count, what, flow, sent, rest))
+
+    def send(self, flow, now):
+        sender = self.senders[flow]
+        while sender.left and sender.in_flight + 1 <= max(sender.window, 1.0):
+            sent = max(now, sender.free)
+            sender.free = sent + LINE
+            sender.left, sender.in_flight = sender.left - 1, sender.in_flight + 1
+            route = self.routes[flow][self.draw.randrange(self.paths)]
+            self.at(sent + LINE + 1, ARRIVAL, flow, sent, (route, 0))
+
+    def arrive(self, flow, now, sent, route, hop):
+        """A packet reaches a link, or its host. `sent` is negative for those of elephants."""
+        if hop == len(route):
+            if sent >= 0:
+                self.at(now + (hop + 1) * (1 + 64 * 8 / 100e3), ACK, flow, sent, None)
+            return
+        free = self.free.get(route[hop], 0.0)
+        room = self.queue - max(free - now, 0.0) / LINE
+        if room < 1 or (self.random_drops and room < 3 and self.draw.random() < 0.1):
+            if sent >= 0:
+                self.at(max(now, sent + 1.5 * self.senders[flow].rtt), LOSS, flow, sent, None)
+            return
+        self.free[route[hop]] = max(free, now) + LINE
+        self.at(max(free, now) + LINE + 1, ARRIVAL, flow, sent, (route, hop + 1))
+
+    def run(self):
+        """The 99th percentile of the completion times, µs."""
+        for flow in range(self.hosts):
+            if flow in self.elephants:
+                path = self.routes[flow][self.draw.randrange(self.paths)]
+                self.at(self.draw.random(), TURN, flow, -1.0, (path, 0))
+            else:
+                self.send(flow, self.draw.random())
+        while len(self.ends) < self.hosts - self.ELEPHANTS:
+            now, _, what, flow, sent, rest = heapq.heappop(self.events)
+            if what == ARRIVAL:
+                self.arrive(flow, now, sent, *rest)
+                continue
+            if what == TURN:
+                self.at(now + LINE + 1, ARRIVAL, flow, sent, rest)
+                self.at(now + 2 * LINE, TURN, flow, sent, rest)
+                continue
+            sender = self.senders[flow]
+            sender.in_flight -= 1
+            if what == LOSS:
+                sender.lose(now)
+            else:
+                sender.on_ack(now, sender.median(now - sent))
+                sender.acked += 1
+                if sender.acked == self.PACKETS:
+                    self.ends.append(now)
+            self.send(flow, now)
+        return self.ends[int(0.99 * len(self.ends))]
+
+
 HISTORIES = {
     "1 (LSwift)": (0.5, 1, 1),
     "5": (0.5, 5, 5),
@@ -264,10 +357,26 @@ def print_incast():
         print(f"   {name:15} {cells[0]}   {cells[1]}", flush=True)
 
 
+def print_permutation(seeds=(1, 2)):
+    print("4. Permutation of 250 hosts with six elephants, flows of 5 MB: 99th percentile of completion times over that with a")
+    print(f"   history of 10, mean of {len(seeds)} seeds. Queues of one BDP; and of 8 packets, with htsim's random drops.")
+    print("   history           44 packets   8 packets")
+    means = {}
+    for queue in (44, 8):
+        for name in ("10", "1 (LSwift)", "5", "40"):
+            ends = [Permutation(HISTORIES[name], queue, queue == 8, seed).run() for seed in seeds]
+            means[name, queue] = sum(ends) / len(seeds)
+    for name in ("1 (LSwift)", "5", "10", "40"):
+        ratios = [means[name, queue] / means["10", queue] for queue in (44, 8)]
+        print(f"   {name:15}      {ratios[0]:.3f}        {ratios[1]:.3f}", flush=True)
+
+
 def main():
     print_models()
     print()
     print_incast()
+    print()
+    print_permutation()
 
 
 if __name__ == "__main__":
