@@ -472,7 +472,7 @@ fn a_peer_makes_a_target_store_no_more_than_its_quota() {
     // The clear of all that was stored, with the next request.
     let mut next = forged_read(5, 100);
     let Pds::Request(header) = &mut next.pds else { unreachable!() };
-    header.clear_psn_offset = -1;
+    header.clear_psn_offset = stored - 1 - 100;
     alone.arrive(&next, &[]);
     assert!(matches!(alone.transmit_all()[0].pds, Pds::Ack(_)), "cleared responses make room");
 }

@@ -186,10 +186,16 @@ impl RxPdc {
         if self.responses.is_empty() { None } else { self.responses.get(psn) }
     }
 
-    /// Forgets the responses up to `psn`. Returns the bytes that they counted for.
+    /// Forgets the responses up to `psn`, all of which the initiator has. Returns the bytes that they counted for.
+    ///
+    /// A packet that has not arrived has no response: who names one speaks of an earlier PDC with the same identifiers.
     #[inline]
     pub fn clear(&mut self, psn: Psn) -> u64 {
-        if self.responses.is_empty() { 0 } else { self.responses.clear(psn) }
+        if self.responses.is_empty() || !psn.is_before(self.expected()) {
+            0
+        } else {
+            self.responses.clear(psn)
+        }
     }
 
     /// Bytes that the stored responses count for ([`Answer::cost`]).
@@ -373,7 +379,8 @@ mod tests {
         assert_eq!(pdc.clear(Psn(u32::MAX)), cost(0) + cost(10));
         assert_eq!(pdc.cack(), Psn(u32::MAX));
         assert!(pdc.response(Psn(u32::MAX)).is_none() && pdc.response(Psn(0)).is_some());
-        assert_eq!((pdc.clear(Psn(u32::MAX)), pdc.clear(Psn(9))), (0, cost(20) + cost(30)));
+        assert_eq!((pdc.clear(Psn(u32::MAX)), pdc.clear(Psn(2))), (0, 0), "2 has not arrived");
+        assert_eq!(pdc.clear(Psn(1)), cost(20) + cost(30));
         assert_eq!((pdc.cack(), pdc.response_cost()), (Psn(1), 0));
     }
 
