@@ -17,7 +17,7 @@ const DEFAULT_SIZE: usize = 4096;
 /// The most entries of a queue.
 const MOST: usize = 1 << 20;
 /// The first version of libfabric's interface whose error entries say how long their data is.
-const ERR_DATA_SIZE_SINCE: u32 = 1 << 16 | 5;
+pub(crate) const ERR_DATA_SIZE_SINCE: u32 = 1 << 16 | 5;
 
 #[repr(C)]
 pub(crate) struct CqObject {

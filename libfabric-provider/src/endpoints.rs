@@ -57,25 +57,26 @@ impl Endpoints {
     }
 
     /// Does the work of all endpoints.
+    ///
+    /// # Errors
+    /// One of them cannot work; the others have.
     pub(crate) fn progress(&self) -> Result<(), FiError> {
-        for endpoint in lock(&self.all)?.iter().filter_map(Weak::upgrade) {
-            endpoint.progress()?;
-        }
-        Ok(())
+        let all = lock(&self.all)?;
+        let endpoints = all.iter().filter_map(Weak::upgrade);
+        endpoints.fold(Ok(()), |before, endpoint| before.and(endpoint.progress()))
     }
 
     /// As [`Endpoints::progress`], and prepares for a sleep on the descriptor, which an endpoint makes readable when a packet
     /// arrives or a timer is due. Returns whether the caller may sleep.
     ///
     /// # Errors
-    /// Nobody may.
+    /// Nobody may, or one of them cannot work; the others are armed.
     pub(crate) fn arm(&self) -> Result<bool, FiError> {
         self.wake()?;
-        let mut may_sleep = true;
-        for endpoint in self.list()? {
-            may_sleep &= endpoint.arm()?;
-        }
-        Ok(may_sleep)
+        self.list()?.iter().fold(Ok(true), |before, endpoint| {
+            let may_sleep = endpoint.arm();
+            Ok(before? & may_sleep?)
+        })
     }
 
     /// Sleeps until the descriptor is readable, or that of an event of the caller's, for `bound` at most if there is one. The

@@ -6,6 +6,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Arc, Mutex};
 
 use crate::abi::{self, Head, Object};
+use crate::cq::ERR_DATA_SIZE_SINCE;
 use crate::error::{FiError, lock};
 use crate::fabric::{Fabric, FabricObject};
 use crate::refused::Refused;
@@ -23,7 +24,7 @@ pub(crate) struct EqObject {
     _head: Head<sys::fid_eq>,
     wait: sys::fi_wait_obj,
     pub(crate) queue: Arc<Events>,
-    _fabric: Arc<Fabric>,
+    fabric: Arc<Fabric>,
     _set: Option<Arc<WaitSet>>,
 }
 
@@ -108,8 +109,8 @@ pub(crate) extern "C" fn open(
         if let Some((set, wake)) = set.as_ref().zip(queue.wake.as_ref()) {
             set.add(Member::Events(Arc::downgrade(&queue)), wake)?;
         }
-        let (_head, _fabric, wait) = (Head::new(head), fabric.fabric.clone(), attr.wait_obj);
-        *place = EqObject { _head, wait, queue, _fabric, _set: set }.give();
+        let (_head, fabric, wait) = (Head::new(head), fabric.fabric.clone(), attr.wait_obj);
+        *place = EqObject { _head, wait, queue, fabric, _set: set }.give();
         Ok(0)
     })
 }
@@ -257,14 +258,27 @@ extern "C" fn sread(
 extern "C" fn readerr(eq: *mut sys::fid_eq, buf: *mut sys::fi_eq_err_entry, _flags: u64) -> isize {
     abi::answer_size(|| {
         // SAFETY: it is an event queue of this provider's, and libfabric passes room for an entry.
-        let (object, buf) =
-            unsafe { (abi::object::<EqObject, _>(eq)?, buf.as_mut().ok_or(FiError::INVALID)?) };
+        let object: &EqObject = unsafe { abi::object(eq)? };
+        if buf.is_null() {
+            return Err(FiError::INVALID);
+        }
         let Failure { fid, context, number, error } = object.queue.next_failure()?;
-        (buf.fid, buf.context, buf.data) = (fid as sys::fid_t, context as *mut c_void, number);
-        (buf.err, buf.prov_errno) = (error.number(), error.number());
+        let error = error.number();
+        let has_size = object.fabric.api_version >= ERR_DATA_SIZE_SINCE;
         // Room of the application's for data about the error stays its own: there is none.
-        buf.err_data_size = 0;
-        Ok(size_of::<sys::fi_eq_err_entry>())
+        // SAFETY: libfabric promises an entry of the application's version, which from this one on has the last field.
+        unsafe {
+            (&raw mut (*buf).fid).write(fid as sys::fid_t);
+            (&raw mut (*buf).context).write(context as *mut c_void);
+            (&raw mut (*buf).data).write(number);
+            (&raw mut (*buf).err).write(error);
+            (&raw mut (*buf).prov_errno).write(error);
+            if has_size {
+                (&raw mut (*buf).err_data_size).write(0);
+            }
+        }
+        let without = std::mem::offset_of!(sys::fi_eq_err_entry, err_data_size);
+        Ok(if has_size { size_of::<sys::fi_eq_err_entry>() } else { without })
     })
 }
 

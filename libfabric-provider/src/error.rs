@@ -8,6 +8,7 @@ use weft::core::port::udp::UdpError;
 use weft::core::region::RegionError;
 use weft::core::wire::ses::ReturnCode;
 use weft::core::worker::BookError;
+use weft::core::worker::session::JoinError;
 use weft::port::PortError;
 use weft::{
     BuildError, CallError, Error, ExposeRefusal, Failure, PeerError, ReadFault, ReceiveError, SendError,
@@ -118,6 +119,7 @@ impl From<&BuildError> for FiError {
             BuildError::Book(error) => of_book(error),
             BuildError::Peer(error) => FiError::from(error),
             BuildError::Memory(RegionError::Memory(_)) => FiError::NO_MEMORY,
+            BuildError::Join(error) => of_join(error),
             _ => FiError::INVALID,
         }
     }
@@ -131,6 +133,15 @@ impl From<&PeerError> for FiError {
             PeerError::Endpoint(error) => FiError::from(error),
             _ => FiError::INVALID,
         }
+    }
+}
+
+fn of_join(error: &JoinError) -> FiError {
+    match error {
+        JoinError::System(_, error) => FiError::from(error),
+        JoinError::Refused(..) => FiError(sys::FI_ECONNREFUSED),
+        JoinError::Stranger(..) => FiError(sys::FI_EACCES),
+        _ => FiError::INVALID,
     }
 }
 

@@ -51,8 +51,13 @@ impl Memories {
         if state.registrations.contains_key(&registration.key) {
             return Err(FiError::NO_KEY);
         }
-        for endpoint in state.endpoints() {
-            endpoint.expose(registration)?;
+        let endpoints: Vec<_> = state.endpoints().collect();
+        for (at, endpoint) in endpoints.iter().enumerate() {
+            if let Err(error) = endpoint.expose(registration) {
+                // The application may free the memory: nobody may keep access.
+                let _ = withdraw_from(&endpoints[..at], registration.key);
+                return Err(error);
+            }
         }
         state.registrations.insert(registration.key, registration.clone());
         Ok(())
@@ -62,7 +67,7 @@ impl Memories {
     pub(crate) fn withdraw(&self, key: u64) -> Result<(), FiError> {
         let mut state = lock(&self.0)?;
         state.registrations.remove(&key);
-        state.endpoints().try_for_each(|endpoint| endpoint.withdraw(key))
+        withdraw_from(&state.endpoints().collect::<Vec<_>>(), key)
     }
 
     /// An endpoint of the domain is enabled.
@@ -73,4 +78,9 @@ impl Memories {
         state.endpoints.push(Arc::downgrade(endpoint));
         Ok(())
     }
+}
+
+/// Takes the memory back at all of them, also if one of them cannot.
+fn withdraw_from(endpoints: &[Arc<Rdm>], key: u64) -> Result<(), FiError> {
+    endpoints.iter().fold(Ok(()), |before, endpoint| before.and(endpoint.withdraw(key)))
 }

@@ -240,6 +240,8 @@ fn register(half: &Half, memory: &mut [Vec<u8>; 3]) -> Vec<*mut sys::fid_mr> {
         iov_count: 1,
         access: ANY,
         requested_key: KEYS[2],
+        // Ignored, as nobody has asked for FI_HMEM.
+        iface: sys::FI_HMEM_CUDA,
         ..sys::fi_mr_attr::default()
     };
     let sys::iovec { iov_base, iov_len } = pieces[0];

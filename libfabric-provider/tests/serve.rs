@@ -225,7 +225,8 @@ fn operations_end_with_errors_when_the_server_does() {
     }
     let directory = tempfile::tempdir().unwrap();
     let server = server(&directory, 8, |builder| builder);
-    let side = open(&server);
+    let how = How { counters: Some(sys::FI_WAIT_NONE), ..How::default() };
+    let side = Side::open(&Wish { domain: Some(server.name()), ..Wish::default() }, how);
     let own = side.insert(&side.name());
     let mut room = [0; 8];
     side.receive(&mut room, FI_ADDR_UNSPEC, None, 1);
@@ -244,5 +245,7 @@ fn operations_end_with_errors_when_the_server_does() {
     let at = room.as_ptr().cast();
     let sent = table!(side.ep, msg.send(at, 8, null_mut(), own, null_mut()));
     assert_eq!(sent, -(sys::FI_ESHUTDOWN as isize));
+    let counts: Vec<_> = side.counters.iter().map(|counter| counter.read()).collect();
+    assert_eq!(counts, [(0, 0), (0, 1), (0, 1), (0, 0)], "sent, received, read and written");
     assert_eq!(Entry::default().len, 0);
 }
