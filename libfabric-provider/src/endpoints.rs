@@ -61,9 +61,11 @@ impl Endpoints {
     /// # Errors
     /// One of them cannot work; the others have.
     pub(crate) fn progress(&self) -> Result<(), FiError> {
-        let all = lock(&self.all)?;
-        let endpoints = all.iter().filter_map(Weak::upgrade);
-        endpoints.fold(Ok(()), |before, endpoint| before.and(endpoint.progress()))
+        let mut done = Ok(());
+        for endpoint in lock(&self.all)?.iter().filter_map(Weak::upgrade) {
+            done = done.and(endpoint.progress());
+        }
+        done
     }
 
     /// As [`Endpoints::progress`], and prepares for a sleep on the descriptor, which an endpoint makes readable when a packet
@@ -73,10 +75,12 @@ impl Endpoints {
     /// Nobody may, or one of them cannot work; the others are armed.
     pub(crate) fn arm(&self) -> Result<bool, FiError> {
         self.wake()?;
-        self.list()?.iter().fold(Ok(true), |before, endpoint| {
-            let may_sleep = endpoint.arm();
-            Ok(before? & may_sleep?)
-        })
+        let mut may_sleep = Ok(true);
+        for endpoint in self.list()? {
+            let may = endpoint.arm();
+            may_sleep = may_sleep.and_then(|before| Ok(before & may?));
+        }
+        may_sleep
     }
 
     /// Sleeps until the descriptor is readable, or that of an event of the caller's, for `bound` at most if there is one. The

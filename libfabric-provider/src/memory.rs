@@ -82,5 +82,9 @@ impl Memories {
 
 /// Takes the memory back at all of them, also if one of them cannot.
 fn withdraw_from(endpoints: &[Arc<Rdm>], key: u64) -> Result<(), FiError> {
-    endpoints.iter().fold(Ok(()), |before, endpoint| before.and(endpoint.withdraw(key)))
+    let mut done = Ok(());
+    for endpoint in endpoints {
+        done = done.and(endpoint.withdraw(key));
+    }
+    done
 }
