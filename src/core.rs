@@ -95,9 +95,9 @@
 pub use weft_stack::buffer::{Buffer, MAX_MESSAGE};
 pub use weft_stack::fep::{
     AccessError, AccessId, AccessKind, Atomic, AtomicError, BusyTimeout, Completion, ConfigError,
-    ConnectionId, ExposeError, ExposeRefusal, Exposure, Fep, FepConfig, Limits, PayloadRef, PostError, Read,
-    ReadError, ReadFault, ReadId, Receive, Rights, Send, SendId, TrafficClass, Transmit, Windows, Write,
-    Written, Zone, ZoneId, ZoneMap, Zones,
+    ConnectionId, Datagram, DatagramReceive, ExposeError, ExposeRefusal, Exposure, Fep, FepConfig, Limits,
+    PayloadRef, PostError, Read, ReadError, ReadFault, ReadId, Receive, Rights, Send, SendId, TrafficClass,
+    Transmit, Windows, Write, Written, Zone, ZoneId, ZoneMap, Zones,
 };
 pub use weft_stack::packet::{Packet, Payload};
 pub use weft_stack::pdc::PdcConfig;

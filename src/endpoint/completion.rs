@@ -125,7 +125,7 @@ pub enum Completion {
         /// Its peer.
         peer: Addr,
     },
-    /// A message was delivered, or will not be.
+    /// A message was delivered, or will not be; or a datagram has left.
     Sent {
         /// The operation.
         operation: OperationId,
@@ -135,10 +135,10 @@ pub enum Completion {
         buffer: SendBuffer,
         /// Packets that were sent again on its behalf.
         retransmissions: u32,
-        /// Whether all of it arrived.
+        /// Whether all of it arrived, or the datagram has left.
         result: Result<(), Error>,
     },
-    /// A message was received, or none will be.
+    /// A message or a datagram was received, or none will be.
     Received {
         /// The operation.
         operation: OperationId,

@@ -4,6 +4,7 @@ mod access;
 mod buffer;
 mod builder;
 mod completion;
+mod datagram;
 mod direct;
 mod error;
 mod memory;

@@ -225,6 +225,9 @@ fn assert_counted(counters: &Counters, events: &[&Event]) {
         losses_spurious: count("spurious_loss"),
         timeouts: count("timeout"),
         ignored: count("ignored"),
+        datagrams_sent: count("datagram_sent"),
+        datagrams_received: count("datagram_received"),
+        datagrams_dropped: count("datagram_dropped"),
     };
     assert_eq!(*counters, expected);
     assert!(counters.data_retransmitted > 0 && counters.duplicates_received > 0, "faults struck");

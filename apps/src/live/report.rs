@@ -174,7 +174,7 @@ fn packets<P: Port>(worker: &Worker<P>) -> PacketCounters {
     PacketCounters {
         data: fep.data_sent,
         retransmitted: fep.data_retransmitted,
-        dropped: by_worker + by_port + fep.control_dropped,
+        dropped: by_worker + by_port + fep.control_dropped + fep.datagrams_dropped,
         acks: fep.acks_sent,
         nacks: fep.nacks_sent,
         trimmed: fep.trimmed_received,

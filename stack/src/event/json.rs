@@ -154,7 +154,16 @@ impl<'a> Line<'a> {
                 self.pdc(pdc);
             }
             Event::ControlDropped { peer } => self.peer(peer),
-            Event::Ignored { peer, why } => {
+            Event::DatagramSent { peer, len, entropy } => {
+                self.peer(peer);
+                self.number("len_bytes", len);
+                self.number("entropy", entropy.0);
+            }
+            Event::DatagramReceived { peer, len } => {
+                self.peer(peer);
+                self.number("len_bytes", len);
+            }
+            Event::DatagramDropped { peer, why } | Event::Ignored { peer, why } => {
                 self.peer(peer);
                 self.text("why", why);
             }

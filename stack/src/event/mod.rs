@@ -162,6 +162,29 @@ pub enum Event {
         /// The initiator's PDCID.
         pdc: PdcId,
     },
+    /// A datagram left.
+    DatagramSent {
+        /// Address of its receiver.
+        peer: Addr,
+        /// Length of the payload, bytes.
+        len: u32,
+        /// The entropy that it carries.
+        entropy: Entropy,
+    },
+    /// A datagram arrived, and met a receive.
+    DatagramReceived {
+        /// Address of its sender.
+        peer: Addr,
+        /// Length of the payload, bytes.
+        len: u32,
+    },
+    /// A datagram arrived and was dropped: there was no receive for it, or its payload had been cut off.
+    DatagramDropped {
+        /// Address of its sender.
+        peer: Addr,
+        /// The reason, as text for people.
+        why: &'static str,
+    },
     /// A packet arrived that has no meaning here, and was dropped.
     Ignored {
         /// Address of the packet's sender.
@@ -190,6 +213,9 @@ impl Event {
             Event::Timeout { .. } => "timeout",
             Event::PdcOpened { .. } => "pdc_opened",
             Event::PdcClosed { .. } => "pdc_closed",
+            Event::DatagramSent { .. } => "datagram_sent",
+            Event::DatagramReceived { .. } => "datagram_received",
+            Event::DatagramDropped { .. } => "datagram_dropped",
             Event::Ignored { .. } => "ignored",
         }
     }
@@ -212,7 +238,11 @@ impl Event {
             | Event::Timeout { pdc, .. }
             | Event::PdcOpened { pdc, .. }
             | Event::PdcClosed { pdc, .. } => *pdc,
-            Event::ControlDropped { .. } | Event::Ignored { .. } => PdcId(0),
+            Event::ControlDropped { .. }
+            | Event::DatagramSent { .. }
+            | Event::DatagramReceived { .. }
+            | Event::DatagramDropped { .. }
+            | Event::Ignored { .. } => PdcId(0),
         };
         (pdc != PdcId(0)).then_some(pdc)
     }
@@ -229,6 +259,9 @@ impl Event {
             | Event::ControlDropped { peer }
             | Event::PdcOpened { peer, .. }
             | Event::PdcClosed { peer, .. }
+            | Event::DatagramSent { peer, .. }
+            | Event::DatagramReceived { peer, .. }
+            | Event::DatagramDropped { peer, .. }
             | Event::Ignored { peer, .. } => Some(peer),
             Event::DataSent { .. }
             | Event::AckReceived { .. }
@@ -277,6 +310,12 @@ pub struct Counters {
     pub timeouts: u64,
     /// Packets dropped because they had no meaning here.
     pub ignored: u64,
+    /// Datagrams sent.
+    pub datagrams_sent: u64,
+    /// Datagrams received that met a receive.
+    pub datagrams_received: u64,
+    /// Datagrams dropped on arrival, because there was no receive for them or they had been trimmed.
+    pub datagrams_dropped: u64,
 }
 
 impl Counters {
@@ -304,6 +343,9 @@ impl Counters {
             Event::SpuriousLoss { .. } => &mut self.losses_spurious,
             Event::Timeout { .. } => &mut self.timeouts,
             Event::Ignored { .. } => &mut self.ignored,
+            Event::DatagramSent { .. } => &mut self.datagrams_sent,
+            Event::DatagramReceived { .. } => &mut self.datagrams_received,
+            Event::DatagramDropped { .. } => &mut self.datagrams_dropped,
             Event::PdcOpened { .. } | Event::PdcClosed { .. } => return,
         };
         *counter += 1;

@@ -85,7 +85,7 @@ pub struct Receive {
 /// The end of an operation, or of a connection.
 #[derive(Debug)]
 pub enum Completion {
-    /// A message has been sent: all of it has arrived, or it failed.
+    /// A message has been sent: all of it has arrived, or it failed. Or a datagram has left.
     Sent {
         /// Identifies the message.
         id: SendId,
@@ -98,7 +98,7 @@ pub enum Completion {
         /// Whether the whole message has arrived.
         result: Result<(), SendError>,
     },
-    /// A message has been received, or will not be.
+    /// A message or a datagram has been received, or will not be.
     Received {
         /// Identifies the receive.
         id: ReceiveId,
@@ -345,6 +345,12 @@ pub enum CallError {
     /// The message is longer than [`MAX_MESSAGE`].
     #[error("a message has at most {MAX_MESSAGE} bytes")]
     TooLong,
+    /// The datagram is longer than the payload of a packet.
+    #[error("a datagram is one packet, and has at most {most} bytes here")]
+    DatagramTooLong {
+        /// The most bytes of a datagram: [`FepConfig::mtu`](super::FepConfig::mtu).
+        most: u32,
+    },
     /// Data cannot be put into [`Buffer::Bytes`], which can only be sent.
     #[error("the buffer can only be sent: other owners may hold its memory")]
     ReadOnly,

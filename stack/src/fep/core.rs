@@ -35,6 +35,8 @@ pub(super) struct Core {
     pub(super) replied: bool,
     /// Whether further packets follow that were read together with the last one.
     pub(super) in_burst: bool,
+    /// Whether datagrams wait for the port, or one has just been handed to it.
+    pub(super) has_datagrams: bool,
     /// How long the packet at hand has waited at this host, for acknowledgements to report; zero if nobody measured it.
     pub(super) waited: Span,
     /// Acknowledgements, NACKs and control packets that wait for the port.
@@ -61,6 +63,7 @@ impl Core {
             abandoned: false,
             replied: false,
             in_burst: false,
+            has_datagrams: false,
             waited: Span::ZERO,
             control: VecDeque::new(),
             events: Events::default(),

@@ -27,7 +27,13 @@ impl Fep {
              the port",
             self.addr().0
         );
-        (dropped > 0).then_some(text).into_iter()
+        let lost = self.counters().datagrams_dropped;
+        let datagrams = format!(
+            "endpoint {}: {lost} datagrams were dropped on arrival: there was no receive for them, or they had been trimmed",
+            self.addr().0
+        );
+        let lines = [(dropped, text), (lost, datagrams)];
+        lines.into_iter().filter(|(count, _)| *count > 0).map(|(_, text)| text)
     }
 
     /// As [`Fep::explain`], but as values that format their text only when displayed, because there may be very many.

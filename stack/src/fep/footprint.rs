@@ -4,6 +4,7 @@ use core::iter::Sum;
 use core::ops::{Add, AddAssign};
 
 use super::Fep;
+use super::datagram::Datagrams;
 use super::memory::ExposedMemory;
 use crate::heap;
 use crate::ses::Receives;
@@ -25,7 +26,7 @@ pub struct Footprint {
     pub targets: u64,
     /// Messages being sent and received, without their contents.
     pub messages: u64,
-    /// Posted receives that no message has matched, without their memory.
+    /// Posted receives that no message or datagram has met, without their memory, and the queue of datagrams to send.
     pub receives: u64,
     /// The receiver's credit scheduler.
     pub credit: u64,
@@ -89,7 +90,7 @@ fn exposed_bytes(exposed: &ExposedMemory) -> u64 {
 impl Fep {
     /// The memory that the endpoint holds now. Looks at every connection, context, PDC and message.
     pub fn footprint(&self) -> Footprint {
-        let Fep { core, initiator, target, .. } = self;
+        let Fep { core, initiator, target, datagrams, .. } = self;
         let receives = || target.processes.iter();
         let exposed = target.processes.memory.as_deref();
         let sends = initiator.sends.iter().map(|(_, message)| heap::of_buffer(&message.buffer));
@@ -101,12 +102,14 @@ impl Fep {
             messages: initiator.sends.heap_bytes()
                 + receives().map(Receives::message_bytes).sum::<u64>()
                 + target.processes.room.heap_bytes(),
-            receives: receives().map(Receives::posted_bytes).sum(),
+            receives: receives().map(Receives::posted_bytes).sum::<u64>()
+                + datagrams.as_deref().map_or(0, Datagrams::heap_bytes),
             credit: target.granter.as_ref().map_or(0, |granter| granter.bytes()),
             timers: core.wheel.heap_bytes(),
             payload: sends.sum::<u64>()
                 + receives().map(Receives::payload_bytes).sum::<u64>()
-                + exposed.map_or(0, ExposedMemory::payload_bytes),
+                + exposed.map_or(0, ExposedMemory::payload_bytes)
+                + datagrams.as_deref().map_or(0, Datagrams::payload_bytes),
         }
     }
 }

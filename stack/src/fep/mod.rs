@@ -16,6 +16,8 @@
 //! and the credit scheduler. Both use the *core*: address and
 //! configuration, timers, events, and the queues of control packets and completions.
 //!
+//! Datagrams, which belong to no PDC, are a small third part of their own.
+//!
 //! ```text
 //!  initiator: post_send ─▶ connection (queue of messages) ─▶ scheduler ─▶ context (window, pacing, credit)
 //!                          ─▶ spray (entropy) ─▶ pdc (PSN, record) ─▶ poll_transmit
@@ -35,6 +37,7 @@ mod connection;
 mod context;
 mod core;
 mod credit;
+mod datagram;
 mod explain;
 mod feedback;
 mod footprint;
@@ -73,6 +76,7 @@ pub use api::{
 };
 pub use config::{BusyTimeout, ConfigError, FepConfig, Limits, Windows};
 pub use context::TrafficClass;
+pub use datagram::{Datagram, DatagramReceive};
 pub use explain::Wait;
 pub use footprint::Footprint;
 pub use payload::{PayloadRef, Transmit};
@@ -90,6 +94,7 @@ use crate::rng::Rng;
 use crate::ses::{Cancelled, ReceiveId};
 use crate::wire::pds::{ControlKind, Pds};
 use context::Context;
+use datagram::{Datagrams, on_datagram};
 use initiator::Initiator;
 use target::Target;
 
@@ -109,6 +114,8 @@ pub struct Fep {
     _lead: [u8; LEAD],
     initiator: Initiator,
     target: Target,
+    /// None as long as the application has posted none.
+    datagrams: Option<Box<Datagrams>>,
 }
 
 impl Fep {
@@ -123,6 +130,7 @@ impl Fep {
             _lead: [0; LEAD],
             initiator: Initiator::new(),
             core: Core::new(addr, config, rng, now),
+            datagrams: None,
         })
     }
 
@@ -306,6 +314,9 @@ impl Fep {
     /// # Errors
     /// [`CallError::TooLate`] once its first packet has left.
     pub fn cancel_send(&mut self, id: SendId) -> Result<(), CallError> {
+        if self.core.has_datagrams && self.cancel_datagram(id) {
+            return Ok(());
+        }
         self.initiator.cancel_send(&mut self.core, id)
     }
 
@@ -318,6 +329,7 @@ impl Fep {
         let posted = match self.target.processes.cancel(id) {
             Cancelled::Unused(posted) => posted,
             Cancelled::Ends => return Ok(()),
+            Cancelled::TooLate if self.cancel_datagram_receive(id) => return Ok(()),
             Cancelled::TooLate => return Err(CallError::TooLate),
         };
         self.core.completions.push_back(Completion::Received {
@@ -419,7 +431,8 @@ impl Fep {
                 }
                 _ => target.on_control(core, now, packet, control),
             },
-            Pds::Tss(_) | Pds::Rudi(_) | Pds::Uud(_) => core.ignore(now, packet, "PDS type not implemented"),
+            Pds::Uud(_) => return on_datagram(core, self.datagrams.as_deref_mut(), now, packet, payload),
+            Pds::Tss(_) | Pds::Rudi(_) => core.ignore(now, packet, "PDS type not implemented"),
         }
         if target.grants_credit() {
             target.grant_credit(core, now);
@@ -432,10 +445,11 @@ impl Fep {
             || !self.initiator.ready.is_empty()
             || !self.core.replies.is_empty()
             || self.core.in_burst
+            || self.core.has_datagrams
     }
 
-    /// The next packet to put on the wire, if there is one: control packets first, then those of connections and responses
-    /// with data in turn.
+    /// The next packet to put on the wire, if there is one: control packets first, then those of connections, responses
+    /// with data and datagrams in turn.
     pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {
         let mut packet = Packet::BLANK;
         let payload = self.poll_transmit_into(now, &mut packet)?;
@@ -456,6 +470,15 @@ impl Fep {
             }
             return Some(PayloadRef::NONE);
         }
+        if self.core.has_datagrams {
+            return self.poll_with_datagrams(now, packet);
+        }
+        self.poll_others(now, packet)
+    }
+
+    /// The next packet of a connection or a response with data.
+    #[inline(always)]
+    fn poll_others(&mut self, now: Time, packet: &mut Packet) -> Option<PayloadRef> {
         let Fep { core, initiator, target, .. } = self;
         if !core.replies.is_empty() && !std::mem::take(&mut core.replied) {
             let payload = target.poll_reply(core, now, packet);

@@ -31,6 +31,9 @@ enum Source {
     Nothing,
     /// In the buffer of a message, at this offset.
     Message { send: Key, offset: u32 },
+    /// The buffer of a datagram. It is not shared: the datagram ends when the port has taken the packet, and what is done
+    /// with the memory then must not reach the peer.
+    Datagram { send: Key },
     /// Where the response says that is stored for this PSN of a PDC that a peer has opened.
     Response { pdc: PdcId, psn: Psn },
 }
@@ -44,6 +47,11 @@ impl PayloadRef {
         PayloadRef { source: Source::Message { send, offset }, len }
     }
 
+    /// All `len` bytes of the datagram `send`.
+    pub(super) fn of_datagram(send: Key, len: u32) -> PayloadRef {
+        PayloadRef { source: Source::Datagram { send }, len }
+    }
+
     /// The `len` bytes of the response that is stored for packet `psn` of the target's PDC `pdc`.
     pub(super) fn of_response(pdc: PdcId, psn: Psn, len: u32) -> PayloadRef {
         PayloadRef { source: Source::Response { pdc, psn }, len }
@@ -54,6 +62,10 @@ impl PayloadRef {
         match self.source {
             Source::Message { send, offset } => match sends.get(send) {
                 Some(message) => message.buffer.payload(offset, self.len),
+                None => Payload::EMPTY,
+            },
+            Source::Datagram { send } => match sends.get(send) {
+                Some(message) => message.buffer.payload(0, self.len),
                 None => Payload::EMPTY,
             },
             Source::Response { pdc, psn } => match target.response_data(pdc, psn) {
@@ -70,7 +82,7 @@ impl PayloadRef {
         let (buffer, offset) = match self.source {
             Source::Message { send, offset } => (&sends.get(send)?.buffer, offset),
             Source::Response { pdc, psn } => target.response_data(pdc, psn)?,
-            Source::Nothing => return None,
+            Source::Datagram { .. } | Source::Nothing => return None,
         };
         match buffer {
             Buffer::Region(slice) => Some(slice.part(offset, self.len)),

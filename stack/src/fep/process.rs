@@ -183,6 +183,12 @@ impl Processes {
         Ok(id)
     }
 
+    /// An identifier for a receive of `process` that no other receive of the endpoint has.
+    pub(super) fn draw_receive_id(&mut self, process: u16) -> ReceiveId {
+        self.next_receive += 1;
+        receive_id(process, self.next_receive - 1)
+    }
+
     /// See [`Fep::gather`](super::Fep::gather).
     pub(super) fn gather(&mut self, core: &mut Core, process: u16, budget: &mut i64) -> bool {
         let Some((receives, room)) = self.get_mut(process).filter(|(r, _)| r.is_gathering()) else {

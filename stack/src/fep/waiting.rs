@@ -72,7 +72,11 @@ impl Fep {
     /// # Errors
     /// As [`Fep::close_process`].
     pub fn begin_close_process(&mut self, process: u16) -> Result<(), CallError> {
-        self.target.close_process(&mut self.core, process)
+        self.target.close_process(&mut self.core, process)?;
+        if let Some(datagrams) = &mut self.datagrams {
+            datagrams.close_process(process);
+        }
+        Ok(())
     }
 
     /// Drops messages that process `process` had when it was closed, until that has touched `budget` bytes of memory, which

@@ -2,7 +2,8 @@
 
 use weft_stack::buffer::Buffer;
 use weft_stack::fep::{
-    Completion, ConnectOptions, Exposure, Read, ReadId, Receive, Rights, Send, SendId, TrafficClass,
+    Completion, ConnectOptions, Datagram, DatagramReceive, Exposure, Read, ReadId, Receive, Rights, Send,
+    SendId, TrafficClass,
 };
 use weft_stack::packet::Addr;
 use weft_stack::ses::{Matching, ReceiveId, Source};
@@ -78,6 +79,22 @@ impl Run {
                     option("tag").map_or(Matching::Untagged, |tag| Matching::Tagged { tag, ignore });
                 let receive = Receive { buffer: Buffer::Heap(vec![0; len]), from: source, matching, context };
                 let posted = self.fep().post_receive_of(process, receive);
+                posted.map(Operation::Receive).map_err(|e| e.to_string())
+            }
+            Verb::SendDatagram => {
+                let datagram = Datagram {
+                    buffer: Buffer::Heap(content(&call.new, 0, len)),
+                    peer: Addr(option("to").unwrap_or(1) as u32),
+                    process,
+                    header_data: option("header_data").unwrap_or(0),
+                    context,
+                };
+                let posted = self.fep().post_datagram_of(option("source").unwrap_or(0) as u16, datagram);
+                posted.map(Operation::Send).map_err(|e| e.to_string())
+            }
+            Verb::ReceiveDatagram => {
+                let receive = DatagramReceive { buffer: Buffer::Heap(vec![0; len]), context };
+                let posted = self.fep().post_datagram_receive_of(process, receive);
                 posted.map(Operation::Receive).map_err(|e| e.to_string())
             }
             Verb::Expose => {
@@ -200,6 +217,7 @@ impl Run {
                 "forgotten" => worker.forgotten,
                 "misdirected" => worker.misdirected,
                 "ignored" => counters.ignored,
+                "dropped" => counters.datagrams_dropped,
                 "retransmitted" => counters.data_retransmitted,
                 "memory_below" => {
                     let held = fep.footprint().total();

@@ -37,6 +37,9 @@ pub(crate) enum Group {
 
 use Group::{Ack, CcState, Control, Nack, Network, Raw, Request, RequestCc, Response, Segment};
 
+/// The type of a datagram, which the conforming peer has no use for.
+pub(crate) const UUD: u8 = 6;
+
 const fn kind(name: &'static str, number: u8, groups: &'static [Group]) -> Kind {
     Kind { name, number, control: 0, groups }
 }
@@ -50,6 +53,7 @@ pub(crate) const KINDS: &[Kind] = &[
     kind("ROD_REQ", wire::ROD, &[Network, Request, Segment]),
     kind("RUD_CC_REQ", wire::RUD_CC, &[Network, Request, RequestCc, Segment]),
     kind("ROD_CC_REQ", wire::ROD_CC, &[Network, Request, RequestCc, Segment]),
+    kind("UUD_REQ", UUD, &[Network, Segment]),
     kind("ACK", wire::ACK, &[Network, Ack, Response]),
     kind("ACK_CC", wire::ACK_CC, &[Network, Ack, CcState, Response]),
     kind("NACK", wire::NACK, &[Network, Nack]),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::fields::{CLASSES, FIELDS, Field, Form, Group, Kind, kind_of};
+use super::fields::{CLASSES, FIELDS, Field, Form, Group, Kind, UUD, kind_of};
 use super::peer::wire::{self, CcState, Class, Datagram, Pds, Rest, Segment};
 
 /// The value of a field.
@@ -29,6 +29,8 @@ const ENDPOINT: u64 = 1;
 const PORT: u64 = 0xc000;
 /// Bytes of UET that a switch leaves of a trimmed packet: those of a frame of 128 bytes.
 const TRIMMED: usize = 128 - 14 - 20 - 8;
+/// The operation of a datagram.
+const DATAGRAM_SEND: u64 = 7;
 /// PSNs that one unit of mpr stands for.
 const RANGE: u64 = 128;
 
@@ -79,6 +81,7 @@ impl Packet {
         let bytes = match self.kind.number {
             wire::RUD | wire::ROD | wire::RUD_CC | wire::ROD_CC => self.write_request(is_cc)?,
             wire::ACK | wire::ACK_CC => self.write_ack()?,
+            UUD => self.write_uud(),
             wire::NACK => self.write_nack()?,
             wire::CONTROL => self.write_control()?,
             _ => self.bytes("bytes").ok_or("a datagram needs bytes=")?.to_vec(),
@@ -127,6 +130,15 @@ impl Packet {
         Ok(bytes)
     }
 
+    /// A header of 4 bytes, of which only the first two say anything, and the message behind it.
+    fn write_uud(&self) -> Vec<u8> {
+        let prologue = u16::from(UUD) << 11 | u16::from(wire::STANDARD) << 7;
+        let mut bytes = [prologue.to_be_bytes(), [0; 2]].concat();
+        self.segment().encode(&mut bytes);
+        bytes.extend_from_slice(self.bytes("data").unwrap_or_default());
+        bytes
+    }
+
     fn segment(&self) -> Segment {
         let (at, len) = (self.or("at", 0), self.or("len", 0));
         let total = self.or("total", at + len);
@@ -135,7 +147,8 @@ impl Packet {
         let flags = start | self.bit("EOM", wire::END, last) | self.bit("HD", wire::HEADER_DATA, first);
         let position = self.or("payload_len", len) << 32 | at;
         Segment {
-            opcode: self.or("op", wire::SEND.into()) as u8,
+            opcode: self.or("op", if self.kind.number == UUD { DATAGRAM_SEND } else { wire::SEND.into() })
+                as u8,
             flags,
             msg_id: self.or("msg", 0) as u16,
             job: 0,
@@ -262,6 +275,9 @@ impl Packet {
 
     /// All fields of a datagram.
     pub(crate) fn read(datagram: &Datagram) -> Result<Packet, String> {
+        if datagram.bytes.first().is_some_and(|first| first >> 3 == UUD) {
+            return Packet::read_uud(datagram);
+        }
         let (pds, rest) = Pds::decode(&datagram.bytes)?;
         let kind = kind_of(pds.kind, pds.next).ok_or_else(|| format!("no such type: {pds:?}"))?;
         let mut packet = Packet::new(kind);
@@ -280,6 +296,19 @@ impl Packet {
         {
             return Err(format!("{} bytes behind the header of {}", rest.len(), packet.describe()));
         }
+        Ok(packet)
+    }
+
+    fn read_uud(datagram: &Datagram) -> Result<Packet, String> {
+        let kind = kind_of(UUD, 0).ok_or("no such type")?;
+        let mut packet = Packet::new(kind);
+        packet.set("port", datagram.port);
+        packet.set("class", datagram.class as u64);
+        let (header, rest) = datagram.bytes.split_first_chunk::<4>().ok_or("a UUD header has 4 bytes")?;
+        if header[..] != [0x31, 0x80, 0, 0] {
+            return Err(format!("a UUD header with a standard request is 31800000, not {header:02x?}"));
+        }
+        packet.read_segment(rest)?;
         Ok(packet)
     }
 
@@ -305,6 +334,10 @@ impl Packet {
         if pds.next != wire::STANDARD {
             return Err(format!("next_hdr {} in a request", pds.next));
         }
+        self.read_segment(rest)
+    }
+
+    fn read_segment(&mut self, rest: &[u8]) -> Result<(), String> {
         let (segment, payload) = Segment::decode(rest)?;
         self.set("op", segment.opcode);
         self.set_flag("SOM", segment.flags, wire::START);

@@ -19,6 +19,7 @@
 //! | 14 | `ReadOnly` | | | |
 //! | 15 | `NotDivisible` | | | |
 //! | 16 | `NotClaimed` | | | |
+//! | 17 | `DatagramTooLong` | most bytes | | |
 //!
 //! Everything else is 0. [`decode`] ignores bits that mean nothing: its caller compares what it gets with
 //! [`encode`].
@@ -53,6 +54,7 @@ pub(super) fn encode(error: CallError) -> (u8, Slot) {
         CallError::ReadOnly => (14, 0, 0),
         CallError::NotDivisible => (15, 0, 0),
         CallError::NotClaimed => (16, 0, 0),
+        CallError::DatagramTooLong { most } => (17, most.into(), 0),
         CallError::Unreachable { peer, why } => return (13, unreachable_words(peer, why)),
     };
     (code, [0, word1, word2, 0, 0, 0, 0, 0])
@@ -83,6 +85,7 @@ pub(super) fn decode(code: u8, slot: &Slot) -> Result<CallError, DescriptorError
         14 => CallError::ReadOnly,
         15 => CallError::NotDivisible,
         16 => CallError::NotClaimed,
+        17 => CallError::DatagramTooLong { most: number },
         code => return Err(DescriptorError::Value("the code of a refusal", code.into())),
     })
 }

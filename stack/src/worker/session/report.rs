@@ -332,6 +332,7 @@ mod tests {
             CallError::ReadOnly,
             CallError::NotDivisible,
             CallError::NotClaimed,
+            CallError::DatagramTooLong { most: 4096 },
         ];
         let unreachable = (any::<(u32, u32, IpAddr)>(), 0..3).prop_map(|((peer, asked, hop), kind)| {
             let peer = Addr(peer);

@@ -1,0 +1,307 @@
+//! Datagrams: messages of one packet that nobody acknowledges or sends again (UUD in UET).
+//!
+//! A datagram belongs to no PDC and to no connection. It takes its turn with the packets of connections, leaves once, with
+//! an entropy drawn at random, and is complete then. At its target it meets the oldest of the datagram receives of its
+//! process, and is dropped and counted if there is none: it never waits, and never meets a receive of messages. So datagrams
+//! that nobody wants take no memory, and cause no packet.
+//!
+//! No congestion control limits them, as nothing comes back that could tell it anything: they leave as fast as the port takes
+//! them.
+
+use std::collections::VecDeque;
+
+use weft_cc::Time;
+
+use super::config::FepConfig;
+use super::core::Core;
+use super::initiator::{Initiator, fail_send};
+use super::payload::PayloadRef;
+use super::{
+    CallError, Completion, Fep, MAX_PROCESS, Map, PostError, ReceiveError, Resource, SendError, SendId,
+};
+use crate::buffer::Buffer;
+use crate::event::Event;
+use crate::heap;
+use crate::packet::{Addr, Class, Packet, Payload};
+use crate::ses::{Delivery, Operation, ReceiveId, SendMessage, Source};
+use crate::spray::Entropy;
+use crate::table::Key;
+use crate::wire::pds::{NextHeader, Pds, Uud};
+use crate::wire::ses::{Opcode, Placement, Ses, StandardRequest};
+
+/// The connection that a datagram names among messages to send: none has this number.
+const NO_CONNECTION: u16 = u16::MAX;
+
+/// A datagram to send.
+#[derive(Debug)]
+pub struct Datagram {
+    /// Its bytes; no more than a packet carries ([`FepConfig::mtu`]).
+    pub buffer: Buffer,
+    /// The peer that it is for.
+    pub peer: Addr,
+    /// The peer's process that it is for, at most [`MAX_PROCESS`].
+    pub process: u16,
+    /// 64 bits of header data for the receiver's completion.
+    pub header_data: u64,
+    /// The caller's value, returned with the completion.
+    pub context: u64,
+}
+
+/// A receive of one datagram, from any sender.
+#[derive(Debug)]
+pub struct DatagramReceive {
+    /// The buffer that the datagram is placed in.
+    pub buffer: Buffer,
+    /// The caller's value, returned with the completion.
+    pub context: u64,
+}
+
+/// The datagrams of an endpoint that wait to leave, and its receives of datagrams.
+#[derive(Debug, Default)]
+pub(super) struct Datagrams {
+    waiting: VecDeque<Outgoing>,
+    /// The one that [`Fep::poll_transmit_into`] has returned last. It ends with the next call: until then the caller reads
+    /// its bytes.
+    handed_out: Option<Key>,
+    /// Whether the last packet was a datagram: the next one is not, if there is any other.
+    was_last: bool,
+    /// The receives of each process, the oldest first.
+    receives: Map<u16, VecDeque<(ReceiveId, DatagramReceive)>>,
+}
+
+/// A datagram that waits for the port.
+#[derive(Debug)]
+struct Outgoing {
+    send: Key,
+    peer: Addr,
+    process: u16,
+    source: u16,
+}
+
+impl Datagrams {
+    /// Bytes of heap held, without payload.
+    pub(super) fn heap_bytes(&self) -> u64 {
+        let receives = self.receives.values().map(heap::of_deque);
+        size_of_val(self) as u64
+            + heap::of_deque(&self.waiting)
+            + heap::of_map(&self.receives)
+            + receives.sum::<u64>()
+    }
+
+    /// Bytes of the memory of receives.
+    pub(super) fn payload_bytes(&self) -> u64 {
+        let receives = self.receives.values().flatten();
+        receives.map(|(_, receive)| heap::of_buffer(&receive.buffer)).sum()
+    }
+
+    /// Forgets the receives of a process that is closed.
+    pub(super) fn close_process(&mut self, process: u16) {
+        self.receives.remove(&process);
+    }
+
+    /// Takes out a receive that no datagram has met.
+    fn withdraw(&mut self, id: ReceiveId) -> Option<DatagramReceive> {
+        self.receives.values_mut().find_map(|receives| {
+            let at = receives.iter().position(|(other, _)| *other == id)?;
+            receives.remove(at).map(|(_, receive)| receive)
+        })
+    }
+}
+
+impl Fep {
+    /// Posts a datagram that process `process` of this endpoint sends. It leaves once, as soon as the port takes it, and
+    /// [`Completion::Sent`] follows then: that says nothing about its arrival. It may be lost, overtake others, or arrive twice
+    /// where the network duplicates packets.
+    ///
+    /// # Errors
+    /// It is longer than a packet carries ([`CallError::DatagramTooLong`]), too many messages and datagrams wait
+    /// ([`CallError::Limit`]), or a process has too large a number. The error hands the buffer back.
+    pub fn post_datagram_of(&mut self, process: u16, datagram: Datagram) -> Result<SendId, PostError> {
+        let Datagram { buffer, peer, process: to, header_data, context } = datagram;
+        if let Err(error) = check(&self.core.config, self.initiator.sends.len(), [process, to], &buffer) {
+            return Err(PostError { error, buffer });
+        }
+        let operation = Operation::Send { tag: None };
+        let message = SendMessage::new(buffer, operation, header_data, context, NO_CONNECTION);
+        let send = self.initiator.sends.insert(message);
+        let outgoing = Outgoing { send, peer, process: to, source: process };
+        self.datagrams.get_or_insert_default().waiting.push_back(outgoing);
+        self.core.has_datagrams = true;
+        Ok(SendId(send))
+    }
+
+    /// Posts a receive of one datagram to process `process`, of any sender. Datagrams meet the receives of their process in
+    /// the order in which those were posted; [`Completion::Received`] brings them. Messages never meet these receives, and
+    /// datagrams no others. [`Fep::cancel_receive`] takes it back.
+    ///
+    /// # Errors
+    /// [`CallError::Limit`] when too many wait ([`Limits::receives`](super::Limits::receives), apart from those of messages),
+    /// [`CallError::ProcessNotOpen`], or [`CallError::ReadOnly`] if the buffer is [`Buffer::Bytes`]. The error hands the buffer
+    /// back.
+    pub fn post_datagram_receive_of(
+        &mut self,
+        process: u16,
+        receive: DatagramReceive,
+    ) -> Result<ReceiveId, PostError> {
+        let refuse = |error, buffer| Err(PostError { error, buffer });
+        if matches!(receive.buffer, Buffer::Bytes(_)) {
+            return refuse(CallError::ReadOnly, receive.buffer);
+        }
+        if !self.target.processes.is_open(process) {
+            return refuse(CallError::ProcessNotOpen(process), receive.buffer);
+        }
+        let receives = self.datagrams.get_or_insert_default().receives.entry(process).or_default();
+        let limit = self.core.config.limits.receives;
+        if receives.len() >= limit {
+            return refuse(CallError::Limit { what: Resource::Receives, limit }, receive.buffer);
+        }
+        let id = self.target.processes.draw_receive_id(process);
+        receives.push_back((id, receive));
+        Ok(id)
+    }
+
+    /// Takes back a datagram that has not left. False if there is none with this name.
+    pub(super) fn cancel_datagram(&mut self, id: SendId) -> bool {
+        let Some(datagrams) = &mut self.datagrams else { return false };
+        let Some(at) = datagrams.waiting.iter().position(|waiting| waiting.send == id.0) else {
+            return false;
+        };
+        datagrams.waiting.remove(at);
+        fail_send(&mut self.initiator.sends, &mut self.core, id.0, SendError::Cancelled);
+        true
+    }
+
+    /// Takes back a receive of a datagram. False if there is none with this name.
+    pub(super) fn cancel_datagram_receive(&mut self, id: ReceiveId) -> bool {
+        let receive = self.datagrams.as_mut().and_then(|datagrams| datagrams.withdraw(id));
+        let Some(DatagramReceive { buffer, context }) = receive else { return false };
+        self.core.completions.push_back(Completion::Received {
+            id,
+            context,
+            source: None,
+            tag: None,
+            header_data: 0,
+            len: 0,
+            buffer,
+            more: false,
+            result: Err(ReceiveError::Cancelled),
+        });
+        true
+    }
+
+    /// The next packet while datagrams wait: they and all others take turns.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn poll_with_datagrams(&mut self, now: Time, packet: &mut Packet) -> Option<PayloadRef> {
+        let Some(datagrams) = &mut self.datagrams else { return None };
+        end_handed_out(&mut self.core, &mut self.initiator, datagrams);
+        if std::mem::take(&mut datagrams.was_last)
+            && let Some(payload) = self.poll_others(now, packet)
+        {
+            return Some(payload);
+        }
+        let datagrams = self.datagrams.as_mut()?;
+        let Some(outgoing) = datagrams.waiting.pop_front() else {
+            self.core.has_datagrams = false;
+            return self.poll_others(now, packet);
+        };
+        datagrams.was_last = true;
+        datagrams.handed_out = Some(outgoing.send);
+        send(&mut self.core, &self.initiator, now, &outgoing, packet)
+    }
+}
+
+/// Whether a datagram may be posted.
+fn check(config: &FepConfig, sends: usize, processes: [u16; 2], buffer: &Buffer) -> Result<(), CallError> {
+    if let Some(&none) = processes.iter().find(|process| **process > MAX_PROCESS) {
+        return Err(CallError::NoSuchProcess(none));
+    }
+    if buffer.is_too_long() || buffer.len() > config.mtu {
+        return Err(CallError::DatagramTooLong { most: config.mtu });
+    }
+    let limit = config.limits.sends;
+    if sends >= limit {
+        return Err(CallError::Limit { what: Resource::Messages, limit });
+    }
+    Ok(())
+}
+
+/// Completes the datagram that was handed out before: its bytes are the port's now, or lost.
+fn end_handed_out(core: &mut Core, initiator: &mut Initiator, datagrams: &mut Datagrams) {
+    if let Some(send) = datagrams.handed_out.take()
+        && let Some(message) = initiator.sends.remove(send)
+    {
+        core.completions.push_back(message.into_completion(send, Ok(())));
+    }
+}
+
+/// Writes the headers of a datagram to `packet`.
+fn send(
+    core: &mut Core,
+    initiator: &Initiator,
+    now: Time,
+    outgoing: &Outgoing,
+    packet: &mut Packet,
+) -> Option<PayloadRef> {
+    let &Outgoing { send, peer, process, source } = outgoing;
+    let message = initiator.sends.get(send)?;
+    let len = message.remaining();
+    let paths = core.zone(core.zone_of(peer)).paths;
+    let entropy = Entropy(core.rng.below(paths.into()) as u16);
+    *packet = Packet {
+        net: core.network(peer, entropy, Class::Data),
+        payload_len: len,
+        pds: Pds::Uud(Uud { next: NextHeader::RequestStandard }),
+        ses: Ses::Standard(StandardRequest {
+            opcode: Opcode::DATAGRAM_SEND,
+            pid_on_fep: process,
+            ..message.request(source, 0, len)
+        }),
+    };
+    core.events.emit(now, Event::DatagramSent { peer, len, entropy });
+    Some(PayloadRef::of_datagram(send, len))
+}
+
+/// A datagram has arrived: hands it to the oldest receive of its process, or drops it.
+#[cold]
+#[inline(never)]
+pub(super) fn on_datagram(
+    core: &mut Core,
+    datagrams: Option<&mut Datagrams>,
+    now: Time,
+    packet: &Packet,
+    payload: Payload<'_>,
+) {
+    let peer = packet.net.src;
+    if packet.net.class.is_trimmed() {
+        return core.events.emit(now, Event::DatagramDropped { peer, why: "trimmed" });
+    }
+    let Some((header, header_data)) = header_of(packet, payload) else {
+        return core.ignore(now, packet, "UUD packet that is no whole datagram");
+    };
+    let receives = datagrams.and_then(|datagrams| datagrams.receives.get_mut(&header.pid_on_fep));
+    let Some((id, DatagramReceive { mut buffer, context })) = receives.and_then(VecDeque::pop_front) else {
+        return core.events.emit(now, Event::DatagramDropped { peer, why: "no receive" });
+    };
+    buffer.place(0, payload);
+    core.events.emit(now, Event::DatagramReceived { peer, len: payload.len() });
+    core.complete_receive(Delivery {
+        id,
+        context,
+        source: Source::of_message(peer, header.initiator),
+        tag: None,
+        header_data,
+        len: payload.len(),
+        buffer,
+        complete: true,
+        more: false,
+    });
+}
+
+/// The header of a datagram, with its header data; `None` if the packet is not a whole one.
+fn header_of<'a>(packet: &'a Packet, payload: Payload<'_>) -> Option<(&'a StandardRequest, u64)> {
+    let Ses::Standard(header) = &packet.ses else { return None };
+    let Placement::Start { header_data } = header.placement else { return None };
+    let is_whole = header.flags.end_of_message && header.request_length == payload.len();
+    (header.opcode == Opcode::DATAGRAM_SEND && is_whole).then_some((header, header_data))
+}
