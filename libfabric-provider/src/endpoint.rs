@@ -13,11 +13,13 @@ use crate::atomic;
 use crate::av::AvObject;
 use crate::cntr::CntrObject;
 use crate::cq::CqObject;
+use crate::dgram;
 use crate::domain::{Domain, DomainObject};
 use crate::eq::EqObject;
 use crate::error::{FiError, lock};
-use crate::info::{self, RECEIVE_FLAGS, SEND_FLAGS};
+use crate::info;
 use crate::keeper::Keeper;
+use crate::kind::Kind;
 use crate::params::Params;
 use crate::rdm::{
     Binding, Caps, DEPTH, INJECT_SIZE, Incoming, Outgoing, OutgoingBytes, Peek, Rdm, Room, Wanted, Which,
@@ -31,6 +33,7 @@ use crate::sys::{self, fi_addr_t};
 pub(crate) struct EndpointObject {
     _head: Head<sys::fid_ep>,
     pub(crate) rdm: Arc<Rdm>,
+    kind: Kind,
     /// From enabling to closing.
     keeper: Mutex<Option<Keeper>>,
     /// Flags of calls that have none of their own.
@@ -149,30 +152,36 @@ pub(crate) extern "C" fn open2(
             unsafe { (info.as_ref().ok_or(FiError::INVALID)?, ep.as_mut().ok_or(FiError::INVALID)?) };
         // SAFETY: as before.
         let (kind, tx, rx) = unsafe { (info.ep_attr.as_ref(), info.tx_attr.as_ref(), info.rx_attr.as_ref()) };
-        if kind.is_some_and(|kind| kind.type_ != sys::FI_EP_RDM) {
-            return Err(FiError::NO_DATA);
-        }
+        let kind = Kind::of(kind.map_or(sys::FI_EP_UNSPEC, |kind| kind.type_)).ok_or(FiError::NO_DATA)?;
         let params = Params::read()?;
         let place = &domain.domain.place;
+        if !place.has(kind) {
+            return Err(FiError::NO_DATA);
+        }
         let source = info::source_of(info, place, &params)?;
         if Family::of(&source.ip()) != domain.domain.family {
             return Err(FiError::INVALID);
         }
         let endpoint = place.open(source, &params)?;
-        let rdm = Arc::new(Rdm::new(endpoint, place, Caps::of(info.caps))?);
+        let rdm = Arc::new(Rdm::new(endpoint, place, Caps::of(kind, info.caps))?);
+        let (tagged, rma, atomic) = match kind {
+            Kind::Rdm => (&TAGGED, &rma::TABLE, &atomic::TABLE),
+            Kind::Datagram => (&dgram::TAGGED, &dgram::REMOTE, &dgram::ATOMIC),
+        };
         let head = sys::fid_ep {
             fid: abi::fid::<EndpointObject>(context, &FID),
             ops: abi::table(&TABLE),
             cm: abi::table(&NAMES),
             msg: abi::table(&MESSAGES),
-            rma: abi::table(&rma::TABLE),
-            tagged: abi::table(&TAGGED),
-            atomic: abi::table(&atomic::TABLE),
+            rma: abi::table(rma),
+            tagged: abi::table(tagged),
+            atomic: abi::table(atomic),
             collective: abi::table(&COLLECTIVES),
         };
         let object = EndpointObject {
             _head: Head::new(head),
             rdm,
+            kind,
             keeper: Mutex::new(None),
             send_flags: tx.map_or(0, |tx| tx.op_flags),
             receive_flags: rx.map_or(0, |rx| rx.op_flags),
@@ -305,7 +314,9 @@ extern "C" fn control(fid: *mut sys::fid, command: c_int, _arg: *mut c_void) -> 
             return Err(FiError::NOT_THERE);
         }
         object.rdm.enable()?;
-        object.domain.memories.join(&object.rdm)?;
+        if object.kind == Kind::Rdm {
+            object.domain.memories.join(&object.rdm)?;
+        }
         *lock(&object.keeper)? = Some(Keeper::start(&object.rdm)?);
         Ok(0)
     })
@@ -409,7 +420,7 @@ impl Message {
         // SAFETY: as the caller promises.
         let object: &EndpointObject = unsafe { abi::object(ep)? };
         let flags = self.flags.unwrap_or(object.send_flags);
-        if flags & !(SEND_FLAGS | sys::FI_REMOTE_CQ_DATA | sys::FI_MORE) != 0 {
+        if flags & !(object.kind.send_flags() | sys::FI_REMOTE_CQ_DATA | sys::FI_MORE) != 0 {
             return Err(FiError::BAD_FLAGS);
         }
         // SAFETY: as the caller promises.
@@ -487,7 +498,8 @@ impl Receive {
             Matching::Tagged { .. } => object.receive_flags & !sys::FI_MULTI_RECV,
         };
         let flags = self.flags.unwrap_or(default);
-        if flags & !(RECEIVE_FLAGS | CHOICE | sys::FI_MORE) != 0 {
+        let choice = if object.kind == Kind::Rdm { CHOICE } else { 0 };
+        if flags & !(object.kind.receive_flags() | choice | sys::FI_MORE) != 0 {
             return Err(FiError::BAD_FLAGS);
         }
         let (from, matching, context, wanted) =

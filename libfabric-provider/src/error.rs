@@ -61,7 +61,8 @@ impl From<&Error> for FiError {
     fn from(error: &Error) -> FiError {
         FiError(match error {
             error if error.is_back_pressure() => sys::FI_EAGAIN,
-            Error::Refused(CallError::TooLong) | Error::BeyondMemory { .. } => sys::FI_EMSGSIZE,
+            Error::Refused(CallError::TooLong | CallError::DatagramTooLong { .. })
+            | Error::BeyondMemory { .. } => sys::FI_EMSGSIZE,
             Error::Refused(CallError::NotOpen) => sys::FI_ENOTCONN,
             // Its sender was lost in the middle of it.
             Error::Refused(CallError::NotClaimed) => sys::FI_ECONNABORTED,
@@ -89,7 +90,7 @@ impl From<&Error> for FiError {
             Error::Atomic(_) => sys::FI_EOPNOTSUPP,
             Error::Exposed(ExposeRefusal::KeyInUse(_)) => return FiError::NO_KEY,
             Error::Exposed(_) => sys::FI_EINVAL,
-            Error::WorkerElsewhere => sys::FI_ENOSYS,
+            Error::WorkerElsewhere | Error::DatagramsElsewhere => sys::FI_ENOSYS,
             Error::Gone => sys::FI_ESHUTDOWN,
             _ => sys::FI_EIO,
         })

@@ -1,12 +1,17 @@
 //! Discovery: what the provider can do, at which addresses. Hints are honoured or refused, never ignored.
 
+mod list;
+
 use std::ffi::{CString, c_char, c_int};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 
 use weft::MAX_PROCESS;
+use weft::port::longest_payload_at;
 
+use self::list::List;
 use crate::abi::{self, IOV_LIMIT};
 use crate::error::FiError;
+use crate::kind::Kind;
 use crate::params::Params;
 use crate::place::Place;
 use crate::rdm::{DEPTH, INJECT_SIZE};
@@ -29,7 +34,11 @@ const ON_DEMAND: u64 = sys::FI_DIRECTED_RECV | sys::FI_SOURCE;
 const ALWAYS: u64 = sys::FI_LOCAL_COMM | sys::FI_REMOTE_COMM;
 /// Capabilities of every endpoint that receives messages.
 const RECEIVING: u64 = sys::FI_MULTI_RECV;
-const CAPS: u64 = PRIMARY | DIRECTIONS | REMOTE_DIRECTIONS | ON_DEMAND | RECEIVING | ALWAYS;
+/// All that reliable endpoints are offered with.
+pub(crate) const RELIABLE_CAPS: u64 =
+    PRIMARY | DIRECTIONS | REMOTE_DIRECTIONS | ON_DEMAND | RECEIVING | ALWAYS;
+/// All that endpoints for datagrams are offered with.
+pub(crate) const UNRELIABLE_CAPS: u64 = sys::FI_MSG | DIRECTIONS | sys::FI_SOURCE | ALWAYS;
 
 /// Flags of messages that are sent. A message is complete when it was delivered, so that all levels below are as well.
 pub(crate) const SEND_FLAGS: u64 = sys::FI_COMPLETION
@@ -55,6 +64,9 @@ const KEY_SIZE: usize = 8;
 const MEMORIES: usize = 1 << 16;
 /// The last of the progress models, which libfabric 2 has added: one thread works for all endpoints of a domain.
 const FI_PROGRESS_CONTROL_UNIFIED: sys::fi_progress = 3;
+/// The flag with which providers of libfabric's own ask for endpoints to build others on (OFI_CORE_PROV_ONLY, which its public
+/// headers do not have).
+const CORE_PROVIDERS_ONLY: u64 = 1 << 59;
 /// Endpoints, queues and counters of a domain, as many as there are UDP ports.
 const MANY: usize = 1 << 12;
 
@@ -93,7 +105,22 @@ pub(crate) extern "C" fn getinfo(
         // SAFETY: as before; the domain's part of the hints is null or valid, and so is its name.
         let domain = unsafe { domain_of(hints)? };
         let place = params.place(domain)?;
-        *info = Answer::of(hints, &place, &params)?.list(&wish, &params, &place, domain)?;
+        // SAFETY: as before; the endpoint's part of the hints is null or valid.
+        let wanted = unsafe { hints.and_then(|hints| hints.ep_attr.as_ref()) };
+        let wanted = wanted.map_or(sys::FI_EP_UNSPEC, |endpoint| endpoint.type_);
+        demand(Kind::of(wanted).is_some(), "the endpoint type")?;
+        let (mut all, mut refused) = (List::default(), None);
+        // What libfabric builds on datagrams would come before this provider's own reliable endpoints.
+        let is_layer = flags & CORE_PROVIDERS_ONLY != 0;
+        for kind in Kind::wanted(wanted).filter(|kind| *kind == Kind::Rdm || !is_layer) {
+            let offered = Answer::of(kind, hints, &place, &params)
+                .and_then(|answer| answer.list(&wish, &params, &place, domain));
+            match offered {
+                Ok(mut offered) => all.join(&mut offered),
+                Err(error) => _ = refused.get_or_insert(error),
+            }
+        }
+        *info = all.take().ok_or(refused.unwrap_or(FiError::NO_DATA))?;
         Ok(0)
     })
 }
@@ -163,8 +190,11 @@ pub(crate) fn resolve(
 
 /// The properties of what is offered, beside addresses: those of the provider, narrowed by hints.
 struct Answer {
-    /// The longest message, bytes.
+    kind: Kind,
+    /// The longest message, bytes; of datagrams the longest that the hints ask for.
     longest: u64,
+    /// The most bytes to inject that the hints ask for.
+    inject: usize,
     caps: u64,
     transmit: Direction,
     receive: Direction,
@@ -194,19 +224,27 @@ fn demand(holds: bool, what: &str) -> Result<(), FiError> {
 }
 
 impl Answer {
-    fn of(hints: Option<&sys::fi_info>, place: &Place, params: &Params) -> Result<Answer, FiError> {
+    fn of(
+        kind: Kind,
+        hints: Option<&sys::fi_info>,
+        place: &Place,
+        params: &Params,
+    ) -> Result<Answer, FiError> {
+        demand(place.has(kind), "an endpoint for datagrams at a named port or server")?;
         let mut answer = Answer {
-            longest: place.longest_message(params),
-            caps: CAPS,
-            transmit: Direction { caps: 0, op_flags: 0, order: sys::FI_ORDER_SAS },
-            receive: Direction { caps: 0, op_flags: 0, order: sys::FI_ORDER_SAS },
+            kind,
+            longest: if kind == Kind::Rdm { place.longest_message(params) } else { 0 },
+            inject: 0,
+            caps: kind.caps(),
+            transmit: Direction { caps: 0, op_flags: 0, order: kind.order() },
+            receive: Direction { caps: 0, op_flags: 0, order: kind.order() },
             threading: sys::FI_THREAD_SAFE,
             control_progress: sys::FI_PROGRESS_AUTO,
             data_progress: sys::FI_PROGRESS_AUTO,
             resources: sys::FI_RM_ENABLED,
             av_type: sys::FI_AV_UNSPEC,
             mr_mode: 0,
-            tag_format: place.tag_format(),
+            tag_format: if kind == Kind::Rdm { place.tag_format() } else { 0 },
         };
         if let Some(hints) = hints {
             answer.narrow(hints)?;
@@ -220,7 +258,7 @@ impl Answer {
     }
 
     fn narrow(&mut self, hints: &sys::fi_info) -> Result<(), FiError> {
-        self.caps = caps(hints.caps, CAPS)?;
+        self.caps = caps(hints.caps, self.kind.caps())?;
         let formats = [sys::FI_FORMAT_UNSPEC, sys::FI_SOCKADDR, sys::FI_SOCKADDR_IN, sys::FI_SOCKADDR_IN6];
         demand(formats.contains(&hints.addr_format), "the address format")?;
         demand(hints.handle.is_null(), "a connection request")?;
@@ -251,17 +289,32 @@ impl Answer {
         Ok(())
     }
 
+    /// Bytes of a sender's messages without a receive that are kept.
+    fn buffered(&self) -> usize {
+        if self.kind == Kind::Rdm { BUFFERED } else { 0 }
+    }
+
+    /// Places of remote memory of one access.
+    fn places(&self) -> usize {
+        if self.kind == Kind::Rdm { IOV_LIMIT } else { 0 }
+    }
+
     fn endpoint(&mut self, hints: &sys::fi_ep_attr) -> Result<(), FiError> {
-        demand([sys::FI_EP_UNSPEC, sys::FI_EP_RDM].contains(&hints.type_), "the endpoint type")?;
         demand([sys::FI_PROTO_UNSPEC, PROTOCOL].contains(&hints.protocol), "the protocol")?;
         demand(hints.protocol_version <= PROTOCOL_VERSION, "the protocol version")?;
-        demand(hints.max_msg_size as u64 <= self.longest, "a message of that length")?;
+        match self.kind {
+            Kind::Rdm => demand(hints.max_msg_size as u64 <= self.longest, "a message of that length")?,
+            // Which is the longest depends on the interface.
+            Kind::Datagram => self.longest = hints.max_msg_size as u64,
+        }
         let orders = [hints.max_order_raw_size, hints.max_order_war_size, hints.max_order_waw_size];
         demand(orders == [0; 3], "an order of bytes")?;
         demand(hints.tx_ctx_cnt <= 1 && hints.rx_ctx_cnt <= 1, "several contexts")?;
         demand(hints.msg_prefix_size == 0, "room before messages")?;
         demand(hints.auth_key_size == 0, "an authorisation key")?;
-        if hints.mem_tag_format != 0 {
+        if self.kind == Kind::Datagram {
+            demand(hints.mem_tag_format == 0, "tags of datagrams")?;
+        } else if hints.mem_tag_format != 0 {
             demand(hints.mem_tag_format & !self.tag_format == 0, "the first bit of tags")?;
             self.tag_format = hints.mem_tag_format;
         }
@@ -269,26 +322,23 @@ impl Answer {
     }
 
     fn transmit(&mut self, hints: &sys::fi_tx_attr) -> Result<(), FiError> {
-        let unknown = hints.caps & !CAPS;
-        self.transmit.narrow(unknown, hints.op_flags & !SEND_FLAGS, hints.msg_order, hints.comp_order)?;
+        let (unknown, flags) = (hints.caps & !self.kind.caps(), hints.op_flags & !self.kind.send_flags());
+        self.transmit.narrow(unknown, flags, hints.msg_order, hints.comp_order)?;
         self.transmit.op_flags = hints.op_flags;
         demand(hints.inject_size <= INJECT_SIZE, "injection of so many bytes")?;
+        self.inject = hints.inject_size;
         demand(hints.size <= DEPTH, "a transmit queue of that size")?;
         demand(hints.iov_limit <= IOV_LIMIT, "so many pieces of a message")?;
-        demand(hints.rma_iov_limit <= IOV_LIMIT, "so many places of remote memory")?;
+        demand(hints.rma_iov_limit <= self.places(), "so many places of remote memory")?;
         let classes = [sys::FI_TC_UNSPEC, sys::FI_TC_BEST_EFFORT];
         demand(classes.contains(&hints.tclass), "the traffic class")
     }
 
     fn receive(&mut self, hints: &sys::fi_rx_attr) -> Result<(), FiError> {
-        self.receive.narrow(
-            hints.caps & !CAPS,
-            hints.op_flags & !RECEIVE_FLAGS,
-            hints.msg_order,
-            hints.comp_order,
-        )?;
+        let (unknown, flags) = (hints.caps & !self.kind.caps(), hints.op_flags & !self.kind.receive_flags());
+        self.receive.narrow(unknown, flags, hints.msg_order, hints.comp_order)?;
         self.receive.op_flags = hints.op_flags;
-        demand(hints.total_buffered_recv <= BUFFERED, "a buffer of that size")?;
+        demand(hints.total_buffered_recv <= self.buffered(), "a buffer of that size")?;
         demand(hints.size <= DEPTH, "a receive queue of that size")?;
         demand(hints.iov_limit <= IOV_LIMIT, "so many pieces of a message")
     }
@@ -330,7 +380,7 @@ impl Answer {
         params: &Params,
         place: &Place,
         domain: Option<&str>,
-    ) -> Result<*mut sys::fi_info, FiError> {
+    ) -> Result<List, FiError> {
         let port = wish.source.map_or(0, |source| source.port());
         let mut list = List::default();
         if let Place::Named(name) = place {
@@ -338,17 +388,23 @@ impl Answer {
             demand(place.exists(), "a server whose socket is not there")?;
             demand(port <= MAX_PROCESS, "a process with that number")?;
             demand(wish.family == Family::V4, "IPv6 at a named port or server")?;
-            list.append(self.info(name, wish, wish.source)?);
-            return Ok(std::mem::take(&mut list.first));
+            list.append(self.info(name, wish, wish.source, self.longest)?);
+            return Ok(list);
         }
         let entropies = params.entropies();
         demand(port.is_multiple_of(entropies), "a UDP port that is no multiple of FI_WEFT_ENTROPIES")?;
         for local in offered(wish, params, domain)? {
             let source = SocketAddr::from((local.ip, port));
-            list.append(self.info(&local.interface, wish, Some(source))?);
+            let longest = match self.kind {
+                Kind::Rdm => self.longest,
+                Kind::Datagram => longest_payload_at(local.ip, params.mtu).into(),
+            };
+            if self.longest <= longest && self.inject as u64 <= longest {
+                list.append(self.info(&local.interface, wish, Some(source), longest)?);
+            }
         }
-        demand(!list.first.is_null(), "an address of this host")?;
-        Ok(std::mem::take(&mut list.first))
+        demand(!list.is_empty(), "an address of this host, or a datagram of that length")?;
+        Ok(list)
     }
 
     fn info(
@@ -356,6 +412,7 @@ impl Answer {
         domain: &str,
         wish: &Wish,
         source: Option<SocketAddr>,
+        longest: u64,
     ) -> Result<*mut sys::fi_info, FiError> {
         let len = wish.family.len();
         let domain_name = CString::new(domain).map_err(|_| FiError::INVALID)?;
@@ -384,15 +441,15 @@ impl Answer {
         tx.caps = self.transmit.caps;
         tx.op_flags = self.transmit.op_flags;
         tx.msg_order = self.transmit.order;
-        (tx.inject_size, tx.size) = (INJECT_SIZE, DEPTH);
-        (tx.iov_limit, tx.rma_iov_limit) = (IOV_LIMIT, IOV_LIMIT);
+        (tx.inject_size, tx.size) = (INJECT_SIZE.min(longest as usize), DEPTH);
+        (tx.iov_limit, tx.rma_iov_limit) = (IOV_LIMIT, self.places());
         rx.caps = self.receive.caps;
         rx.op_flags = self.receive.op_flags;
         rx.msg_order = self.receive.order;
-        (rx.total_buffered_recv, rx.size, rx.iov_limit) = (BUFFERED, DEPTH, IOV_LIMIT);
-        ep.type_ = sys::FI_EP_RDM;
+        (rx.total_buffered_recv, rx.size, rx.iov_limit) = (self.buffered(), DEPTH, IOV_LIMIT);
+        ep.type_ = self.kind.ep_type();
         (ep.protocol, ep.protocol_version) = (PROTOCOL, PROTOCOL_VERSION);
-        ep.max_msg_size = self.longest as usize;
+        ep.max_msg_size = longest as usize;
         ep.mem_tag_format = self.tag_format;
         (ep.tx_ctx_cnt, ep.rx_ctx_cnt) = (1, 1);
         domain.name = abi::duplicate(&domain_name);
@@ -421,7 +478,7 @@ impl Direction {
     ) -> Result<(), FiError> {
         demand(unknown_caps == 0, "a capability of one direction")?;
         demand(unknown_flags == 0, "a flag of operations")?;
-        demand(order & !sys::FI_ORDER_SAS == 0, "the order of messages")?;
+        demand(order & !self.order == 0, "the order of messages")?;
         demand(completions == sys::FI_ORDER_NONE, "an order of completions")
     }
 }
@@ -450,8 +507,9 @@ fn caps(wanted: u64, offered: u64) -> Result<u64, FiError> {
         (_, 0) => REMOTE_DIRECTIONS,
         (_, wanted) => wanted,
     };
-    let on_demand = if wanted == 0 { ON_DEMAND } else { wanted & ON_DEMAND };
-    let receiving = if directions & sys::FI_RECV != 0 && kinds & sys::FI_MSG != 0 { RECEIVING } else { 0 };
+    let on_demand = if wanted == 0 { ON_DEMAND & offered } else { wanted & ON_DEMAND };
+    let receives = directions & sys::FI_RECV != 0 && kinds & sys::FI_MSG != 0;
+    let receiving = if receives { RECEIVING & offered } else { 0 };
     demand(wanted & RECEIVING & !receiving == 0, "receives for many messages without any messages")?;
     Ok(kinds | directions | remote | on_demand | receiving | ALWAYS)
 }
@@ -530,39 +588,6 @@ fn towards(destination: SocketAddr) -> Result<IpAddr, FiError> {
     own().map(|addr| addr.ip()).map_err(|_| FiError::NO_DATA)
 }
 
-/// A list that is freed unless its first entry is taken.
-struct List {
-    first: *mut sys::fi_info,
-    last: *mut sys::fi_info,
-}
-
-impl Default for List {
-    fn default() -> List {
-        List { first: std::ptr::null_mut(), last: std::ptr::null_mut() }
-    }
-}
-
-impl List {
-    fn append(&mut self, info: *mut sys::fi_info) {
-        if self.first.is_null() {
-            self.first = info;
-        } else {
-            // SAFETY: the last entry is one that was appended, and is still ours.
-            unsafe { (*self.last).next = info };
-        }
-        self.last = info;
-    }
-}
-
-impl Drop for List {
-    fn drop(&mut self) {
-        if !self.first.is_null() {
-            // SAFETY: nobody else has it.
-            unsafe { sys::fi_freeinfo(self.first) };
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -570,7 +595,11 @@ mod tests {
     #[test]
     fn capabilities_are_those_that_were_asked_for_and_what_they_imply() {
         let tagged = sys::FI_TAGGED | DIRECTIONS | ALWAYS;
+        const CAPS: u64 = RELIABLE_CAPS;
         assert_eq!(caps(0, CAPS), Ok(CAPS));
+        assert_eq!(caps(0, UNRELIABLE_CAPS), Ok(UNRELIABLE_CAPS));
+        assert_eq!(caps(sys::FI_MSG, UNRELIABLE_CAPS), Ok(sys::FI_MSG | DIRECTIONS | ALWAYS));
+        assert_eq!(caps(sys::FI_TAGGED, UNRELIABLE_CAPS), Err(FiError::NO_DATA));
         assert_eq!(caps(sys::FI_TAGGED, CAPS), Ok(tagged));
         assert_eq!(caps(sys::FI_TAGGED | sys::FI_SOURCE, CAPS), Ok(tagged | sys::FI_SOURCE));
         assert_eq!(caps(sys::FI_MSG | sys::FI_SEND, CAPS), Ok(sys::FI_MSG | sys::FI_SEND | ALWAYS));

@@ -12,6 +12,7 @@ use weft::{Addr, Builder, BusyTimeout, Endpoint, MAX_MESSAGE, MAX_PROCESS, Sourc
 
 use crate::addresses::Addresses;
 use crate::error::FiError;
+use crate::kind::Kind;
 use crate::params::Params;
 use crate::rdm::{DEPTH, RESERVED_TAG};
 
@@ -43,6 +44,11 @@ impl Place {
     /// The place that the name of a domain names, if it is not that of an interface.
     pub(crate) fn of_domain(name: &str) -> Option<Place> {
         SCHEMES.iter().any(|scheme| name.starts_with(scheme)).then(|| Place::Named(name.to_owned()))
+    }
+
+    /// Whether endpoints of this type are there. Datagrams are sent and received by endpoints that have ports of their own.
+    pub(crate) fn has(&self, kind: Kind) -> bool {
+        kind == Kind::Rdm || *self == Place::OwnPorts
     }
 
     /// The bits of tags that applications have.

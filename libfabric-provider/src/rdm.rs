@@ -1,12 +1,13 @@
-//! A reliable datagram endpoint: libfabric's operations over a [`weft::Endpoint`].
+//! An endpoint: libfabric's operations over a [`weft::Endpoint`].
 //!
-//! There is one connection for each peer, so that its messages meet receives in the order in which they were sent
+//! Most are reliable (FI_EP_RDM), and this is about those; [`datagrams`] is about the others (FI_EP_DGRAM). There is one connection for each peer, so that its messages meet receives in the order in which they were sent
 //! (FI_ORDER_SAS). It is opened by the first message, and again after it was closed.
 
 mod backlog;
 mod bindings;
 mod carried;
 mod connections;
+mod datagrams;
 mod looks;
 mod operation;
 mod peers;
@@ -41,6 +42,7 @@ use self::operation::Operation;
 use self::peers::Peers;
 use self::waiting::Claimed;
 use crate::error::{FiError, lock};
+use crate::kind::Kind;
 use crate::place::{Names, Place};
 use crate::slab::Slab;
 use crate::sys;
@@ -58,6 +60,7 @@ const LINGER: Duration = Duration::from_secs(1);
 /// What an endpoint was opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Caps {
+    kind: Kind,
     sends: bool,
     receives: bool,
     /// Receives name their sender.
@@ -68,10 +71,11 @@ pub(crate) struct Caps {
 
 impl Caps {
     /// Those of libfabric's bits. Without a direction they mean both.
-    pub(crate) fn of(bits: u64) -> Caps {
+    pub(crate) fn of(kind: Kind, bits: u64) -> Caps {
         let has = |bit| bits & bit != 0;
         let both = !has(sys::FI_SEND | sys::FI_RECV);
         Caps {
+            kind,
             sends: both || has(sys::FI_SEND),
             receives: both || has(sys::FI_RECV),
             directed: has(sys::FI_DIRECTED_RECV),

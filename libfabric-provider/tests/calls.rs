@@ -604,6 +604,7 @@ fn hints_are_honoured_or_refused() {
         caps: sys::FI_TAGGED | sys::FI_DIRECTED_RECV,
         service: Some(4000),
         domain: None,
+        kind: sys::FI_EP_UNSPEC,
         // SAFETY: as before.
         change: |hints| unsafe {
             (*hints.domain_attr).threading = sys::FI_THREAD_DOMAIN;

@@ -183,6 +183,29 @@ fn fields() -> Vec<Field> {
     ]
 }
 
+/// The fields that differ for datagrams.
+fn fields_of_datagrams() -> Vec<Field> {
+    let own = |name, fits, refuses| Field { name, fits, refuses };
+    vec![
+        own(
+            "info.caps",
+            |hints| hints.caps = sys::FI_MSG | sys::FI_SOURCE,
+            Refuses::Value(|hints| hints.caps = sys::FI_MSG | sys::FI_TAGGED),
+        ),
+        field!(tx_attr.caps: sys::FI_MSG | sys::FI_SEND, not sys::FI_TAGGED),
+        field!(tx_attr.op_flags: sys::FI_TRANSMIT_COMPLETE, not sys::FI_DELIVERY_COMPLETE),
+        field!(tx_attr.msg_order: sys::FI_ORDER_NONE, not sys::FI_ORDER_SAS),
+        field!(tx_attr.rma_iov_limit: 0, not 1),
+        field!(rx_attr.caps: sys::FI_MSG | sys::FI_RECV, not sys::FI_DIRECTED_RECV),
+        field!(rx_attr.op_flags: sys::FI_COMPLETION, not sys::FI_MULTI_RECV),
+        field!(rx_attr.msg_order: sys::FI_ORDER_NONE, not sys::FI_ORDER_SAS),
+        field!(rx_attr.total_buffered_recv: 0, not 1),
+        field!(ep_attr.type_: sys::FI_EP_DGRAM, not sys::FI_EP_MSG),
+        field!(ep_attr.max_msg_size: 8_912, not 8_913),
+        field!(ep_attr.mem_tag_format: 0, not 0xff),
+    ]
+}
+
 fn nic() -> *mut sys::fid_nic {
     // SAFETY: a description without anything in it is one, and lives to the end of the process.
     unsafe { libc::calloc(1, size_of::<sys::fid_nic>()).cast() }
@@ -209,9 +232,27 @@ fn every_field_of_hints_is_honoured_or_refused() {
     let fields = fields();
     let audited: BTreeSet<String> = fields.iter().map(|field| field.name.to_owned()).collect();
     assert_eq!(audited, declared(), "the fields of this table, and those of libfabric's headers");
+    audit(fields, sys::FI_EP_UNSPEC);
+}
+
+#[test]
+fn every_field_of_hints_for_datagrams_is_honoured_or_refused() {
+    if !inside("every_field_of_hints_for_datagrams_is_honoured_or_refused") {
+        return;
+    }
+    let own = fields_of_datagrams();
+    let differs = |field: &Field| own.iter().any(|other| other.name == field.name);
+    let mut all: Vec<Field> = fields().into_iter().filter(|field| !differs(field)).collect();
+    all.extend(fields_of_datagrams());
+    assert_eq!(all.len(), declared().len());
+    audit(all, sys::FI_EP_DGRAM);
+}
+
+/// Asks for endpoints of type `kind` with each field, in a process that has the provider.
+fn audit(fields: Vec<Field>, kind: sys::fi_ep_type) {
     let mut wrong = Vec::new();
     for Field { name: field, fits, refuses } in fields {
-        let ask = |change| getinfo(&Wish { change, ..Wish::default() }).map(drop);
+        let ask = |change| getinfo(&Wish { change, kind, ..Wish::default() }).map(drop);
         if let Err(error) = ask(fits) {
             wrong.push(format!("{field}: refused with {}", name(error)));
         }

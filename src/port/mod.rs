@@ -31,7 +31,7 @@ pub use self::memif::MemifSpec;
 pub(crate) use self::spec::split_ip;
 pub use self::spec::{LEAST_MTU, PeerSpec, PortOptions, PortSpec, SpecError, mac, vlan};
 pub(crate) use self::udp::own_address;
-pub use self::udp::{UdpSpec, interface_of};
+pub use self::udp::{UdpSpec, interface_of, longest_payload_at};
 
 /// The longest IP packet of a port for which nothing else is said, bytes; less where a UDP port's
 /// interface has less.

@@ -7,6 +7,9 @@ use std::path::Path;
 
 use weft_stack::cc::Rate;
 use weft_stack::port::udp::{MAX_SOURCES, UdpConfig, UdpPort, mac_of};
+use weft_stack::ses::MAX_SEGMENT;
+use weft_stack::wire::MAX_HEADERS;
+use weft_stack::wire::udp::HEADER_LEN as UDP;
 use weft_stack::worker::HostAddr;
 
 use super::spec::{number, switch};
@@ -160,6 +163,16 @@ pub(crate) fn own_address() -> Option<IpAddr> {
 fn interface_mtu(name: &str) -> Option<u16> {
     let mtu: u32 = interface_fact(name, "mtu")?;
     Some(u16::try_from(mtu).unwrap_or(u16::MAX))
+}
+
+/// Bytes of payload that fit into a packet of an endpoint over kernel UDP at `address` if its longest IP packet has `mtu`
+/// bytes, or as many as its interface carries: those of a packet of
+/// [`Builder::longest_payload`](crate::Builder::longest_payload).
+pub fn longest_payload_at(address: IpAddr, mtu: Option<u16>) -> u32 {
+    let of_interface = || interface_of(address).as_deref().and_then(interface_mtu);
+    let mtu = mtu.unwrap_or_else(|| of_interface().unwrap_or(DEFAULT_MTU).min(DEFAULT_MTU));
+    let ip = if address.is_ipv4() { 20 } else { 40 };
+    u32::from(mtu).saturating_sub(ip + (UDP + MAX_HEADERS) as u32).min(MAX_SEGMENT)
 }
 
 /// Rate of an interface's link; virtual ones have none.

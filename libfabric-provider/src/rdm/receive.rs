@@ -9,6 +9,7 @@ use super::waiting::Claimed;
 use super::{Bindings, DEPTH, Operation, Rdm, State, Wanted, report};
 use crate::abi::AppRoom;
 use crate::error::{FiError, lock};
+use crate::kind::Kind;
 use crate::queue::Problem;
 use crate::sys::{self, FI_ADDR_UNSPEC, fi_addr_t};
 
@@ -41,7 +42,7 @@ pub(crate) enum Which {
 }
 
 impl Room {
-    fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         match self {
             Room::One(room) => room.as_ref().len(),
             Room::Several(rooms) => rooms.iter().map(|room| room.as_ref().len()).sum(),
@@ -49,7 +50,7 @@ impl Room {
     }
 
     /// Where it begins, as completions say it.
-    fn address(&self) -> usize {
+    pub(super) fn address(&self) -> usize {
         match self {
             Room::One(room) => room.address(),
             Room::Several(rooms) => rooms.first().map_or(0, AppRoom::address),
@@ -64,7 +65,10 @@ impl Rdm {
     /// [`FiError::AGAIN`] if there is no room for it now.
     pub(crate) fn receive(&self, receive: Incoming) -> Result<(), FiError> {
         let mut state = lock(&self.state)?;
-        let posted = state.receive(receive, self.caps.directed);
+        let posted = match self.caps.kind {
+            Kind::Rdm => state.receive(receive, self.caps.directed),
+            Kind::Datagram => state.receive_datagram(receive),
+        };
         self.follow(&mut state, posted, true)
     }
 }

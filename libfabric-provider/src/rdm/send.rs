@@ -9,6 +9,7 @@ use super::connections::Returned;
 use super::{Bindings, DEPTH, Operation, Rdm, State, Wanted, report};
 use crate::abi::AppBytes;
 use crate::error::{FiError, lock};
+use crate::kind::Kind;
 use crate::queue::Problem;
 use crate::sys::{self, fi_addr_t};
 
@@ -84,7 +85,10 @@ impl Rdm {
     pub(crate) fn send(&self, message: Outgoing) -> Result<(), FiError> {
         let more = message.more;
         let mut state = lock(&self.state)?;
-        let posted = state.send(message);
+        let posted = match self.caps.kind {
+            Kind::Rdm => state.send(message),
+            Kind::Datagram => state.send_datagram(message),
+        };
         self.follow(&mut state, posted, more)
     }
 }
@@ -281,7 +285,7 @@ mod tests {
 
     fn endpoint() -> Rdm {
         let endpoint = Endpoint::builder("udp:127.0.0.1,shared=on").build().unwrap();
-        let rdm = Rdm::new(endpoint, &Place::OwnPorts, Caps::of(0)).unwrap();
+        let rdm = Rdm::new(endpoint, &Place::OwnPorts, Caps::of(Kind::Rdm, 0)).unwrap();
         let binding = || Some(Binding { queue: Arc::new(Queue::new(4, false).unwrap()), selective: true });
         let addresses = Some(Arc::new(Addresses::default()));
         lock(&rdm.state).unwrap().bindings =

@@ -20,12 +20,14 @@ pub(crate) struct Wish {
     pub(crate) service: Option<u16>,
     /// The name of the domain, such as that of a server, which then has the address.
     pub(crate) domain: Option<String>,
+    /// The type of the endpoint, if it matters.
+    pub(crate) kind: sys::fi_ep_type,
     pub(crate) change: fn(&mut sys::fi_info),
 }
 
 impl Default for Wish {
     fn default() -> Wish {
-        Wish { caps: 0, service: None, domain: None, change: |_| () }
+        Wish { caps: 0, service: None, domain: None, kind: sys::FI_EP_UNSPEC, change: |_| () }
     }
 }
 
@@ -41,6 +43,7 @@ pub(crate) fn getinfo(wish: &Wish) -> Result<Info, i32> {
         let hints = sys::fi_dupinfo(null());
         (*hints).caps = wish.caps;
         (*(*hints).fabric_attr).prov_name = libc::strdup(c"weft".as_ptr());
+        (*(*hints).ep_attr).type_ = wish.kind;
         (wish.change)(&mut *hints);
         let service = service.as_ref().map_or(null(), |text| text.as_ptr());
         let node = if domain.is_some() { null() } else { c"127.0.0.1".as_ptr() };

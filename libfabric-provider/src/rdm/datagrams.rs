@@ -1,0 +1,74 @@
+//! Endpoints of type FI_EP_DGRAM: messages of one packet, without a connection, that may be lost.
+
+use weft::OwnedBytes;
+
+use super::operation::Piece;
+use super::receive::{Incoming, Room};
+use super::send::{HAS_DATA, Outgoing};
+use super::{DEPTH, Operation, State};
+use crate::error::FiError;
+use crate::sys;
+
+impl State {
+    /// Sends a datagram. Its operation ends as that of a message does, when it has left.
+    pub(super) fn send_datagram(&mut self, message: Outgoing) -> Result<(), FiError> {
+        let Outgoing { bytes, to, data, context, wanted, .. } = message;
+        let binding = self.ready(|bindings| &bindings.transmit)?;
+        if self.sends >= DEPTH || !binding.queue.has_room()? {
+            return Err(FiError::AGAIN);
+        }
+        let peer = self.peer(to)?;
+        let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
+        let (flags, reported) = (sys::FI_MSG | sys::FI_SEND, wanted.is_reported(binding.selective));
+        let number = self.operations.insert(Operation { context, flags, reported, ..Operation::default() });
+        let header_data = data.map_or(0, |data| HAS_DATA | data & u64::from(u32::MAX));
+        let buffer = bytes.into_buffer(endpoint);
+        match endpoint.send_datagram(peer, buffer, header_data, number as u64) {
+            Ok(id) => {
+                if let Some(operation) = self.operations.get_mut(number) {
+                    operation.id = Some(id);
+                }
+                self.sends += 1;
+                Ok(())
+            }
+            Err(refused) => {
+                self.operations.remove(number);
+                Err(FiError::from(&refused.error))
+            }
+        }
+    }
+
+    /// Posts a receive of a datagram.
+    pub(super) fn receive_datagram(&mut self, receive: Incoming) -> Result<(), FiError> {
+        let Incoming { room, context, wanted, .. } = receive;
+        let binding = self.ready(|bindings| &bindings.receive)?;
+        if self.receives >= DEPTH || !binding.queue.has_room()? {
+            return Err(FiError::AGAIN);
+        }
+        let (flags, reported) = (sys::FI_MSG | sys::FI_RECV, wanted.is_reported(binding.selective));
+        let (buf, len) = (room.address(), room.len());
+        let mut operation = Operation { context, flags, buf, reported, ..Operation::default() };
+        let buffer = match room {
+            Room::One(room) => OwnedBytes::new(room),
+            Room::Several(rooms) => {
+                operation.pieces = rooms.into_iter().map(Piece).collect();
+                OwnedBytes::new(vec![0; len])
+            }
+        };
+        let number = self.operations.insert(operation);
+        let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
+        match endpoint.receive_datagram(buffer, number as u64) {
+            Ok(id) => {
+                if let Some(operation) = self.operations.get_mut(number) {
+                    operation.id = Some(id);
+                }
+                self.receives += 1;
+                Ok(())
+            }
+            Err(refused) => {
+                self.operations.remove(number);
+                Err(FiError::from(&refused.error))
+            }
+        }
+    }
+}

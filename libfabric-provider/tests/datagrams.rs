@@ -1,0 +1,460 @@
+//! Endpoints for datagrams (FI_EP_DGRAM): two processes call every function of their tables, datagrams arrive with every byte
+//! in its place or are lost, and nothing waits for those that are.
+
+mod common;
+
+use std::ffi::c_void;
+use std::ptr::{null, null_mut};
+use std::time::Instant;
+
+use common::fabric::{BOUND, Entry, Failed, How, Side, Wish, getinfo, table};
+use common::processes::{self, Process};
+use common::{inside, inside_with};
+use weft_fi::sys;
+use weft_fi::sys::FI_ADDR_UNSPEC;
+
+const NOT_THERE: i64 = -(sys::FI_ENOSYS as i64);
+const SENT: usize = 4;
+const RECEIVED: usize = 2;
+
+fn wish(caps: u64) -> Wish {
+    Wish { caps, kind: sys::FI_EP_DGRAM, ..Wish::default() }
+}
+
+fn open() -> Side {
+    Side::open(&wish(sys::FI_MSG | sys::FI_SOURCE), How::default())
+}
+
+/// The most bytes of a datagram.
+fn longest() -> usize {
+    // SAFETY: an info of libfabric's has all its parts.
+    unsafe { (*getinfo(&wish(0)).unwrap().get().ep_attr).max_msg_size }
+}
+
+fn content(step: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|n| (n * 7 + step * 31 + n / 256) as u8).collect()
+}
+
+fn context(number: usize) -> *mut c_void {
+    number as *mut c_void
+}
+
+/// The other process of a test and what it is told, by pipes: datagrams say nothing about whether they are expected.
+struct Other<'a>(Option<&'a mut Process>);
+
+impl Other<'_> {
+    fn tell(&mut self, line: &str) {
+        match &mut self.0 {
+            Some(process) => process.tell(line),
+            None => println!("line {line}"),
+        }
+    }
+
+    fn told(&mut self) -> String {
+        match &mut self.0 {
+            Some(process) => process.says("line "),
+            None => processes::told(),
+        }
+    }
+
+    fn swap_names(&mut self, side: &Side) -> u64 {
+        self.tell(&u128::from_be_bytes(side.name()).to_string());
+        side.insert(&self.told().parse::<u128>().unwrap().to_be_bytes())
+    }
+}
+
+/// Runs `play` in two processes, which know their numbers.
+fn in_two_processes(name: &str, play: impl Fn(usize, Other<'_>)) {
+    if !inside(name) {
+        return;
+    }
+    if processes::number().is_some() {
+        return play(1, Other(None));
+    }
+    let mut process = Process::start(name, 1, &[]);
+    play(0, Other(Some(&mut process)));
+    assert!(process.child.wait().unwrap().success());
+}
+
+/// A step: process `sender` sends a datagram when the other one is ready for it.
+struct Step<'a> {
+    side: &'a Side,
+    own: usize,
+    other: Other<'a>,
+    /// The number of the other process.
+    peer: u64,
+    step: usize,
+}
+
+impl Step<'_> {
+    /// Both processes send and receive; `completes` says whether the sender has an entry for it.
+    fn both(
+        &mut self,
+        len: usize,
+        completes: bool,
+        data: Option<u64>,
+        receive: impl Fn(&[sys::iovec; 2]) -> isize,
+        send: impl Fn(&[sys::iovec; 2]) -> isize,
+    ) {
+        for sender in 0..2 {
+            self.step += 1;
+            let bytes = content(self.step, len);
+            if sender == self.own {
+                assert_eq!(self.other.told(), "ready");
+                self.side.post(|| send(&halves(bytes.as_ptr().cast_mut(), len)));
+                if completes {
+                    let flags = sys::FI_MSG | sys::FI_SEND;
+                    let entry = self.side.cq.next().unwrap();
+                    assert_eq!((entry.context, entry.flags), (SENT, flags));
+                }
+                assert_eq!(self.other.told(), "got it");
+                continue;
+            }
+            let mut room = vec![0u8; len];
+            let pieces = halves(room.as_mut_ptr(), len);
+            self.side.post(|| receive(&pieces));
+            self.other.tell("ready");
+            let flags = sys::FI_MSG | sys::FI_RECV | if data.is_some() { sys::FI_REMOTE_CQ_DATA } else { 0 };
+            let entry = self.side.cq.next().unwrap();
+            let (context, data) = (RECEIVED, data.unwrap_or(0));
+            assert_eq!(entry, Entry { context, flags, len, data, tag: 0, source: self.peer });
+            assert!(room == bytes, "step {}", self.step);
+            self.other.tell("got it");
+        }
+        assert_eq!(self.side.cq.read(), None);
+    }
+}
+
+fn halves(at: *mut u8, len: usize) -> [sys::iovec; 2] {
+    let piece =
+        |from: usize, to: usize| sys::iovec { iov_base: at.wrapping_add(from).cast(), iov_len: to - from };
+    [piece(0, len / 3), piece(len / 3, len)]
+}
+
+/// The two pieces as one, which they are.
+fn one(pieces: &[sys::iovec; 2]) -> (*mut c_void, usize) {
+    (pieces[0].iov_base, pieces[0].iov_len + pieces[1].iov_len)
+}
+
+#[test]
+fn two_processes_call_every_function_for_datagrams() {
+    in_two_processes("two_processes_call_every_function_for_datagrams", |own, mut other| {
+        let side = open();
+        let peer = other.swap_names(&side);
+        refused(&side);
+        let ep = side.ep;
+        // All functions of the table have a name here.
+        // SAFETY: the endpoint is open, and its tables are whole.
+        let sys::fi_ops_msg {
+            size: _,
+            recv,
+            recvv,
+            recvmsg,
+            send,
+            sendv,
+            sendmsg,
+            inject,
+            senddata,
+            injectdata,
+        } = unsafe { *(*ep).msg };
+        let (to, none) = (peer, null_mut());
+        let (sent, received) = (context(SENT), context(RECEIVED));
+        let message = |pieces: &[sys::iovec; 2], context, data| sys::fi_msg {
+            msg_iov: pieces.as_ptr(),
+            desc: null_mut(),
+            iov_count: 2,
+            addr: to,
+            context,
+            data,
+        };
+        let into = |rooms: &[sys::iovec; 2]| {
+            let (at, len) = one(rooms);
+            // SAFETY: the endpoint is open, and the room lives until its entry.
+            unsafe { recv.unwrap()(ep, at, len, none, FI_ADDR_UNSPEC, received) }
+        };
+        let mut step = Step { side: &side, own, other, peer, step: 0 };
+        // SAFETY: as above, of all calls here.
+        unsafe {
+            for len in [0, 1, 100, longest()] {
+                step.both(len, true, None, into, |pieces| {
+                    let (at, len) = one(pieces);
+                    send.unwrap()(ep, at, len, none, to, sent)
+                });
+            }
+            step.both(
+                3_000,
+                true,
+                None,
+                |rooms| recvv.unwrap()(ep, rooms.as_ptr(), null_mut(), 2, FI_ADDR_UNSPEC, received),
+                |pieces| sendv.unwrap()(ep, pieces.as_ptr(), null_mut(), 2, to, sent),
+            );
+            step.both(
+                5_000,
+                true,
+                Some(9),
+                |rooms| recvmsg.unwrap()(ep, &message(rooms, received, 0), 0),
+                |pieces| sendmsg.unwrap()(ep, &message(pieces, sent, 9), sys::FI_REMOTE_CQ_DATA),
+            );
+            step.both(4_096, false, None, into, |pieces| {
+                let (at, len) = one(pieces);
+                inject.unwrap()(ep, at, len, to)
+            });
+            step.both(4_000, true, Some(5), into, |pieces| {
+                let (at, len) = one(pieces);
+                senddata.unwrap()(ep, at, len, none, 5, to, sent)
+            });
+            step.both(40, false, Some(6), into, |pieces| {
+                let (at, len) = one(pieces);
+                injectdata.unwrap()(ep, at, len, 6, to)
+            });
+        }
+    });
+}
+
+/// Calls everything that is not there for datagrams.
+fn refused(side: &Side) {
+    let ep = side.ep;
+    let (none, nothing, descs): (*mut c_void, *const c_void, *mut *mut c_void) =
+        (null_mut(), null(), null_mut());
+    // SAFETY: the endpoint is open, and its tables are whole; functions that are not there look at nothing.
+    unsafe {
+        let sys::fi_ops_tagged {
+            size: _,
+            recv,
+            recvv,
+            recvmsg,
+            send,
+            sendv,
+            sendmsg,
+            inject,
+            senddata,
+            injectdata,
+        } = *(*ep).tagged;
+        let answers = [
+            recv.unwrap()(ep, none, 0, none, 0, 0, 0, none),
+            recvv.unwrap()(ep, null(), descs, 0, 0, 0, 0, none),
+            recvmsg.unwrap()(ep, null(), 0),
+            send.unwrap()(ep, nothing, 0, none, 0, 0, none),
+            sendv.unwrap()(ep, null(), descs, 0, 0, 0, none),
+            sendmsg.unwrap()(ep, null(), 0),
+            inject.unwrap()(ep, nothing, 0, 0, 0),
+            senddata.unwrap()(ep, nothing, 0, none, 0, 0, 0, none),
+            injectdata.unwrap()(ep, nothing, 0, 0, 0, 0),
+        ];
+        assert!(answers.iter().all(|answer| *answer as i64 == NOT_THERE), "{answers:?}");
+        let sys::fi_ops_rma {
+            size: _,
+            read,
+            readv,
+            readmsg,
+            write,
+            writev,
+            writemsg,
+            inject,
+            writedata,
+            injectdata,
+        } = *(*ep).rma;
+        let answers = [
+            read.unwrap()(ep, none, 0, none, 0, 0, 0, none),
+            readv.unwrap()(ep, null(), descs, 0, 0, 0, 0, none),
+            readmsg.unwrap()(ep, null(), 0),
+            write.unwrap()(ep, nothing, 0, none, 0, 0, 0, none),
+            writev.unwrap()(ep, null(), descs, 0, 0, 0, 0, none),
+            writemsg.unwrap()(ep, null(), 0),
+            inject.unwrap()(ep, nothing, 0, 0, 0, 0),
+            writedata.unwrap()(ep, nothing, 0, none, 0, 0, 0, 0, none),
+            injectdata.unwrap()(ep, nothing, 0, 0, 0, 0, 0),
+        ];
+        assert!(answers.iter().all(|answer| *answer as i64 == NOT_THERE), "{answers:?}");
+        let sys::fi_ops_atomic {
+            size: _,
+            write,
+            writev,
+            writemsg,
+            inject,
+            readwrite,
+            readwritev,
+            readwritemsg,
+            compwrite,
+            compwritev,
+            compwritemsg,
+            writevalid,
+            readwritevalid,
+            compwritevalid,
+        } = *(*ep).atomic;
+        let (ioc, iocs) = (null(), null_mut());
+        let answers = [
+            write.unwrap()(ep, nothing, 0, none, 0, 0, 0, 0, 0, none),
+            writev.unwrap()(ep, ioc, descs, 0, 0, 0, 0, 0, 0, none),
+            writemsg.unwrap()(ep, null(), 0),
+            inject.unwrap()(ep, nothing, 0, 0, 0, 0, 0, 0),
+            readwrite.unwrap()(ep, nothing, 0, none, none, none, 0, 0, 0, 0, 0, none),
+            readwritev.unwrap()(ep, ioc, descs, 0, iocs, descs, 0, 0, 0, 0, 0, 0, none),
+            readwritemsg.unwrap()(ep, null(), iocs, descs, 0, 0),
+            compwrite.unwrap()(ep, nothing, 0, none, nothing, none, none, none, 0, 0, 0, 0, 0, none),
+            compwritev.unwrap()(ep, ioc, descs, 0, ioc, descs, 0, iocs, descs, 0, 0, 0, 0, 0, 0, none),
+            compwritemsg.unwrap()(ep, null(), ioc, descs, 0, iocs, descs, 0, 0),
+        ];
+        assert!(answers.iter().all(|answer| *answer as i64 == NOT_THERE), "{answers:?}");
+        let answers = [writevalid, readwritevalid, compwritevalid]
+            .map(|valid| valid.unwrap()(ep, sys::FI_UINT64, sys::FI_SUM, null_mut()));
+        assert_eq!(answers.map(i64::from), [NOT_THERE; 3]);
+    }
+}
+
+#[test]
+fn datagrams_that_do_not_fit_are_refused_or_cut_off() {
+    if !inside("datagrams_that_do_not_fit_are_refused_or_cut_off") {
+        return;
+    }
+    let (a, b) = (open(), open());
+    let to = a.insert(&b.name());
+    let bytes = vec![7u8; longest() + 1];
+    let send = |len, context| table!(a.ep, msg.send(bytes.as_ptr().cast(), len, null_mut(), to, context));
+    assert_eq!(send(bytes.len(), null_mut()), -(sys::FI_EMSGSIZE as isize));
+    let injected = table!(a.ep, msg.inject(bytes.as_ptr().cast(), 4_097, to));
+    assert_eq!(injected, -(sys::FI_EMSGSIZE as isize));
+    // An error entry says how much is missing; the beginning is there.
+    let mut room = [0u8; 100];
+    b.receive(&mut room, FI_ADDR_UNSPEC, None, 1);
+    a.send(to, &bytes[1..], None, 2);
+    assert_eq!(a.cq.next().unwrap().context, 2);
+    let beyond = longest() - 100;
+    assert_eq!(b.cq.next(), Err(Failed { context: 1, error: sys::FI_ETRUNC as i32, beyond }));
+    assert_eq!(room, [7; 100]);
+    // Flags of what datagrams do not have.
+    let message = sys::fi_msg { addr: to, ..sys::fi_msg::default() };
+    for flags in [sys::FI_DELIVERY_COMPLETE, sys::FI_PEEK] {
+        assert_eq!(table!(a.ep, msg.sendmsg(&message, flags)), -(sys::FI_EBADFLAGS as isize));
+    }
+    for flags in [sys::FI_MULTI_RECV, sys::FI_PEEK, sys::FI_CLAIM, sys::FI_DISCARD] {
+        assert_eq!(table!(a.ep, msg.recvmsg(&message, flags)), -(sys::FI_EBADFLAGS as isize));
+    }
+}
+
+#[test]
+fn datagrams_without_a_receive_are_lost_and_hold_nothing_up() {
+    in_two_processes("datagrams_without_a_receive_are_lost_and_hold_nothing_up", |own, mut other| {
+        const FLOOD: usize = 20_000;
+        let side = open();
+        let peer = other.swap_names(&side);
+        if own == 0 {
+            assert_eq!(other.told(), "ready");
+            let bytes = vec![3u8; 1_000];
+            let mut done = 0;
+            let begin = Instant::now();
+            for n in 0..FLOOD {
+                side.send(peer, &bytes, None, n);
+                while let Some(entry) = side.cq.read() {
+                    assert!(entry.is_ok(), "{entry:?}");
+                    done += 1;
+                }
+            }
+            while done < FLOOD {
+                side.cq.next().unwrap();
+                done += 1;
+            }
+            assert!(begin.elapsed() < BOUND);
+            other.tell("sent");
+            // The other one still receives.
+            assert_eq!(other.told(), "again");
+            side.send(peer, b"last", None, SENT);
+            assert_eq!(side.cq.next().unwrap().context, SENT);
+            assert_eq!(other.told(), "bye");
+            return;
+        }
+        let mut rooms = vec![[0u8; 1_000]; 10];
+        for (n, room) in rooms.iter_mut().enumerate() {
+            side.receive(room, FI_ADDR_UNSPEC, None, n);
+        }
+        other.tell("ready");
+        for _ in 0..10 {
+            let entry = side.cq.next().unwrap();
+            assert_eq!((entry.len, entry.source), (1_000, peer));
+        }
+        assert!(rooms.iter().all(|room| *room == [3; 1_000]));
+        assert_eq!(other.told(), "sent");
+        // What still arrives is lost as well: nobody may have posted a receive for it.
+        let quiet = Instant::now();
+        while quiet.elapsed().as_millis() < 300 {
+            assert_eq!(side.cq.read(), None);
+        }
+        let mut room = [0u8; 10];
+        side.receive(&mut room, FI_ADDR_UNSPEC, None, RECEIVED);
+        other.tell("again");
+        let entry = side.cq.next().unwrap();
+        assert_eq!((entry.context, entry.len, &room[..4]), (RECEIVED, 4, &b"last"[..]));
+        other.tell("bye");
+    });
+}
+
+#[test]
+fn datagrams_and_messages_do_not_meet() {
+    if !inside("datagrams_and_messages_do_not_meet") {
+        return;
+    }
+    let (datagrams, messages) = (open(), Side::open(&Wish::default(), How::default()));
+    let (to, own) = (datagrams.insert(&messages.name()), messages.insert(&messages.name()));
+    let mut room = [0u8; 8];
+    messages.receive(&mut room, FI_ADDR_UNSPEC, None, RECEIVED);
+    for n in 0..100 {
+        datagrams.send(to, b"datagram", None, n);
+        datagrams.cq.next().unwrap();
+        assert_eq!(messages.cq.read(), None);
+    }
+    messages.send(own, b"message", None, SENT);
+    let mut ends = [messages.cq.next().unwrap(), messages.cq.next().unwrap()];
+    ends.sort_by_key(|entry| entry.context);
+    assert_eq!((ends[0].context, ends[0].len, &room[..7]), (RECEIVED, 7, &b"message"[..]));
+}
+
+#[test]
+fn a_receive_of_a_datagram_can_be_cancelled() {
+    if !inside("a_receive_of_a_datagram_can_be_cancelled") {
+        return;
+    }
+    let side = open();
+    let own = side.insert(&side.name());
+    let (mut first, mut second) = ([0u8; 4], [0u8; 4]);
+    side.receive(&mut first, FI_ADDR_UNSPEC, None, 1);
+    side.receive(&mut second, FI_ADDR_UNSPEC, None, RECEIVED);
+    // SAFETY: the endpoint is open.
+    let cancel = || unsafe { (*(*side.ep).ops).cancel.unwrap()(side.ep.cast(), context(1)) };
+    assert_eq!(cancel(), 0);
+    assert_eq!(side.cq.next(), Err(Failed { context: 1, error: sys::FI_ECANCELED, beyond: 0 }));
+    assert_eq!(cancel(), -(sys::FI_ENOENT as isize));
+    side.send(own, b"self", None, SENT);
+    let mut ends = [side.cq.next().unwrap(), side.cq.next().unwrap()];
+    ends.sort_by_key(|entry| entry.context);
+    assert_eq!((ends[0].context, second), (RECEIVED, *b"self"));
+}
+
+#[test]
+fn datagrams_are_offered_with_what_they_have_and_not_at_a_server() {
+    const NAME: &str = "datagrams_are_offered_with_what_they_have_and_not_at_a_server";
+    if !inside_with(NAME, &[("FI_WEFT_MTU", "1500")]) {
+        return;
+    }
+    let info = getinfo(&wish(0)).unwrap();
+    // SAFETY: an info of libfabric's has all its parts.
+    let (ep, tx, rx) = unsafe { (*info.get().ep_attr, *info.get().tx_attr, *info.get().rx_attr) };
+    assert_eq!(ep.type_, sys::FI_EP_DGRAM);
+    let caps = sys::FI_MSG | sys::FI_SEND | sys::FI_RECV | sys::FI_SOURCE;
+    assert_eq!(info.get().caps, caps | sys::FI_LOCAL_COMM | sys::FI_REMOTE_COMM);
+    assert_eq!((info.get().mode, tx.mode, rx.mode, ep.msg_prefix_size), (0, 0, 0, 0));
+    assert_eq!((tx.msg_order, rx.msg_order, tx.rma_iov_limit, rx.total_buffered_recv), (0, 0, 0, 0));
+    // 1,500 bytes less the headers of IP, UDP and UET; no more can be injected.
+    assert_eq!((ep.max_msg_size, tx.inject_size), (1_412, 1_412));
+    let (a, b) = (open(), open());
+    let (to, bytes) = (a.insert(&b.name()), content(1, 1_412));
+    let mut room = vec![0u8; 1_412];
+    b.receive(&mut room, FI_ADDR_UNSPEC, None, RECEIVED);
+    let send = |len| table!(a.ep, msg.inject(bytes.as_ptr().cast(), len, to));
+    assert_eq!(send(1_412), 0);
+    assert_eq!(b.cq.next().unwrap().len, 1_412);
+    assert!(room == bytes);
+    for domain in ["serve:/nowhere/at/all", "memif:/nowhere,role=client,ip=10.0.0.1"] {
+        let wish = Wish { domain: Some(domain.to_owned()), ..wish(0) };
+        assert_eq!(getinfo(&wish).map(drop), Err(sys::FI_ENODATA));
+    }
+}
