@@ -58,28 +58,8 @@ while [[ $# -gt 0 ]]; do
 done
 
 command -v dpdk-testpmd >/dev/null || die "no dpdk-testpmd: sudo apt install dpdk-dev"
-if [[ -z $weft ]]; then
-    weft=$root/target/release/weft
-    [[ -x $weft ]] || (cd "$root" && cargo build --release -p weft-apps)
-fi
-if [[ -z $cores ]]; then
-    cores=$(python3 -c 'import os; print(*sorted(os.sched_getaffinity(0))[:2], sep=",")')
-fi
-[[ $cores =~ ^[0-9]+,[0-9]+$ ]] || die "two cores are needed, not '$cores'"
-first=${cores%,*}
-second=${cores#*,}
-
-scratch=$(mktemp -d)
-pids=()
-cleanup() {
-    local pid
-    for pid in "${pids[@]}"; do
-        kill "$pid" 2>/dev/null || true
-    done
-    wait 2>/dev/null || true
-    rm -rf "$scratch"
-}
-trap cleanup EXIT
+. "$root/scripts/lib/pair.sh"
+on_both=(--port-mtu $((frame - 14 + 4)) --payload "$payload" --ack-every "$ack_every")
 
 # testpmd CORE NAME ROLE MODE BYTES: starts testpmd in the background, with statistics once a second in NAME.log.
 # Both of its threads share the core: the main one only prints. --mbuf-size must come before --txpkts,
@@ -138,32 +118,12 @@ baseline() {
     printf '%s\n' "$pps"
 }
 
-# measure NAME ARGUMENTS...: runs weft perf over memif; writes the client's report to NAME.json, if there is one.
+# measure NAME ARGUMENTS…: runs weft perf over memif; writes the client's report to NAME.json, if there is one.
 measure() {
-    local name=$1 server
-    shift
-    local link="memif:$scratch/weft.sock"
-    local common=(--port-mtu $((frame - 14 + 4)) --payload "$payload" --idle spin --patience 20000ms
-        --ack-every "$ack_every")
-    "$weft" perf server --port "$link,role=server" --ip 10.0.0.1 --once --wait 30000ms \
-        --core "$first" "${common[@]}" >"$scratch/$name-server.log" 2>&1 &
-    server=$!
-    pids+=("$server")
-    sleep 1
-    "$weft" perf client 10.0.0.1 --port "$link,role=client" --ip 10.0.0.2 --core "$second" \
-        "${common[@]}" "$@" --warmup 500ms --duration "${seconds}000ms" --json "$scratch/$name.json" \
-        >"$scratch/$name-client.log" 2>&1 || {
-        kill "$server" 2>/dev/null || true
-        rm -f "$scratch/$name.json"
-    }
-    wait "$server" || rm -f "$scratch/$name.json"
-    if [[ ! -e $scratch/$name.json ]]; then
-        missing "weft perf failed ($name)" "$scratch/$name-server.log" "$scratch/$name-client.log"
-    fi
-    rm -f "$scratch/weft.sock"
+    over_memif "$@" --warmup 500ms --duration "${seconds}000ms" ||
+        missing "weft perf failed ($1)" "$scratch/$1-server.log" "$scratch/$1-client.log"
 }
 
-[[ $rounds =~ ^[1-9][0-9]*$ ]] || die "--rounds: a number from 1 on, not '$rounds'"
 large=() small=()
 for ((round = 1; round <= rounds; round++)); do
     large+=("$(baseline "large$round" "$frame")")

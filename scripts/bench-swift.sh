@@ -47,25 +47,7 @@ while [[ $# -gt 0 ]]; do
     esac
 done
 
-[[ $rounds =~ ^[1-9][0-9]*$ ]] || die "--rounds: a number from 1 on, not '$rounds'"
-if [[ -z $weft ]]; then
-    weft=$root/target/release/weft
-    [[ -x $weft ]] || (cd "$root" && cargo build --release -p weft-apps)
-fi
-if [[ -z $cores ]]; then
-    cores=$(python3 -c 'import os; print(*sorted(os.sched_getaffinity(0))[:2], sep=",")')
-fi
-[[ $cores =~ ^[0-9]+,[0-9]+$ ]] || die "two cores are needed, not '$cores'"
-first=${cores%,*}
-second=${cores#*,}
-
-scratch=$(mktemp -d)
-server=
-cleanup() {
-    [[ -z $server ]] || kill "$server" 2>/dev/null || true
-    rm -rf "$scratch"
-}
-trap cleanup EXIT
+. "$root/scripts/lib/pair.sh"
 
 timing=(--warmup 200ms --duration "$((seconds * 1000))ms")
 
@@ -75,27 +57,20 @@ pair() {
         die "weft perf pair over $1 with $2: $(tail -n 3 "$scratch/log")"
 }
 
-# memif CC REPORT: a process for each end.
+# memif CC NAME: a process for each end.
 memif() {
-    local link="memif:$scratch/weft.sock" common=(--cc "$1" --lb "$lb" --idle spin --patience 20000ms)
-    "$weft" perf server --port "$link,role=server" --ip 10.0.0.1 --once --wait 30000ms --core "$first" "${common[@]}" \
-        >"$scratch/server.log" 2>&1 &
-    server=$!
-    "$weft" perf client 10.0.0.1 --port "$link,role=client" --ip 10.0.0.2 --core "$second" "${common[@]}" \
-        --size 64KiB --depth 32 "${timing[@]}" --json "$2" >"$scratch/log" 2>&1 ||
-        die "weft perf over memif with $1: $(tail -n 3 "$scratch/log" "$scratch/server.log")"
-    wait "$server" || die "weft perf server over memif with $1: $(tail -n 3 "$scratch/server.log")"
-    server=
-    rm -f "$scratch/weft.sock"
+    on_both=(--cc "$1" --lb "$lb")
+    over_memif "$2" --size 64KiB --depth 32 "${timing[@]}" ||
+        die "weft perf over memif with $1: $(tail -n 3 "$scratch/$2-client.log" "$scratch/$2-server.log")"
 }
 
 for ((round = 0; round < rounds; round++)); do
     for port in ${ports//,/ }; do
         for cc in ${ccs//,/ }; do
-            report=$scratch/$port.$cc.$round.json
+            name=$port.$cc.$round
             case $port in
-                udp | ring) pair "$port" "$cc" "$report" ;;
-                memif) memif "$cc" "$report" ;;
+                udp | ring) pair "$port" "$cc" "$scratch/$name.json" ;;
+                memif) memif "$cc" "$name" ;;
                 *) die "$port is none of udp, ring, memif" ;;
             esac
         done
