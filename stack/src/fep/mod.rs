@@ -47,12 +47,14 @@ mod memory;
 mod owed;
 mod payload;
 mod pdcid;
+mod peer_usage;
 mod process;
 mod read;
 mod refused;
 mod reply;
 mod target;
 mod target_pdc;
+mod target_pdcs;
 #[cfg(test)]
 mod tests;
 mod timers;

@@ -1,0 +1,136 @@
+//! What each peer takes of what an endpoint has for its target side.
+
+use super::Map;
+use super::config::Limits;
+use super::reply::Replies;
+use super::target_pdc::TargetPdc;
+use crate::heap;
+use crate::packet::Addr;
+use crate::pdc::Answer;
+use crate::wire::pds::Psn;
+
+/// The resources that each peer uses here.
+#[derive(Default)]
+pub(super) struct PeerUsage {
+    /// A peer that uses none has no entry. The bytes of all peers together are under `None`, because two more numbers here
+    /// would move what follows to other cache lines.
+    peers: Map<Option<Addr>, Usage>,
+}
+
+/// The resources that one peer uses here.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Usage {
+    /// PDCs that are open, and those of them that are half-open.
+    pub(super) open: u32,
+    pub(super) half_open: u32,
+    /// PDCs that are closed and remembered.
+    pub(super) remembered: u32,
+    /// Bytes that its early ROD packets take.
+    pub(super) early_bytes: u64,
+    /// Bytes that the responses stored for it count for.
+    pub(super) response_bytes: u64,
+}
+
+impl PeerUsage {
+    pub(super) fn of(&self, peer: Addr) -> Usage {
+        self.peers.get(&Some(peer)).copied().unwrap_or_default()
+    }
+
+    /// The bytes of all peers; PDCs are not counted here.
+    fn of_all(&self) -> Usage {
+        self.peers.get(&None).copied().unwrap_or_default()
+    }
+
+    /// Whether closed PDCs of `peer` are remembered.
+    pub(super) fn remembers(&self, peer: Addr) -> bool {
+        self.of(peer).remembered > 0
+    }
+
+    /// Whether `peer` can open no further PDC.
+    pub(super) fn is_at_limit(&self, limits: &Limits, peer: Addr) -> bool {
+        let used = self.of(peer);
+        // Each open PDC will have to be remembered.
+        used.open >= limits.pdcs_per_peer
+            || used.half_open >= limits.half_open_pdcs_per_peer
+            || used.open + used.remembered >= limits.closed_pdcs_per_peer
+    }
+
+    /// Whether a response that counts for `cost` bytes may be stored for `peer`.
+    pub(super) fn may_store(&self, limits: &Limits, peer: Addr, cost: u64) -> bool {
+        let wanted = self.of(peer).response_bytes.saturating_add(cost);
+        wanted <= limits.response_bytes_per_peer
+            && leaves_as_much(limits.response_bytes, self.of_all().response_bytes, cost, wanted)
+    }
+
+    /// Whether an early ROD packet of `peer` that takes `cost` bytes may be kept.
+    pub(super) fn may_keep(&self, limits: &Limits, peer: Addr, cost: u64) -> bool {
+        let wanted = self.of(peer).early_bytes.saturating_add(cost);
+        wanted <= limits.unexpected_bytes_per_peer
+            && leaves_as_much(limits.reorder_bytes, self.of_all().early_bytes, cost, wanted)
+    }
+
+    /// Stores `answer` to packet `psn` of `pdc`.
+    pub(super) fn store(&mut self, pdc: &mut TargetPdc, psn: Psn, answer: Answer) {
+        self.change(pdc.rx.peer, |used| used.response_bytes += answer.cost());
+        pdc.rx.store_response(psn, answer);
+    }
+
+    /// The initiator of `pdc` has all responses up to `psn`: they are stored no more, and do not leave again.
+    #[inline]
+    pub(super) fn clear(&mut self, replies: &mut Replies, pdc: &mut TargetPdc, psn: Psn) {
+        let freed = pdc.rx.clear(psn);
+        if freed > 0 {
+            replies.clear(pdc.rx.id, psn);
+            self.change(pdc.rx.peer, |used| used.response_bytes -= freed);
+        }
+    }
+
+    /// Bytes of heap allocated.
+    pub(super) fn heap_bytes(&self) -> u64 {
+        heap::of_map(&self.peers)
+    }
+
+    /// Checks that no peer, and not all of them together, have more than `limits` permit, and that nothing is counted that
+    /// is not there; `open` is the number of PDCs.
+    #[cfg(test)]
+    pub(super) fn check(&self, limits: &Limits, open: usize) {
+        let peers = || self.peers.iter().filter(|(peer, _)| peer.is_some()).map(|(_, usage)| usage);
+        assert_eq!(peers().map(|used| used.open as usize).sum::<usize>(), open);
+        assert!(open <= limits.most_pdcs());
+        let (mut early, mut responses) = (0, 0);
+        for used in peers() {
+            assert!(used.half_open <= used.open && used.half_open <= limits.half_open_pdcs_per_peer);
+            assert!(used.open <= limits.pdcs_per_peer);
+            assert!(used.open + used.remembered <= limits.closed_pdcs_per_peer);
+            early += used.early_bytes;
+            responses += used.response_bytes;
+        }
+        assert_eq!((early, responses), (self.of_all().early_bytes, self.of_all().response_bytes));
+        assert!(early <= limits.reorder_bytes);
+    }
+
+    pub(super) fn change(&mut self, peer: Addr, change: impl FnOnce(&mut Usage)) {
+        let usage = self.peers.entry(Some(peer)).or_default();
+        let before = *usage;
+        change(usage);
+        let after = *usage;
+        if after == Usage::default() {
+            self.peers.remove(&Some(peer));
+        }
+        let bytes = |usage: Usage| (usage.early_bytes, usage.response_bytes);
+        if bytes(before) != bytes(after) {
+            let all = self.peers.entry(None).or_default();
+            all.early_bytes = all.early_bytes - before.early_bytes + after.early_bytes;
+            all.response_bytes = all.response_bytes - before.response_bytes + after.response_bytes;
+            if *all == Usage::default() {
+                self.peers.remove(&None);
+            }
+        }
+    }
+}
+
+/// Whether a peer that takes `more` of `limit`, of which all peers have `taken`, and has `wanted` then, leaves as much to
+/// the others: so there is always something left for the next.
+fn leaves_as_much(limit: u64, taken: u64, more: u64, wanted: u64) -> bool {
+    limit.checked_sub(taken).and_then(|free| free.checked_sub(more)).is_some_and(|left| wanted <= left)
+}

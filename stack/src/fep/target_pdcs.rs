@@ -1,0 +1,320 @@
+//! All PDCs that peers have opened here, and what is remembered of those that are closed.
+
+use std::collections::VecDeque;
+
+use weft_cc::{Span, Time};
+
+use super::Map;
+use super::acquaintance::Proof;
+use super::config::Limits;
+use super::core::Core;
+use super::pdcid::{self, DrawnIds};
+use super::peer_usage::PeerUsage;
+use super::target_pdc::{Early, Origin, TargetPdc};
+use crate::heap;
+use crate::packet::Addr;
+use crate::pdc::PdcConfig;
+use crate::rng::Rng;
+use crate::table::{Key, Table};
+use crate::wire::pds::{DeliveryMode, NackCode, PdcId, Psn};
+
+/// All PDCs that peers have opened.
+// In order of use: most packets need the table only.
+#[derive(Default)]
+#[repr(C)]
+pub(super) struct TargetPdcs {
+    pub(super) table: Table<TargetPdc>,
+    pub(super) by_origin: Map<Origin, Key>,
+    pub(super) usage: PeerUsage,
+    pub(super) closed: ClosedPdcs,
+    /// `None` until there is a PDC.
+    pub(super) half_open: Option<Box<HalfOpen>>,
+}
+
+impl TargetPdcs {
+    /// The PDC with PDCID `id`.
+    pub(super) fn find(&mut self, id: PdcId) -> Option<(Key, &mut TargetPdc)> {
+        let slot = self.slot(id)?;
+        self.table.at_mut(slot)
+    }
+
+    /// The slot of the PDC with PDCID `id`.
+    #[inline]
+    pub(super) fn slot(&self, id: PdcId) -> Option<u32> {
+        slot_of(&self.table, &self.half_open, id)
+    }
+
+    /// The PDC that `origin` has open here.
+    pub(super) fn of_origin(&mut self, origin: Origin) -> Option<(Key, &mut TargetPdc)> {
+        let &key = self.by_origin.get(&origin)?;
+        self.table.get_mut(key).map(|pdc| (key, pdc))
+    }
+
+    /// Opens a PDC, which [`TargetPdcs::name`] then gives its PDCID. Its initiator is to be asked whether it is there if there
+    /// are many half-open ones, or the caller is `wary` of the peer.
+    ///
+    /// # Errors
+    /// The NACK code to answer with: there are too many.
+    #[expect(clippy::too_many_arguments, reason = "the parts of the request that opens it")]
+    pub(super) fn open(
+        &mut self,
+        pdc: &PdcConfig,
+        limits: &Limits,
+        wary: bool,
+        now: Time,
+        origin: Origin,
+        mode: DeliveryMode,
+        start: Psn,
+    ) -> Result<Key, NackCode> {
+        if self.is_full(limits) || self.usage.is_at_limit(limits, origin.0) {
+            return Err(NackCode::NO_PDC_AVAIL);
+        }
+        let used = self.usage.of(origin.0);
+        self.usage.change(origin.0, |used| {
+            used.open += 1;
+            used.half_open += 1;
+        });
+        self.half_open.get_or_insert_default().count += 1;
+        let asks = wary
+            || used.half_open >= limits.half_open_pdcs_per_peer / 2
+            || self.half_open_count() > limits.half_open_pdcs / 2;
+        let proof = if asks { Proof::Asked } else { Proof::None };
+        let key = self.table.insert_with(|key| TargetPdc {
+            proof,
+            ..TargetPdc::new(pdc, origin, pdcid::of_slot(key.index), mode, start, now)
+        });
+        self.by_origin.insert(origin, key);
+        if asks {
+            self.half_open.get_or_insert_default().suspect(&self.table, key);
+        }
+        Ok(key)
+    }
+
+    /// Gives PDC `key`, which is new, its PDCID.
+    pub(super) fn name(&mut self, rng: &mut Rng, key: Key) {
+        let TargetPdcs { table, half_open, .. } = self;
+        let in_slot = |slot| slot != key.index && has_id_of_slot(table, slot);
+        let id = half_open.get_or_insert_default().drawn.choose(rng, key, table.len(), in_slot);
+        if let Some(pdc) = table.get_mut(key) {
+            pdc.rx.id = id;
+        }
+    }
+
+    /// Whether there can be no further PDC of any peer.
+    pub(super) fn is_full(&self, limits: &Limits) -> bool {
+        self.table.len() >= limits.most_pdcs() || self.half_open_count() >= limits.half_open_pdcs
+    }
+
+    fn half_open_count(&self) -> usize {
+        self.half_open.as_ref().map_or(0, |half_open| half_open.count as usize)
+    }
+
+    /// Whether PDC `key`, if it has just been opened, is one whose initiator is to be asked.
+    pub(super) fn is_suspect(&self, key: Key) -> bool {
+        self.half_open.as_ref().is_some_and(|half_open| half_open.suspects.back() == Some(&key))
+    }
+
+    /// Takes out the half-open PDC that has been suspect for longest.
+    #[cold]
+    pub(super) fn take_oldest_suspect(&mut self) -> Option<Key> {
+        let (suspects, table) = (&mut self.half_open.as_mut()?.suspects, &self.table);
+        std::iter::from_fn(|| suspects.pop_front()).find(|&key| is_half_open(table, key))
+    }
+
+    /// Closes a PDC and remembers it for `time_wait`. Returns when to forget one again if none was remembered so far.
+    pub(super) fn close(
+        &mut self,
+        key: Key,
+        now: Time,
+        time_wait: Span,
+    ) -> Option<(TargetPdc, Option<Time>)> {
+        let pdc = self.table.remove(key)?;
+        let origin = pdc.origin();
+        self.by_origin.remove(&origin);
+        let early: u64 = pdc.early.iter().map(Early::cost).sum();
+        let responses = pdc.rx.response_cost();
+        let half_open = u32::from(pdc.is_half_open());
+        if let Some(all) = &mut self.half_open {
+            all.count -= half_open;
+            all.drawn.release(pdc.rx.id);
+        }
+        self.usage.change(origin.0, |used| {
+            used.open -= 1;
+            used.half_open -= half_open;
+            used.remembered += 1;
+            used.early_bytes -= early;
+            used.response_bytes -= responses;
+        });
+        let until = now + time_wait;
+        let is_first = self.closed.remember(origin, pdc.rx.used(), until);
+        Some((pdc, is_first.then_some(until)))
+    }
+
+    /// Forgets the closed PDCs whose time has passed. Returns when the next one is due.
+    pub(super) fn forget_closed(&mut self, now: Time) -> Option<Time> {
+        self.closed.forget(now, |peer| self.usage.change(peer, |used| used.remembered -= 1))
+    }
+
+    /// Bytes of heap held.
+    pub(super) fn heap_bytes(&self) -> u64 {
+        let pdcs = self.table.iter().map(|(_, pdc)| pdc.heap_bytes());
+        self.table.heap_bytes()
+            + heap::of_map(&self.by_origin)
+            + self.usage.heap_bytes()
+            + self.closed.heap_bytes()
+            + self.half_open.as_deref().map_or(0, HalfOpen::heap_bytes)
+            + pdcs.sum::<u64>()
+    }
+}
+
+/// Half-open PDCs: those whose initiator has not shown that it gets what is sent to it. Anybody can open them with a
+/// packet each, in the name of any host.
+#[derive(Default)]
+pub(super) struct HalfOpen {
+    count: u32,
+    /// PDCs that were opened while there were many, in order, whose initiators are asked whether they are there. Some
+    /// have answered, or are gone.
+    suspects: VecDeque<Key>,
+    /// PDCIDs that are not the numbers of their slots.
+    drawn: DrawnIds,
+}
+
+impl HalfOpen {
+    /// PDC `key` of `table` has been opened while there are many.
+    #[cold]
+    fn suspect(&mut self, table: &Table<TargetPdc>, key: Key) {
+        if self.suspects.len() > 64 + 2 * self.count as usize {
+            self.suspects.retain(|&key| is_half_open(table, key));
+        }
+        self.suspects.push_back(key);
+    }
+
+    /// Bytes of heap held, its own included.
+    fn heap_bytes(&self) -> u64 {
+        size_of::<HalfOpen>() as u64 + heap::of_deque(&self.suspects) + self.drawn.heap_bytes()
+    }
+}
+
+fn is_half_open(table: &Table<TargetPdc>, key: Key) -> bool {
+    table.get(key).is_some_and(TargetPdc::is_half_open)
+}
+
+#[cold]
+pub(super) fn note_proven(
+    core: &mut Core,
+    half_open: &mut Option<Box<HalfOpen>>,
+    usage: &mut PeerUsage,
+    pdc: &mut TargetPdc,
+) {
+    core.note_proven(pdc.rx.peer, pdc.proof);
+    pdc.proof = Proof::Given;
+    if let Some(half_open) = half_open {
+        half_open.count -= 1;
+    }
+    usage.change(pdc.rx.peer, |used| used.half_open -= 1);
+}
+
+/// Whether there is a PDC in `slot` whose PDCID is the number of the slot.
+#[inline]
+fn has_id_of_slot(table: &Table<TargetPdc>, slot: u32) -> bool {
+    table.at(slot).is_some_and(|(_, pdc)| pdc.rx.id == pdcid::of_slot(slot))
+}
+
+/// The slot of the PDC with PDCID `id`.
+#[inline]
+fn slot_of(table: &Table<TargetPdc>, half_open: &Option<Box<HalfOpen>>, id: PdcId) -> Option<u32> {
+    let slot = u32::from(id.0).checked_sub(1)?;
+    if has_id_of_slot(table, slot) {
+        return Some(slot);
+    }
+    half_open.as_ref()?.drawn.slot(id)
+}
+
+/// The PDC with PDCID `id` for a request of `origin`.
+///
+/// # Errors
+/// The NACK code to answer with.
+#[inline]
+pub(super) fn established<'a>(
+    table: &'a mut Table<TargetPdc>,
+    half_open: &Option<Box<HalfOpen>>,
+    id: PdcId,
+    origin: Origin,
+    mode: DeliveryMode,
+) -> Result<&'a mut TargetPdc, NackCode> {
+    let found = slot_of(table, half_open, id).and_then(|slot| table.at_mut(slot));
+    let Some((_, pdc)) = found else { return Err(NackCode::INV_DPDCID) };
+    if pdc.origin() != origin {
+        return Err(NackCode::PDC_HDR_MISMATCH);
+    }
+    if pdc.rx.mode != mode {
+        return Err(NackCode::PDC_MODE_MISMATCH);
+    }
+    Ok(pdc)
+}
+
+/// PDCs closed a while ago: late copies of their packets must not open them again.
+#[derive(Default)]
+#[repr(C)]
+pub(super) struct ClosedPdcs {
+    by_origin: Map<Origin, Vec<Closed>>,
+    /// When each is forgotten, in order.
+    order: VecDeque<(Time, Origin)>,
+}
+
+/// The PSNs that a closed PDC used.
+#[derive(Clone, Copy)]
+struct Closed {
+    start: Psn,
+    end: Psn,
+    until: Time,
+}
+
+/// Closed PDCs of one PDCID that are remembered. Each took a round trip at least: no copy is so many
+/// of them late, and a peer that opens and closes all the time costs no more than this.
+const REMEMBERED: usize = 64;
+
+impl ClosedPdcs {
+    /// Whether `psn` was used by a PDC of `origin` that is closed and remembered.
+    pub(super) fn is_late(&self, origin: Origin, psn: Psn) -> bool {
+        let used = |closed: &Closed| !psn.is_before(closed.start) && psn.is_before(closed.end);
+        self.by_origin.get(&origin).is_some_and(|all| all.iter().any(used))
+    }
+
+    /// Remembers a PDC of `origin` that used the PSNs from the first of `used` to before the second. Returns
+    /// whether it is the only one remembered.
+    fn remember(&mut self, origin: Origin, (start, end): (Psn, Psn), until: Time) -> bool {
+        let former = self.by_origin.entry(origin).or_insert_with(|| Vec::with_capacity(1));
+        if former.len() == REMEMBERED {
+            former.remove(0);
+        }
+        former.push(Closed { start, end, until });
+        let is_first = self.order.is_empty();
+        self.order.push_back((until, origin));
+        is_first
+    }
+
+    /// Forgets those whose time has passed, calling `forgotten` with the peer of each. Returns when the next is due.
+    fn forget(&mut self, now: Time, mut forgotten: impl FnMut(Addr)) -> Option<Time> {
+        while let Some(&(until, origin)) = self.order.front() {
+            if now.is_before(until) {
+                return Some(until);
+            }
+            self.order.pop_front();
+            forgotten(origin.0);
+            if let Some(all) = self.by_origin.get_mut(&origin) {
+                all.retain(|closed| now.is_before(closed.until));
+                if all.is_empty() {
+                    self.by_origin.remove(&origin);
+                }
+            }
+        }
+        None
+    }
+
+    fn heap_bytes(&self) -> u64 {
+        heap::of_map(&self.by_origin)
+            + self.by_origin.values().map(heap::of_vec).sum::<u64>()
+            + heap::of_deque(&self.order)
+    }
+}
