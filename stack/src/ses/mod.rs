@@ -8,6 +8,7 @@
 mod arrivals;
 mod arrived;
 mod atomic;
+mod by_age;
 mod matching;
 mod order;
 mod posted;

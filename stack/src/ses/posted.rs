@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::by_age::ByAge;
 use super::receive::Many;
 use super::{Map, Matching, Posted, ReceiveId, Source};
 use crate::heap;
@@ -195,8 +196,8 @@ struct Index {
     free: u32,
     /// Number of receives.
     count: usize,
-    /// The slot of each receive, by identifier. May still hold receives that are gone.
-    order: VecDeque<(ReceiveId, u32)>,
+    /// The slot of each receive, by identifier.
+    by_age: ByAge,
     groups: Vec<Group>,
     free_groups: Vec<u32>,
     by_wanted: Map<Wanted, u32>,
@@ -209,7 +210,7 @@ impl Default for Index {
             slots: Vec::new(),
             free: NONE,
             count: 0,
-            order: VecDeque::new(),
+            by_age: ByAge::default(),
             groups: Vec::new(),
             free_groups: Vec::new(),
             by_wanted: Map::default(),
@@ -261,11 +262,7 @@ impl Index {
         }
         let (before, after) = if oldest { (NONE, neighbour) } else { (neighbour, NONE) };
         self.slots[slot as usize] = Slot { posted: Some(posted), group, before, after };
-        if oldest {
-            self.order.push_front((id, slot));
-        } else {
-            self.order.push_back((id, slot));
-        }
+        self.by_age.add((id, slot), oldest);
         self.count += 1;
     }
 
@@ -335,13 +332,8 @@ impl Index {
     /// Removes and returns the receive `id`.
     #[inline(never)]
     fn cancel(&mut self, id: ReceiveId) -> Option<Posted> {
-        let at = self.order.binary_search_by_key(&id, |(id, _)| *id).ok()?;
-        let slot = self.order[at].1;
-        if self.holds(slot, id) { self.remove(slot) } else { None }
-    }
-
-    fn holds(&self, slot: u32, id: ReceiveId) -> bool {
-        self.slots[slot as usize].posted.as_ref().is_some_and(|posted| posted.id == id)
+        let slot = self.by_age.find(id)?;
+        if holds(&self.slots, (id, slot)) { self.remove(slot) } else { None }
     }
 
     #[inline(always)]
@@ -377,28 +369,22 @@ impl Index {
                 self.kinds.swap_remove(at);
             }
         }
-        self.forget();
+        self.by_age.one_left(self.count, |entry| holds(&self.slots, entry));
         Some(posted)
-    }
-
-    /// Removes stale entries of `order`: those at the front, and all of them if they are the majority.
-    fn forget(&mut self) {
-        while self.order.front().is_some_and(|&(id, slot)| !self.holds(slot, id)) {
-            self.order.pop_front();
-        }
-        if self.order.len() > 4 * self.count + SCANNED {
-            let mut order = std::mem::take(&mut self.order);
-            order.retain(|&(id, slot)| self.holds(slot, id));
-            self.order = order;
-        }
     }
 
     fn heap_bytes(&self) -> u64 {
         heap::of_vec(&self.slots)
-            + heap::of_deque(&self.order)
+            + self.by_age.heap_bytes()
             + heap::of_vec(&self.groups)
             + heap::of_vec(&self.free_groups)
             + heap::of_map(&self.by_wanted)
             + heap::of_vec(&self.kinds)
     }
+}
+
+/// Whether `slots` has the receive of an entry of [`ByAge`].
+#[inline]
+fn holds(slots: &[Slot], (id, slot): (ReceiveId, u32)) -> bool {
+    slots[slot as usize].posted.as_ref().is_some_and(|posted| posted.id == id)
 }
