@@ -177,6 +177,7 @@ impl Client {
 
     fn start(&mut self, endpoint: &mut Endpoint, now: Time, session: u32) -> Result<(), Error> {
         self.session = session;
+        self.say(endpoint, Message::Begins { session })?;
         let mut messages = memory::messages(endpoint, messages(&self.test), self.test.size)?.into_iter();
         if self.test.mode == Mode::Latency {
             for message in messages.by_ref().take(PONGS as usize) {

@@ -3,7 +3,8 @@
 //!
 //! ```text
 //!   client ── request ─▶ server        the test
-//!          ◀─ ready ────               or refused, and why
+//!          ◀─ ready ────               the number of its session, or refused, and why
+//!          ── begins ──▶               the same number: the request was not made in the client's name by another host
 //!          ══ messages ═▶              tagged with the session and the connection (latency: and back)
 //!          ── finished ─▶              their number
 //!          ◀─ report ───               the server's figures
@@ -16,7 +17,7 @@ use thiserror::Error;
 use weft::{Addr, CallError, ConnectionId, Endpoint, Error, ReceiveOptions, SendBuffer, SendOptions};
 
 /// Changes with every change of these messages.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Bytes of the longest control message.
 pub(super) const LONGEST: usize = 4096;
 /// The tag of control messages. Tags of data messages have the session in their upper half.
@@ -39,6 +40,8 @@ pub(super) enum Message {
     Request(Test),
     /// The server has posted its receives for it.
     Ready { session: u32 },
+    /// The client, which has heard so, begins.
+    Begins { session: u32 },
     /// The server will not run it.
     Refused { reason: String },
     /// All messages of the test have been delivered.
@@ -164,8 +167,12 @@ mod tests {
         #[test]
         fn messages_survive_the_wire(test in any_test(), session: u32, reason in ".{0,40}") {
             let report = Message::Report(EndReport { messages: test.size, ..EndReport::default() });
-            let others =
-                [Message::Ready { session }, Message::Refused { reason }, Message::Finished { messages: 3 }];
+            let others = [
+                Message::Ready { session },
+                Message::Begins { session },
+                Message::Refused { reason },
+                Message::Finished { messages: 3 },
+            ];
             for message in others.into_iter().chain([Message::Request(test), report]) {
                 let bytes = encode(message.clone());
                 prop_assert!(bytes.len() <= LONGEST);
@@ -183,9 +190,9 @@ mod tests {
     fn other_versions_are_named() {
         let error = decode(br#"{"weft_perf":7,"message":{"what":1}}"#).unwrap_err();
         assert!(error.to_string().starts_with("it speaks version 7 of weft perf's protocol"), "{error}");
-        let error = decode(br#"{"weft_perf":2,"message":{"what":1}}"#).unwrap_err();
+        let error = decode(br#"{"weft_perf":3,"message":{"what":1}}"#).unwrap_err();
         assert!(matches!(error, ControlError::Malformed(_)), "{error}");
-        let extra = br#"{"weft_perf":2,"message":{"ready":{"session":1,"more":2}}}"#;
+        let extra = br#"{"weft_perf":3,"message":{"ready":{"session":1,"more":2}}}"#;
         assert!(decode(extra).is_err());
     }
 

@@ -33,7 +33,10 @@ pub fn any_bytes_are_a_control_message_or_an_error(bytes: &[u8]) {
             assert!(report.text().contains("  server: "));
             assert!(serde_json::to_string(&report).is_ok());
         }
-        Message::Ready { .. } | Message::Refused { .. } | Message::Finished { .. } => {}
+        Message::Ready { .. }
+        | Message::Begins { .. }
+        | Message::Refused { .. }
+        | Message::Finished { .. } => {}
     }
 }
 
@@ -65,12 +68,13 @@ mod tests {
         /// A message of each kind with some of its bytes changed.
         #[test]
         fn messages_with_other_bytes_are_messages_or_errors(
-            kind in 0usize..4,
+            kind in 0usize..5,
             changes in prop::collection::vec((any::<prop::sample::Index>(), b' '..b'~'), 0..4),
         ) {
             let messages = [
                 Message::Request(test()),
                 Message::Ready { session: 3 },
+                Message::Begins { session: 3 },
                 Message::Finished { messages: 7 },
                 Message::Report(Default::default()),
             ];

@@ -1,19 +1,17 @@
 //! The end that waits for clients and receives what they send.
 
+mod session;
+
+use self::session::{Arrived, Session, received};
 use super::control::{self, CONTROL, Message};
-use super::drive::{Role, Silence, Step};
-use super::measure::{Meter, Progress};
-use super::memory;
+use super::drive::{Role, Step};
+use super::measure::Progress;
 use super::mode::Mode;
-use super::pattern::Scratch;
 use super::plan::Test;
 use super::report::EndReport;
-use super::sequence::Sequence;
 use crate::Failure;
-use weft::{
-    Addr, Completion, ConnectionId, Endpoint, Error, MemorySlice, OperationId, ReceiveBuffer, ReceiveOptions,
-};
-use weft::{SendBuffer, SendOptions};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use weft::{Addr, Completion, ConnectionId, Endpoint, Error, ReceiveBuffer, SendBuffer};
 use weft_cc::{Span, Time};
 
 /// Requests that may arrive before the first of them is read.
@@ -52,7 +50,6 @@ pub(super) struct Server<'a> {
     options: ServerOptions,
     sink: Sink<'a>,
     session: Option<Session>,
-    last_session: u32,
     /// Since when there has been no session.
     idle_since: Time,
     /// Packets of control messages from other peers than the client: they do not show that the client lives.
@@ -67,49 +64,12 @@ pub(super) struct Server<'a> {
     interrupted: bool,
 }
 
-/// A test that is being run.
-struct Session {
-    id: u32,
-    peer: Addr,
-    name: String,
-    test: Test,
-    reply: Option<ConnectionId>,
-    lanes: Vec<Sequence>,
-    slots: Vec<Slot>,
-    silence: Silence,
-    meter: Meter,
-    /// Data packets that the endpoint had received before.
-    before: u64,
-    /// When the measured part begins; none before the first packet.
-    begin: Option<Time>,
-    measuring: bool,
-    last_message: Time,
-    progress: Progress,
-    scratch: Scratch,
-    verified: u64,
-    wrong_bytes: u64,
-    wrong_messages: u64,
-    /// Messages that the client says it has sent.
-    announced: Option<u64>,
-    /// The client has acknowledged that the test may begin, so it is where its request says that it is.
-    answered: bool,
-    /// The client has been told the result.
-    reported: bool,
-}
-
-/// Memory for one message.
-struct Slot {
-    lane: u32,
-    receive: Option<OperationId>,
-}
-
 impl<'a> Server<'a> {
     pub(super) fn new(options: ServerOptions, sink: Sink<'a>, now: Time) -> Server<'a> {
         Server {
             options,
             sink,
             session: None,
-            last_session: 0,
             idle_since: now,
             foreign: 0,
             refusals: Vec::new(),
@@ -144,8 +104,7 @@ impl<'a> Server<'a> {
             self.refuse(endpoint, peer, reason);
             return;
         }
-        self.last_session = self.last_session % control::LAST_SESSION + 1;
-        let mut session = Session::new(self.last_session, peer, name, test, self.options, now);
+        let mut session = Session::new(session_number(), peer, name, test, self.options, now);
         session.before = received(endpoint);
         let ready = session.open(endpoint);
         session.meter.begin(now, endpoint, Progress::default());
@@ -243,12 +202,6 @@ impl<'a> Server<'a> {
                 }
                 Ok(())
             }
-            Completion::Sent { context, result: Ok(()), .. } => {
-                if let Some(session) = self.session_of(context).filter(|s| context == ready_context(s.id)) {
-                    session.answered = true;
-                }
-                Ok(())
-            }
             Completion::Closed { connection, .. } => {
                 let session = self.session.as_mut();
                 if let Some(session) = session.filter(|session| session.reply == Some(connection)) {
@@ -270,6 +223,12 @@ impl<'a> Server<'a> {
         self.foreign += u64::from(self.session.as_ref().is_some_and(|session| session.peer != peer));
         match control::decode(bytes) {
             Ok(Message::Request(test)) => self.requested(endpoint, now, peer, test),
+            Ok(Message::Begins { session }) => {
+                let is_it = |test: &&mut Session| test.peer == peer && test.id == session;
+                if let Some(session) = self.session.as_mut().filter(is_it) {
+                    session.answered = true;
+                }
+            }
             Ok(Message::Finished { messages }) => {
                 if let Some(session) = self.session.as_mut().filter(|session| session.peer == peer) {
                     session.announced = Some(messages);
@@ -339,165 +298,6 @@ impl<'a> Server<'a> {
     }
 }
 
-/// A message that has arrived.
-struct Arrived {
-    slot: u32,
-    memory: MemorySlice,
-    seq: u64,
-    /// All of it has, and it is as long as it should be.
-    whole: bool,
-}
-
-impl Session {
-    fn new(id: u32, peer: Addr, name: String, test: Test, options: ServerOptions, now: Time) -> Session {
-        Session {
-            id,
-            peer,
-            name,
-            reply: None,
-            lanes: (0..test.connections).map(|_| Sequence::default()).collect(),
-            slots: Vec::new(),
-            silence: Silence::new(options.patience, now),
-            meter: if options.shares_thread { Meter::without_cpu() } else { Meter::with_cpu() },
-            before: 0,
-            begin: None,
-            measuring: false,
-            last_message: now,
-            progress: Progress::default(),
-            scratch: Scratch::default(),
-            verified: 0,
-            wrong_bytes: 0,
-            wrong_messages: 0,
-            announced: None,
-            answered: false,
-            reported: false,
-            test,
-        }
-    }
-
-    /// Posts the receives and tells the client so.
-    fn open(&mut self, endpoint: &mut Endpoint) -> Result<(), Error> {
-        let receives = self.test.receives();
-        let count = receives * u64::from(self.test.connections);
-        let mut messages = memory::messages(endpoint, count, self.test.size)?.into_iter();
-        for lane in 0..u32::from(self.test.connections) {
-            for message in messages.by_ref().take(receives as usize) {
-                let slot = self.slots.len() as u32;
-                self.slots.push(Slot { lane, receive: None });
-                self.post(endpoint, slot, message)?;
-            }
-        }
-        let ready = control::encode(Message::Ready { session: self.id });
-        let options = SendOptions::default().tag(control::TAG).context(ready_context(self.id));
-        control::send_to(endpoint, self.peer, &mut self.reply, ready.into(), options)
-    }
-
-    fn say(&mut self, endpoint: &mut Endpoint, message: Message) -> Result<(), Error> {
-        control::send(endpoint, self.peer, &mut self.reply, message)
-    }
-
-    /// Tells the client the result, and closes the connection to it.
-    fn say_last(&mut self, endpoint: &mut Endpoint, now: Time, message: Message) -> Result<(), Error> {
-        self.say(endpoint, message)?;
-        if let Some(reply) = self.reply {
-            let _ = endpoint.close(reply);
-        }
-        self.reported = true;
-        self.silence.restart(now);
-        Ok(())
-    }
-
-    // Inlined always: memory that is put together and then moved is waited for.
-    #[inline(always)]
-    fn post(&mut self, endpoint: &mut Endpoint, slot: u32, memory: MemorySlice) -> Result<(), Error> {
-        let Some(at) = self.slots.get_mut(slot as usize) else { return Ok(()) };
-        let options = ReceiveOptions::default()
-            .tag(control::data_tag(self.id, at.lane))
-            .from(self.peer)
-            .context(u64::from(self.id) << 32 | u64::from(slot));
-        match endpoint.receive_with(memory, options) {
-            Ok(receive) => at.receive = Some(receive),
-            Err(refused) => return Err(refused.error),
-        }
-        Ok(())
-    }
-
-    // Inlined always: memory that is put together and then moved is waited for.
-    #[inline(always)]
-    fn arrived(&mut self, endpoint: &mut Endpoint, now: Time, message: Arrived) -> Result<(), Error> {
-        let Arrived { slot, mut memory, seq, whole } = message;
-        let Some(lane) = self.slots.get(slot as usize).map(|slot| slot.lane) else { return Ok(()) };
-        let new = self.lanes.get_mut(lane as usize).is_some_and(|sequence| sequence.arrived(seq));
-        if !whole || !new {
-            self.wrong_messages += 1;
-            return self.post(endpoint, slot, memory);
-        }
-        if self.test.verify {
-            memory = self.verify(memory, lane, seq);
-        }
-        self.progress.messages += 1;
-        self.progress.bytes += self.test.size;
-        self.last_message = now;
-        if self.test.mode == Mode::Latency {
-            let options = SendOptions::default()
-                .tag(control::data_tag(self.id, lane))
-                .header_data(seq)
-                .context(u64::from(self.id) << 32 | u64::from(slot));
-            return control::send_to(endpoint, self.peer, &mut self.reply, memory.into(), options);
-        }
-        self.post(endpoint, slot, memory)
-    }
-
-    /// Compares the content of a message. By value: a buffer that is lent stays in memory on all paths, and not in
-    /// registers.
-    #[inline(never)]
-    fn verify(&mut self, memory: MemorySlice, lane: u32, seq: u64) -> MemorySlice {
-        self.verified += u64::from(memory.len());
-        self.wrong_bytes += self.scratch.wrong_bytes(&memory, lane, seq);
-        memory
-    }
-
-    /// Begins the measured part when its time has come: with the first packet, or after the warm-up.
-    #[inline]
-    fn measure(&mut self, endpoint: &Endpoint, now: Time) {
-        if self.measuring {
-            return;
-        }
-        if self.begin.is_none() && received(endpoint) > self.before {
-            self.begin = Some(now + self.test.warmup());
-        }
-        if !self.begin.is_some_and(|begin| now.is_at_or_after(begin)) {
-            return;
-        }
-        if self.test.warmup() == Span::ZERO {
-            // The messages of the first packets count.
-            self.meter.begins_at(now);
-        } else {
-            self.meter.begin(now, endpoint, self.progress);
-        }
-        self.measuring = true;
-    }
-
-    /// Whether all that the client says it has sent is here.
-    fn has_all(&self) -> bool {
-        self.announced.is_some_and(|messages| self.progress.messages >= messages)
-    }
-
-    fn conclude(&mut self, endpoint: &Endpoint, now: Time) -> EndReport {
-        if let Some(began) = self.meter.began() {
-            self.meter.end(self.last_message.latest(began).earliest(now), endpoint, self.progress);
-        }
-        let missing = self.announced.unwrap_or(0).saturating_sub(self.progress.messages);
-        EndReport {
-            arrived: self.progress.messages,
-            wrong_messages: self.wrong_messages + missing,
-            verified_bytes: self.verified,
-            wrong_bytes: self.wrong_bytes,
-            ..self.meter.report()
-        }
-    }
-}
-
 impl Role for Server<'_> {
     fn step(&mut self, endpoint: &mut Endpoint, now: Time) -> Result<Step, Failure> {
         let failed = |error| failure("the server", &error);
@@ -561,16 +361,10 @@ impl Role for Server<'_> {
     }
 }
 
-/// The context of the message that a test may begin. Those of its other messages have the number of a slot in the lower half,
-/// and there are fewer.
-fn ready_context(session: u32) -> u64 {
-    u64::from(session) << 32 | u64::from(u32::MAX)
-}
-
-/// Data packets that the endpoint has received.
-#[inline]
-fn received(endpoint: &Endpoint) -> u64 {
-    endpoint.worker().map_or(0, |worker| worker.fep().counters().data_received)
+/// The number of a new test. Only its client hears it: who asks in the name of another host cannot say that the test begins.
+fn session_number() -> u32 {
+    let drawn = RandomState::new().build_hasher().finish();
+    (drawn % u64::from(control::LAST_SESSION)) as u32 + 1
 }
 
 /// Whether congestion control towards `peer` uses credit.
@@ -593,115 +387,4 @@ fn name_of(endpoint: &Endpoint, peer: Addr) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::plan::Limit;
-    use super::*;
-
-    const OPTIONS: ServerOptions = ServerOptions {
-        once: false,
-        wait: None,
-        memory: 1 << 20,
-        payload: 1_000,
-        room: 1_000,
-        patience: Span::from_ms(1_000),
-        shares_thread: false,
-    };
-
-    /// A host that answers nothing sends requests that make no sense.
-    #[test]
-    fn refusals_that_nobody_takes_are_bounded_and_end_no_server() {
-        let mut endpoint = Endpoint::builder("udp:127.84.20.1").build().unwrap();
-        let peer = endpoint.peer("127.84.20.2").unwrap();
-        let mut server = Server::new(OPTIONS, Box::new(|_, _, _| Ok(())), Time::ZERO);
-        let ask = |server: &mut Server<'_>, endpoint: &mut Endpoint| {
-            server.told(endpoint, Time::ZERO, peer, b"nonsense");
-            server.refusals.len()
-        };
-        let most = (0..70_000).map(|_| ask(&mut server, &mut endpoint)).max();
-        assert_eq!(most, Some(REFUSALS));
-        // Once one of them has closed, another client can hear.
-        let connection = server.refusals[0];
-        let closed = Completion::Closed { connection, peer, result: Ok(()) };
-        server.take(&mut endpoint, Time::ZERO, closed).unwrap();
-        assert_eq!(server.refusals.len(), REFUSALS - 1);
-        assert_eq!(ask(&mut server, &mut endpoint), REFUSALS);
-    }
-    fn a_test() -> Test {
-        Test {
-            mode: Mode::Throughput,
-            size: 1,
-            limit: Limit::Messages(1),
-            warmup_us: 0,
-            connections: 1,
-            depth: 1,
-            verify: false,
-            payload: 1_000,
-            room: 1_000,
-            cc: "nscc".to_owned(),
-            credit: false,
-        }
-    }
-
-    /// A host that answers nothing asks for a test, again and again.
-    #[test]
-    fn a_client_that_begins_anew_all_the_time_takes_few_connections() {
-        let mut endpoint = Endpoint::builder("udp:127.84.20.4").build().unwrap();
-        let peers = ["127.84.20.5", "127.84.20.6"].map(|ip| endpoint.peer(ip).unwrap());
-        let mut server = Server::new(OPTIONS, Box::new(|_, _, _| Ok(())), Time::ZERO);
-        for _ in 0..5_000 {
-            for peer in peers {
-                server.requested(&mut endpoint, Time::ZERO, peer, a_test());
-            }
-            if let Some(session) = &mut server.session {
-                session.answered = session.peer == peers[0];
-            }
-        }
-        assert_eq!((server.replaced.len(), server.refusals.len()), (REFUSALS, REFUSALS));
-        assert!(server.session.is_some());
-    }
-
-    /// A host that is not there asks for a test. The next client gets its own, and keeps it once it has answered.
-    #[test]
-    fn a_client_that_has_not_answered_makes_room_for_the_next_one() {
-        let mut endpoint = Endpoint::builder("udp:127.84.20.7").build().unwrap();
-        let mut client = Endpoint::builder("udp:127.84.20.8").build().unwrap();
-        let [absent, present, late] =
-            [9, 8, 10].map(|last| endpoint.peer(format!("127.84.20.{last}").as_str()).unwrap());
-        client.peer("127.84.20.7").unwrap();
-        let mut server = Server::new(OPTIONS, Box::new(|_, _, _| Ok(())), Time::ZERO);
-        let client_of = |server: &Server<'_>| server.session.as_ref().map(|session| session.peer);
-        server.requested(&mut endpoint, Time::ZERO, absent, a_test());
-        assert_eq!(client_of(&server), Some(absent));
-        server.requested(&mut endpoint, Time::ZERO, present, a_test());
-        assert_eq!((client_of(&server), server.replaced.len()), (Some(present), 1));
-        for _ in 0..1_000_000 {
-            if let Some(completion) = endpoint.poll().unwrap() {
-                server.take(&mut endpoint, Time::ZERO, completion).unwrap();
-            }
-            client.poll().unwrap();
-            if server.session.as_ref().is_some_and(|session| session.answered) {
-                break;
-            }
-        }
-        server.requested(&mut endpoint, Time::ZERO, late, a_test());
-        assert_eq!((client_of(&server), server.refusals.len()), (Some(present), 1));
-    }
-
-    /// The endpoint refuses a connection to a client that it does not know any more.
-    #[test]
-    fn a_client_that_cannot_be_told_its_result_ends_its_test_and_no_server() {
-        let mut endpoint = Endpoint::builder("udp:127.84.20.3").build().unwrap();
-        let test = a_test();
-        for once in [false, true] {
-            let options = ServerOptions { once, ..OPTIONS };
-            let mut server = Server::new(options, Box::new(|_, _, _| Ok(())), Time::ZERO);
-            let mut session =
-                Session::new(1, Addr(4_000), "a client".to_owned(), test.clone(), options, Time::ZERO);
-            session.announced = Some(0);
-            server.session = Some(session);
-            let over = server.advance(&mut endpoint, Time::ZERO);
-            assert!(if once { over.is_err() } else { over.is_ok_and(|over| !over) }, "once: {once}");
-            assert!(once || server.session.is_none(), "another client can come");
-        }
-    }
-}
+mod tests;
