@@ -143,7 +143,11 @@ impl Choices<'_> {
             // Nearly always one value, as from a peer whose packets all take the same number of hops.
             hops: hops.saturating_sub(240),
         };
-        let (pds, ses) = if kind & 1 == 0 { request(len as u16) } else { (ack(len), Ses::None) };
+        let (pds, ses) = if kind & 1 == 0 {
+            request(len as u16, Destination::Pdc(PdcId(7)))
+        } else {
+            (ack(len), Ses::None)
+        };
         let packet = Packet { net, payload_len: len, pds, ses };
         let pool = FramePool::heap(1, LONGEST).expect("memory");
         let mut frame = pool.allocate(LONGEST).expect("a buffer");
@@ -193,7 +197,8 @@ impl Choices<'_> {
     }
 }
 
-fn request(len: u16) -> (Pds, Ses) {
+/// A part of a message in a packet with so many bytes of payload.
+pub(super) fn request(len: u16, destination: Destination) -> (Pds, Ses) {
     let pds = Pds::Request(Request {
         mode: DeliveryMode::Rud,
         next: NextHeader::RequestStandard,
@@ -202,7 +207,7 @@ fn request(len: u16) -> (Pds, Ses) {
         clear_psn_offset: -3,
         psn: Psn(77),
         spdcid: PdcId(5),
-        destination: Destination::Pdc(PdcId(7)),
+        destination,
         vendor: VendorFlags::NONE,
         cc: None,
     });

@@ -16,10 +16,8 @@ use crate::wire::edit::{decrement_ttl, mark_ce};
 use crate::wire::ethernet::VlanTag;
 use crate::wire::frame::{ChecksumFill, ChecksumPolicy, finish_checksums, parse_frame};
 use crate::wire::frame::{Ecn, TrimFormat, TrimOutcome, TrimPolicy, trim_frame};
-use crate::wire::pds::{
-    Ack, AckRequest, AckTrigger, DeliveryMode, Destination, NextHeader, PdcId, Pds, Psn, Request, VendorFlags,
-};
-use crate::wire::ses::{Opcode, Placement, RequestFlags, Ses, StandardRequest};
+use crate::wire::pds::{Ack, AckRequest, AckTrigger, Destination, NextHeader, PdcId, Pds, Psn};
+use crate::wire::ses::Ses;
 
 /// The address book of endpoint `own` of two.
 fn book(own: u32, v6: bool) -> AddressBook {
@@ -27,6 +25,8 @@ fn book(own: u32, v6: bool) -> AddressBook {
 }
 
 fn request(payload: u32, entropy: u16) -> Packet {
+    let destination = Destination::Syn { use_reserved: false, psn_offset: 2 };
+    let (pds, ses) = properties::request(payload as u16, destination);
     Packet {
         net: Network {
             src: Addr(0),
@@ -38,32 +38,8 @@ fn request(payload: u32, entropy: u16) -> Packet {
             hops: 0,
         },
         payload_len: payload,
-        pds: Pds::Request(Request {
-            mode: DeliveryMode::Rud,
-            next: NextHeader::RequestStandard,
-            retx: false,
-            ack_request: true,
-            clear_psn_offset: -3,
-            psn: Psn(77),
-            spdcid: PdcId(5),
-            destination: Destination::Syn { use_reserved: false, psn_offset: 2 },
-            vendor: VendorFlags::NONE,
-            cc: None,
-        }),
-        ses: Ses::Standard(StandardRequest {
-            opcode: Opcode::SEND,
-            flags: RequestFlags { start_of_message: false, ..RequestFlags::default() },
-            msg_id: 9,
-            ri_generation: 0,
-            job_id: 0,
-            pid_on_fep: 0,
-            resource_index: 0,
-            buffer_offset: 0,
-            initiator: 0,
-            match_bits: 0,
-            placement: Placement::Continue { payload_len: payload as u16, msg_offset: 64 },
-            request_length: 100_000,
-        }),
+        pds,
+        ses,
     }
 }
 
