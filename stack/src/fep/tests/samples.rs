@@ -9,9 +9,10 @@ use weft_cc::{
 
 use super::message;
 use crate::fep::{Completion, ConnectOptions, Fep, FepConfig};
-use crate::packet::{Addr, Packet, Payload};
+use crate::packet::{Addr, Class, Packet, Payload};
 use crate::rng::Rng;
 use crate::wire::pds::Pds;
+use crate::wire::ses::Ses;
 
 /// Bytes of a full packet's payload.
 pub(super) const MTU: usize = 1024;
@@ -46,7 +47,10 @@ impl SenderCc for Listener {
     fn on_ack(&mut self, _: Time, ack: &AckSample) {
         self.told.lock().unwrap().acks.push(*ack);
     }
-    fn on_nack(&mut self, _: Time, _: &NackSample) {}
+    /// The window shrinks to a packet, so that what is in flight is more than it holds.
+    fn on_nack(&mut self, _: Time, _: &NackSample) {
+        self.window = PACKET;
+    }
     fn on_timeout(&mut self, _: Time, _: &LossSample) {}
     fn window(&self) -> Window {
         Window(self.window)
@@ -178,6 +182,23 @@ fn an_algorithm_that_needs_it_has_every_packet_acknowledged() {
         deliver(&mut pair, &packets, &[]);
         let acks = pair.told.lock().unwrap().acks.len();
         assert!(expected.contains(&asking) && expected.contains(&acks), "{asking} asked, {acks} answers");
+    }
+}
+
+#[test]
+fn no_packet_passes_the_window_where_every_packet_asks_for_an_acknowledgement() {
+    for (ack_each, expected) in [(false, 1), (true, 0)] {
+        let mut pair = pair(4, Needs { ack_each, ..Needs::NONE });
+        let first = send(&mut pair, 1);
+        deliver(&mut pair, &first, &[]);
+        let mut last = *send_more(&mut pair, 8).last().unwrap();
+        // The packet that fills the window is trimmed; three are in flight, and the window has shrunk to one.
+        (last.net.class, last.ses) = (Class::Trimmed, Ses::None);
+        pair.receiver.on_packet(us(5), &last, Payload::EMPTY);
+        let nack = transmit_all(&mut pair.receiver, us(5))[0];
+        pair.sender.on_packet(us(10), &nack, Payload::EMPTY);
+        let passed = transmit_all(&mut pair.sender, us(10)).len();
+        assert_eq!(passed, expected, "all of the packets in flight ask: {ack_each}");
     }
 }
 
