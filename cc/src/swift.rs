@@ -7,6 +7,7 @@
 //!   target would put off the next decrease by an RTT. Here the window must be smaller.
 //! - A window is measured in packets and has a fraction. ACKs count the packets that their bytes make up.
 //! - An ACK without an unambiguous RTT changes nothing.
+//! - The RTT that has to pass between two decreases is that of the last ACK. htsim's Swift program takes the smoothed RTT.
 //! - The paper has no numbers for targets that follow the network. `base_target` is 1.25 RTTs of the idle network and
 //!   `fs_range` one, unless they are set; the target does not grow with the path unless `per_hop` is set. The network's RTT
 //!   is that of its longest path.
