@@ -94,7 +94,7 @@
 
 pub use weft_stack::buffer::{Buffer, MAX_MESSAGE};
 pub use weft_stack::fep::{
-    AccessError, AccessId, AccessKind, Atomic, AtomicError, BusyTimeout, Completion, ConfigError,
+    AccessError, AccessId, AccessKind, Accessed, Atomic, AtomicError, BusyTimeout, Completion, ConfigError,
     ConnectionId, Datagram, DatagramReceive, ExposeError, ExposeRefusal, Exposure, Fep, FepConfig, Limits,
     PayloadRef, PostError, Read, ReadError, ReadFault, ReadId, Receive, Rights, Send, SendId, TrafficClass,
     Transmit, Windows, Write, Written, Zone, ZoneId, ZoneMap, Zones,

@@ -12,6 +12,7 @@ use crate::abi::{self, AppBytes, AppRoom, Head, Object};
 use crate::atomic;
 use crate::av::AvObject;
 use crate::cntr::CntrObject;
+use crate::counter::Counter;
 use crate::cq::CqObject;
 use crate::dgram;
 use crate::domain::{Domain, DomainObject};
@@ -22,7 +23,8 @@ use crate::keeper::Keeper;
 use crate::kind::Kind;
 use crate::params::Params;
 use crate::rdm::{
-    Binding, Caps, DEPTH, INJECT_SIZE, Incoming, Outgoing, OutgoingBytes, Peek, Rdm, Room, Wanted, Which,
+    Binding, Bindings, Caps, DEPTH, INJECT_SIZE, Incoming, Outgoing, OutgoingBytes, Peek, Rdm, Room, Wanted,
+    Which,
 };
 use crate::refused::Refused;
 use crate::rma;
@@ -272,35 +274,32 @@ fn bind_queue(object: &EndpointObject, cq: &CqObject, flags: u64) -> Result<(), 
 }
 
 /// Binds a counter to messages that are sent, received or both, to reads, to writes, and to atomic operations as they are
-/// either. Counters of what peers do with registered memory need FI_RMA_EVENT, which is not there: they are refused.
+/// either; or to what peers read and write, if the endpoint was opened with FI_RMA_EVENT.
 fn bind_counter(object: &EndpointObject, cntr: &CntrObject, flags: u64) -> Result<(), FiError> {
-    if flags == 0 || flags & !(sys::FI_SEND | sys::FI_RECV | sys::FI_READ | sys::FI_WRITE) != 0 {
+    let of_peers = if object.rdm.counts_peers() { sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE } else { 0 };
+    if flags == 0 || flags & !(sys::FI_SEND | sys::FI_RECV | sys::FI_READ | sys::FI_WRITE | of_peers) != 0 {
         return Err(FiError::BAD_FLAGS);
     }
-    let (sends, receives) = (flags & sys::FI_SEND != 0, flags & sys::FI_RECV != 0);
-    let (reads, writes) = (flags & sys::FI_READ != 0, flags & sys::FI_WRITE != 0);
+    let places = |all: &mut Bindings, with: &mut dyn FnMut(&mut Option<Arc<Counter>>)| {
+        let kinds = [
+            (sys::FI_SEND, &mut all.sent),
+            (sys::FI_RECV, &mut all.received),
+            (sys::FI_READ, &mut all.read),
+            (sys::FI_WRITE, &mut all.written),
+            (sys::FI_REMOTE_READ, &mut all.read_by_peers),
+            (sys::FI_REMOTE_WRITE, &mut all.written_by_peers),
+        ];
+        kinds.into_iter().filter(|(kind, _)| flags & kind != 0).for_each(|(_, place)| with(place));
+    };
     // A call that is refused changes nothing. No other call is under way meanwhile.
     object.rdm.bind(|all| {
-        let taken = sends && all.sent.is_some()
-            || receives && all.received.is_some()
-            || reads && all.read.is_some()
-            || writes && all.written.is_some();
+        let mut taken = false;
+        places(all, &mut |place| taken |= place.is_some());
         if taken { Err(FiError::INVALID) } else { Ok(()) }
     })?;
     cntr.counter.endpoints().attach(&object.rdm)?;
     object.rdm.bind(|all| {
-        if sends {
-            all.sent = Some(cntr.counter.clone());
-        }
-        if receives {
-            all.received = Some(cntr.counter.clone());
-        }
-        if reads {
-            all.read = Some(cntr.counter.clone());
-        }
-        if writes {
-            all.written = Some(cntr.counter.clone());
-        }
+        places(all, &mut |place| *place = Some(cntr.counter.clone()));
         Ok(())
     })
 }

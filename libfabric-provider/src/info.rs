@@ -27,9 +27,11 @@ const REMOTE: u64 = sys::FI_RMA | sys::FI_ATOMIC;
 const REMOTE_DIRECTIONS: u64 = sys::FI_READ | sys::FI_WRITE | sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE;
 /// Directions of messages; all are offered if hints name none.
 const DIRECTIONS: u64 = sys::FI_SEND | sys::FI_RECV;
-/// What is offered only to those who ask for it, since it costs something: receives that name their sender, and entries
-/// that do.
-const ON_DEMAND: u64 = sys::FI_DIRECTED_RECV | sys::FI_SOURCE;
+/// What is offered only to those who ask for it, since it costs something: receives that name their sender, entries
+/// that do, and counters of what peers do with memory.
+const ON_DEMAND: u64 = sys::FI_DIRECTED_RECV | sys::FI_SOURCE | sys::FI_RMA_EVENT;
+/// What peers do with memory.
+const OF_PEERS: u64 = sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE;
 /// Capabilities of every endpoint.
 const ALWAYS: u64 = sys::FI_LOCAL_COMM | sys::FI_REMOTE_COMM;
 /// Capabilities of every endpoint that receives messages.
@@ -511,6 +513,8 @@ fn caps(wanted: u64, offered: u64) -> Result<u64, FiError> {
     let receives = directions & sys::FI_RECV != 0 && kinds & sys::FI_MSG != 0;
     let receiving = if receives { RECEIVING & offered } else { 0 };
     demand(wanted & RECEIVING & !receiving == 0, "receives for many messages without any messages")?;
+    let counts = on_demand & sys::FI_RMA_EVENT != 0;
+    demand(!counts || remote & OF_PEERS != 0, "counters of remote accesses without any")?;
     Ok(kinds | directions | remote | on_demand | receiving | ALWAYS)
 }
 
@@ -612,6 +616,9 @@ mod tests {
         let remote = sys::FI_RMA | DIRECTIONS | ALWAYS;
         assert_eq!(caps(sys::FI_RMA, CAPS), Ok(remote | REMOTE_DIRECTIONS));
         assert_eq!(caps(sys::FI_RMA | sys::FI_READ, CAPS), Ok(remote | sys::FI_READ));
+        let counted = sys::FI_RMA | sys::FI_RMA_EVENT;
+        assert_eq!(caps(counted, CAPS), Ok(remote | REMOTE_DIRECTIONS | sys::FI_RMA_EVENT));
+        assert_eq!(caps(counted | sys::FI_READ, CAPS), Err(FiError::NO_DATA), "peers do nothing");
         for missing in [sys::FI_RMA_EVENT, sys::FI_HMEM, sys::FI_COLLECTIVE] {
             assert_eq!(caps(sys::FI_MSG | missing, CAPS), Err(FiError::NO_DATA));
         }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, Weak};
 use weft::Rights;
 use weft::core::region::RegionSlice;
 
+use crate::counter::Counter;
 use crate::error::{FiError, lock};
 use crate::rdm::Rdm;
 
@@ -27,6 +28,8 @@ pub(crate) struct Memories(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     registrations: HashMap<u64, Registration>,
+    /// Those that count writes to the memory under a key.
+    counters: HashMap<u64, Arc<Counter>>,
     endpoints: Vec<Weak<Rdm>>,
 }
 
@@ -67,12 +70,28 @@ impl Memories {
     pub(crate) fn withdraw(&self, key: u64) -> Result<(), FiError> {
         let mut state = lock(&self.0)?;
         state.registrations.remove(&key);
+        state.counters.remove(&key);
         withdraw_from(&state.endpoints().collect::<Vec<_>>(), key)
+    }
+
+    /// Counts what peers write to the memory under `key`.
+    ///
+    /// # Errors
+    /// Another counter does already.
+    pub(crate) fn bind(&self, key: u64, counter: &Arc<Counter>) -> Result<(), FiError> {
+        let mut state = lock(&self.0)?;
+        if state.counters.contains_key(&key) {
+            return Err(FiError::INVALID);
+        }
+        state.endpoints().try_for_each(|endpoint| endpoint.count_writes(key, counter))?;
+        state.counters.insert(key, counter.clone());
+        Ok(())
     }
 
     /// An endpoint of the domain is enabled.
     pub(crate) fn join(&self, endpoint: &Arc<Rdm>) -> Result<(), FiError> {
         let mut state = lock(&self.0)?;
+        state.counters.iter().try_for_each(|(key, counter)| endpoint.count_writes(*key, counter))?;
         state.registrations.values().try_for_each(|registration| endpoint.expose(registration))?;
         state.endpoints.retain(|other| other.strong_count() > 0);
         state.endpoints.push(Arc::downgrade(endpoint));

@@ -11,6 +11,7 @@ use weft::Rights;
 use weft::core::region::Region;
 
 use crate::abi::{self, Head, Object};
+use crate::cntr::CntrObject;
 use crate::domain::{Domain, DomainObject};
 use crate::error::FiError;
 use crate::memory::{Memories, Registration};
@@ -32,7 +33,7 @@ unsafe impl Object for MrObject {
 static FID: sys::fi_ops = sys::fi_ops {
     size: size_of::<sys::fi_ops>(),
     close: Some(close),
-    bind: Refused::NO,
+    bind: Some(bind),
     control: Some(control),
     ops_open: Refused::NO,
     tostr: None,
@@ -61,7 +62,8 @@ unsafe fn register(fid: *mut sys::fid, wanted: &Wanted, mr: *mut *mut sys::fid_m
     // SAFETY: as the caller promises.
     let (object, place) =
         unsafe { (abi::object::<DomainObject, _>(fid)?, mr.as_mut().ok_or(FiError::INVALID)?) };
-    if wanted.flags != 0 {
+    // Any memory may get a counter.
+    if wanted.flags & !sys::FI_RMA_EVENT != 0 {
         return Err(FiError::BAD_FLAGS);
     }
     let sys::iovec { iov_base, iov_len } = wanted.piece;
@@ -165,6 +167,21 @@ extern "C" fn close(fid: *mut sys::fid) -> c_int {
         // SAFETY: it is registered memory of this provider's, and nobody uses it any more.
         let object = unsafe { abi::take::<MrObject, _>(fid) };
         object.domain.memories.withdraw(object.key).map(|()| 0)
+    })
+}
+
+/// `fi_mr_bind`: a counter counts what peers write to the memory, and their atomic operations on it, through endpoints that were
+/// opened with FI_RMA_EVENT.
+extern "C" fn bind(fid: *mut sys::fid, other: *mut sys::fid, flags: u64) -> c_int {
+    abi::answer(|| {
+        // SAFETY: it is registered memory of this provider's; the class of what is bound is checked.
+        let (object, cntr) =
+            unsafe { (abi::object::<MrObject, _>(fid)?, abi::object::<CntrObject, _>(other)) };
+        let cntr: &CntrObject = cntr.map_err(|_| FiError::NOT_THERE)?;
+        if flags != sys::FI_REMOTE_WRITE {
+            return Err(FiError::BAD_FLAGS);
+        }
+        object.domain.memories.bind(object.key, &cntr.counter).map(|()| 0)
     })
 }
 

@@ -67,6 +67,8 @@ pub(crate) struct Caps {
     directed: bool,
     /// Entries name the sender.
     names_source: bool,
+    /// What peers do with registered memory can be counted.
+    counts_peers: bool,
 }
 
 impl Caps {
@@ -80,6 +82,7 @@ impl Caps {
             receives: both || has(sys::FI_RECV),
             directed: has(sys::FI_DIRECTED_RECV),
             names_source: has(sys::FI_SOURCE),
+            counts_peers: has(sys::FI_RMA_EVENT),
         }
     }
 }
@@ -143,6 +146,11 @@ impl Rdm {
         (state.peers.names, state.backlog, state.carrier) = (Some(names), backlog, carrier);
         let (state, visits, attending) = (Mutex::new(state), AtomicU64::new(0), AtomicUsize::new(0));
         Ok(Rdm { caps, local, state, visits, attending })
+    }
+
+    /// Whether counters of what peers do with registered memory can be bound to it.
+    pub(crate) fn counts_peers(&self) -> bool {
+        self.caps.counts_peers
     }
 
     /// Where peers reach it.
@@ -298,6 +306,7 @@ impl State {
                 }
             }
         }
+        self.count_accesses()?;
         self.resume()?;
         self.carry_on(names_source)
     }

@@ -526,6 +526,7 @@ fn counters(place: Place) {
     pair.done(|| table!(a.ep, rma.write(at.cast(), 8, null_mut(), *to_b, 99, KEY, CONTEXT))).unwrap_err();
     assert_eq!((read.read(), written.read()), ((1, 0), (3, 1)));
 
+    // The endpoint was opened without FI_RMA_EVENT.
     for kind in [sys::FI_REMOTE_READ, sys::FI_REMOTE_WRITE, sys::FI_WRITE | sys::FI_REMOTE_WRITE] {
         let counter = b.counters[3].0.cast();
         // SAFETY: the endpoint and the counter are open.

@@ -6,8 +6,8 @@ use harness::{MTU, Pair, Transit, config, content, receive_any};
 use proptest::prelude::*;
 use weft_stack::buffer::Buffer;
 use weft_stack::fep::{
-    AccessError, Atomic, AtomicError, Completion, ConnectOptions, ConnectionId, ExposeRefusal, Exposure,
-    FepConfig, Limits, Read, ReadFault, Rights, Write, Written,
+    AccessError, Accessed, Atomic, AtomicError, Completion, ConnectOptions, ConnectionId, ExposeRefusal,
+    Exposure, FepConfig, Limits, Read, ReadFault, Rights, Write, Written,
 };
 use weft_stack::packet::{Addr, Class, Payload};
 use weft_stack::rng::Rng;
@@ -96,6 +96,41 @@ fn a_write_of_several_packets_is_announced_once_when_all_of_it_is_there() {
     let memory = memory(&mut pair);
     assert_eq!(memory[1_000..1_000 + bytes.len()], bytes);
     assert!(memory[..1_000].iter().chain(&memory[1_000 + bytes.len()..]).all(|byte| *byte == 0));
+}
+
+#[test]
+fn each_access_is_counted_once_however_often_its_packets_come() {
+    let mut pair = pair_with(&config(true), vec![0; 100_000], Rights::ALL);
+    let connection = pair.connect();
+    let read = |len: usize| Read { buffer: Buffer::Heap(vec![0; len]), key: KEY, offset: 0, context: 0 };
+    let fetch = |op| Atomic { op, ..add(8, 1, true) };
+    let fep = &mut pair.feps[0];
+    assert_eq!(fep.next_accessed(), None);
+    fep.post_write(connection, write(1_000, content(3, 5 * MTU as usize + 17))).unwrap();
+    fep.post_write(connection, write(1_000, content(4, 3))).unwrap();
+    fep.post_write(connection, write(99_999, content(5, 3 * MTU as usize))).unwrap();
+    fep.post_atomic(connection, add(8, 1, false)).unwrap();
+    fep.post_atomic(connection, fetch(AtomicOp::SUM)).unwrap();
+    fep.post_atomic(connection, fetch(AtomicOp::READ)).unwrap();
+    fep.post_read(connection, read(6 * MTU as usize - 1)).unwrap();
+    fep.post_read(connection, read(9)).unwrap();
+    let mut packets = Vec::new();
+    while let Some(transit) = pair.transmit(0) {
+        packets.push(transit);
+    }
+    packets.rotate_left(3);
+    for packet in &packets {
+        pair.arrive(packet);
+        pair.arrive(&packet.duplicate());
+    }
+    pair.exchange();
+    let accessed = Accessed { process: 0, key: KEY, reads: 3, writes: 3, fetches: 1 };
+    assert_eq!([(); 2].map(|()| pair.feps[1].next_accessed()), [Some(accessed), None]);
+    // Counts of memory that is withdrawn go with it.
+    pair.feps[0].post_atomic(connection, add(8, 1, false)).unwrap();
+    pair.exchange();
+    memory(&mut pair);
+    assert_eq!(pair.feps[1].next_accessed(), None);
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! The queues, counters and addresses that are bound to an endpoint, and what reaches them.
 
+use std::collections::HashMap;
 use std::sync::Arc;
+
+use weft::core::Accessed;
 
 use super::{Rdm, State};
 use crate::addresses::Addresses;
@@ -29,6 +32,12 @@ pub(crate) struct Bindings {
     pub(crate) read: Option<Arc<Counter>>,
     /// Counts writes to remote memory, and other atomic operations.
     pub(crate) written: Option<Arc<Counter>>,
+    /// Counts what peers read of registered memory, and their fetching atomic operations.
+    pub(crate) read_by_peers: Option<Arc<Counter>>,
+    /// Counts what peers write to registered memory, and their other atomic operations.
+    pub(crate) written_by_peers: Option<Arc<Counter>>,
+    /// Count what peers write to the memory under a key, and all their atomic operations on it.
+    pub(crate) of_memory: HashMap<u64, Arc<Counter>>,
     pub(crate) addresses: Option<Arc<Addresses>>,
 }
 
@@ -69,12 +78,13 @@ impl Rdm {
 
     /// The queues and counters that are bound do not know the endpoint from here on.
     pub(crate) fn detach(self: &Arc<Rdm>) -> Result<(), FiError> {
-        let Bindings { transmit, receive, sent, received, read, written, .. } =
-            lock(&self.state)?.bindings.clone();
-        for binding in [transmit, receive].into_iter().flatten() {
+        let all = lock(&self.state)?.bindings.clone();
+        for binding in [all.transmit, all.receive].into_iter().flatten() {
             binding.queue.endpoints().detach(self)?;
         }
-        for counter in [sent, received, read, written].into_iter().flatten() {
+        let counters =
+            [all.sent, all.received, all.read, all.written, all.read_by_peers, all.written_by_peers];
+        for counter in counters.into_iter().flatten().chain(all.of_memory.into_values()) {
             counter.endpoints().detach(self)?;
         }
         Ok(())
@@ -103,6 +113,27 @@ impl State {
             return Err(FiError::BAD_STATE);
         }
         of(&self.bindings).clone().ok_or(FiError::NO_CQ)
+    }
+}
+
+impl Bindings {
+    /// Whether anybody counts what peers do with the memory under this key.
+    pub(super) fn count_accesses(&self, key: u64) -> bool {
+        self.read_by_peers.is_some() || self.written_by_peers.is_some() || self.of_memory.contains_key(&key)
+    }
+
+    /// Counts what peers have done with registered memory.
+    pub(super) fn count(&self, accessed: &Accessed) -> Result<(), FiError> {
+        let Accessed { key, reads, writes, fetches, .. } = *accessed;
+        let add = |counter: Option<&Arc<Counter>>, more: u64| match counter {
+            Some(counter) if more > 0 => {
+                counter.change(|counts| counts.succeeded = counts.succeeded.wrapping_add(more))
+            }
+            _ => Ok(()),
+        };
+        add(self.read_by_peers.as_ref(), reads + fetches)?;
+        add(self.written_by_peers.as_ref(), writes)?;
+        add(self.of_memory.get(&key), writes + fetches)
     }
 }
 

@@ -1,14 +1,17 @@
 //! Accesses to remote memory, and memory that peers access.
 
+use std::sync::Arc;
 use std::{fmt, vec};
 
 use weft::core::{Buffer, Exposure};
 use weft::{
-    Atomic, AtomicOp, AtomicType, Completion, Error, OwnedBytes, ReceiveBuffer, RemoteMemory, Source, Written,
+    Atomic, AtomicOp, AtomicType, Completion, Endpoint, Error, OwnedBytes, ReceiveBuffer, RemoteMemory,
+    Source, Written,
 };
 
 use super::operation::Piece;
 use super::{Bindings, DEPTH, Operation, OutgoingBytes, Rdm, Room, State, Wanted, report};
+use crate::counter::Counter;
 use crate::error::{FiError, lock};
 use crate::memory::Registration;
 use crate::queue::{Entry, Problem};
@@ -93,20 +96,33 @@ impl Rdm {
         exposed.map_err(|refused| FiError::from(&Error::from(refused.why)))
     }
 
+    /// Counts what peers write to the memory under this key, if the endpoint was opened for that.
+    pub(crate) fn count_writes(self: &Arc<Rdm>, key: u64, counter: &Arc<Counter>) -> Result<(), FiError> {
+        if !self.caps.counts_peers {
+            return Ok(());
+        }
+        counter.endpoints().attach(self)?;
+        lock(&self.state)?.bindings.of_memory.insert(key, counter.clone());
+        Ok(())
+    }
+
     /// Takes memory back: nothing refers to it any more.
     pub(crate) fn withdraw(&self, key: u64) -> Result<(), FiError> {
         let mut state = lock(&self.state)?;
+        // What has been done until now counts; if it cannot be counted, peers lose their access nevertheless.
+        let counted = state.count_accesses();
+        state.bindings.of_memory.remove(&key);
         if state.withdraw_carried(key) {
-            return Ok(());
+            return counted;
         }
-        let Some(endpoint) = &mut state.endpoint else { return Ok(()) };
+        let Some(endpoint) = &mut state.endpoint else { return counted };
         let process = endpoint.process();
         let worker = endpoint.worker_mut().ok_or(FiError::NOT_THERE)?;
         if worker.fep_mut().withdraw(process, key).is_some() {
             // Packets that refer to it are recalled at the end of a turn.
             worker.poll();
         }
-        state.take_ended(self.caps.names_source)
+        state.take_ended(self.caps.names_source).and(counted)
     }
 }
 
@@ -260,6 +276,15 @@ impl State {
             None => self.post_access(peer, memory, what, number),
         };
         begun.map(|()| true)
+    }
+
+    /// Counts what peers have done with registered memory, where the worker does it.
+    pub(super) fn count_accesses(&mut self) -> Result<(), FiError> {
+        let Some(worker) = self.endpoint.as_mut().and_then(Endpoint::worker_mut) else { return Ok(()) };
+        while let Some(accessed) = worker.fep_mut().next_accessed() {
+            self.bindings.count(&accessed)?;
+        }
+        Ok(())
     }
 
     /// A peer has written, with data for an entry.

@@ -162,12 +162,22 @@ pub(crate) struct How {
     pub(crate) anywhere: bool,
     /// The wait object of four counters, of what is sent, received, read and written, if it has any.
     pub(crate) counters: Option<sys::fi_wait_obj>,
+    /// Whether there are two more, of what peers read and write.
+    pub(crate) of_peers: bool,
 }
 
 impl Default for How {
     fn default() -> How {
         let bind = sys::FI_SEND | sys::FI_RECV;
-        How { wait: sys::FI_WAIT_FD, bind, queue: 0, enabled: 0, anywhere: false, counters: None }
+        How {
+            wait: sys::FI_WAIT_FD,
+            bind,
+            queue: 0,
+            enabled: 0,
+            anywhere: false,
+            counters: None,
+            of_peers: false,
+        }
     }
 }
 
@@ -210,6 +220,13 @@ impl Drop for Opened {
     }
 }
 
+fn open_counter(domain: *mut sys::fid_domain, wait_obj: sys::fi_wait_obj) -> *mut sys::fid_cntr {
+    let mut attr = sys::fi_cntr_attr { wait_obj, ..sys::fi_cntr_attr::default() };
+    let mut cntr = null_mut();
+    checked("fi_cntr_open", table!(domain, ops.cntr_open(&mut attr, &mut cntr, null_mut())));
+    cntr
+}
+
 impl Side {
     pub(crate) fn open(wish: &Wish, how: How) -> Side {
         let mut info = getinfo(wish).unwrap_or_else(|error| panic!("{wish:?}: {}", name(error)));
@@ -229,11 +246,11 @@ impl Side {
         checked("fi_cq_open", table!(domain, ops.cq_open(&mut attr, &mut cq, null_mut())));
         checked("fi_endpoint", table!(domain, ops.endpoint(info.0, &mut ep, null_mut())));
         let mut counters = Vec::new();
-        for kind in [sys::FI_SEND, sys::FI_RECV, sys::FI_READ, sys::FI_WRITE] {
+        let own = [sys::FI_SEND, sys::FI_RECV, sys::FI_READ, sys::FI_WRITE];
+        let of_peers = [sys::FI_REMOTE_READ, sys::FI_REMOTE_WRITE];
+        for kind in own.into_iter().chain(of_peers.into_iter().filter(|_| how.of_peers)) {
             let Some(wait_obj) = how.counters else { break };
-            let mut attr = sys::fi_cntr_attr { wait_obj, ..sys::fi_cntr_attr::default() };
-            let mut cntr = null_mut();
-            checked("fi_cntr_open", table!(domain, ops.cntr_open(&mut attr, &mut cntr, null_mut())));
+            let cntr = open_counter(domain, wait_obj);
             // SAFETY: the endpoint and what is bound are open.
             let bound = unsafe { (*(*ep).fid.ops).bind.unwrap()(ep.cast(), cntr.cast(), kind) };
             checked("bind cntr", bound);
@@ -442,6 +459,16 @@ impl Exposed {
         };
         assert_eq!(answer, 0);
         Exposed(mr)
+    }
+}
+
+impl Exposed {
+    /// Binds a new counter to the memory, with these flags. Returns it, to be closed after the memory is, and the answer.
+    pub(crate) fn count(&self, side: &Side, flags: u64) -> (Cntr, c_int) {
+        let cntr = open_counter(side.domain, sys::FI_WAIT_UNSPEC);
+        // SAFETY: both are open.
+        let answer = unsafe { (*(*self.0).fid.ops).bind.unwrap()(self.0.cast(), cntr.cast(), flags) };
+        (Cntr(cntr), answer)
     }
 }
 

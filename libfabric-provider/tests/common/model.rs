@@ -123,13 +123,16 @@ struct Player {
     announced: Vec<u64>,
     announcing: Vec<u64>,
     cancelled: usize,
+    /// Accesses that have succeeded: reads, and atomic operations that fetch; writes, and the others.
+    accesses: [u64; 2],
 }
 
 impl Player {
     fn open(domain: Option<String>) -> Player {
-        let caps = sys::FI_MSG | sys::FI_TAGGED | sys::FI_RMA | sys::FI_ATOMIC;
-        let side =
-            Side::open(&Wish { caps, domain, ..Wish::default() }, How { queue: 8192, ..How::default() });
+        let caps = sys::FI_MSG | sys::FI_TAGGED | sys::FI_RMA | sys::FI_ATOMIC | sys::FI_RMA_EVENT;
+        let counters = Some(sys::FI_WAIT_NONE);
+        let how = How { queue: 8192, counters, of_peers: true, ..How::default() };
+        let side = Side::open(&Wish { caps, domain, ..Wish::default() }, how);
         let (memory, mut mr) = (vec![0u8; MEMORY], null_mut());
         // SAFETY: the domain is open, and the memory stays until the registration is closed.
         let answer = unsafe {
@@ -155,6 +158,7 @@ impl Player {
             announced: Vec::new(),
             announcing: Vec::new(),
             cancelled: 0,
+            accesses: [0; 2],
         }
     }
 
@@ -410,15 +414,18 @@ impl Player {
                 }
             }
             Operation::Write { slot, id, len } => {
+                self.accesses[1] += 1;
                 self.slots[slot].2 = false;
                 assert!(peek(&other.memory, slot * SLOT, len) == content(id, len), "write {id}");
             }
             Operation::Read { slot } => {
                 let (id, len, _) = self.slots[slot];
+                self.accesses[0] += 1;
                 self.slots[slot].2 = false;
                 assert!(bytes == content(id, len), "a read of write {id}");
             }
             Operation::Count { fetches, counter } => {
+                self.accesses[usize::from(!fetches)] += 1;
                 if fetches {
                     self.fetched[counter].push(u64::from_le_bytes(bytes.try_into().unwrap()));
                 }
@@ -632,6 +639,8 @@ fn play(seed: u64, mut players: [Player; 2]) {
             list
         };
         assert_eq!(sorted(&other.announced), sorted(&own.announcing));
+        let counted = [4, 5].map(|number| other.side.counters[number].read());
+        assert_eq!(counted, own.accesses.map(|count| (count, 0)), "what peers do is counted once");
         cancelled += own.cancelled;
     }
     // The rest of the receives is cancelled, and each of them says so.

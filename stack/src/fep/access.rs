@@ -31,6 +31,30 @@ impl Rights {
     pub const ALL: Rights = Rights { read: true, write: true, atomic: true };
 }
 
+/// How often peers have accessed memory that a process exposes, since this was asked for last. Each access that has succeeded is
+/// counted once, however often its packets have come: a write when all its bytes are there, an atomic operation when it was
+/// done, a read when its last request was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Accessed {
+    /// The process that exposes the memory.
+    pub process: u16,
+    /// Its key.
+    pub key: u64,
+    /// Reads, atomic ones included.
+    pub reads: u64,
+    /// Writes, and atomic operations that fetch nothing.
+    pub writes: u64,
+    /// Other atomic operations that fetch what was there before.
+    pub fetches: u64,
+}
+
+impl Accessed {
+    /// Whether nobody has accessed it.
+    pub(super) fn is_empty(&self) -> bool {
+        self.reads | self.writes | self.fetches == 0
+    }
+}
+
 /// A write to post.
 #[derive(Debug)]
 pub struct Write {

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::access::Written;
+use super::access::{Accessed, Written};
 use super::api::Completion;
 use super::core::Core;
 use super::memory;
@@ -133,9 +133,11 @@ fn admit_read(
     payload: Payload<'_>,
 ) -> Result<(), Refusal> {
     let found = memory::check(header, payload, core.config.mtu).and_then(|()| find(processes, pdc, header));
-    let answer = match found {
-        Ok((memory, offset)) => Answer::Memory { header: memory::header(header), memory, offset },
-        Err(code) => Answer::Plain(respond(header, code, 0)),
+    let (answer, read) = match found {
+        Ok((memory, offset)) => {
+            (Answer::Memory { header: memory::header(header), memory, offset }, Some(memory))
+        }
+        Err(code) => (Answer::Plain(respond(header, code, 0)), None),
     };
     if !may_store(core, usage, pdc, psn, answer.cost()) {
         return Err(Refusal::Busy(NackCode::NO_GTD_DEL_AVAIL));
@@ -144,6 +146,11 @@ fn admit_read(
     // takes its place in the order then.
     pass_over(&mut processes.room, pdc, psn, header);
     usage.store(pdc, psn, answer);
+    if let (Some(place), Some(memory), true) =
+        (read, processes.memory.as_deref_mut(), memory::is_last(header))
+    {
+        memory.count(place, |accessed| accessed.reads += 1);
+    }
     Ok(())
 }
 
@@ -219,6 +226,7 @@ fn admit_write(
     if !done {
         return Ok(());
     }
+    memory.count(place, |accessed| accessed.writes += 1);
     match is_new && part.is_whole() {
         true => pass_over(&mut processes.room, pdc, psn, header),
         false => drop(memory.writes.end(name)),
@@ -331,6 +339,14 @@ fn perform(processes: &mut Processes, header: &StandardRequest, plan: &Plan) -> 
     apply(plan.op, plan.datatype, &mut after, &plan.operands, plan.swap)?;
     if after != before {
         buffer.place(plan.at, Payload::Bytes(&after));
+    }
+    let count = |accessed: &mut Accessed| match header.opcode {
+        _ if plan.op == AtomicOp::READ => accessed.reads += 1,
+        Opcode::FETCHING_ATOMIC => accessed.fetches += 1,
+        _ => accessed.writes += 1,
+    };
+    if let Some(memory) = processes.memory.as_deref_mut() {
+        memory.count(plan.memory, count);
     }
     Ok(Buffer::Heap(before))
 }

@@ -1,9 +1,10 @@
 //! The memory that processes expose, and who may access it.
 
+use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::Map;
-use super::access::Rights;
+use super::access::{Accessed, Rights};
 use super::admit::Writes;
 use super::read::{ExposeError, ExposeRefusal, Exposure};
 use crate::buffer::Buffer;
@@ -12,7 +13,7 @@ use crate::packet::{Addr, Payload};
 use crate::rng::Rng;
 use crate::ses::Source;
 use crate::table::{Key, Table};
-use crate::wire::ses::{List, Opcode, ResponseWithData, ReturnCode, StandardRequest};
+use crate::wire::ses::{List, Opcode, Placement, ResponseWithData, ReturnCode, StandardRequest};
 
 /// What a process exposes under one key.
 #[derive(Debug)]
@@ -21,6 +22,7 @@ struct Exposed {
     from: Option<Source>,
     base: u64,
     rights: Rights,
+    accessed: Accessed,
 }
 
 /// All exposed memory of an endpoint.
@@ -29,6 +31,8 @@ pub(super) struct ExposedMemory {
     table: Table<Exposed>,
     /// By process and key.
     by_name: Map<(u16, u64), Key>,
+    /// What peers have accessed since the application has asked for it, each once.
+    accessed: VecDeque<Key>,
     /// The secret that keys are drawn with, and how many were.
     keys: Option<([u64; 2], u64)>,
     /// Writes of which a part has arrived.
@@ -48,7 +52,13 @@ impl ExposedMemory {
         if matches!(buffer, Buffer::Bytes(_)) && (rights.write || rights.atomic) {
             return Err(ExposeError { why: ExposeRefusal::ReadOnly, buffer });
         }
-        let place = self.table.insert(Exposed { buffer, from, base, rights });
+        let place = self.table.insert(Exposed {
+            buffer,
+            from,
+            base,
+            rights,
+            accessed: Accessed { process, key, ..Accessed::default() },
+        });
         self.by_name.insert((process, key), place);
         Ok(())
     }
@@ -66,7 +76,11 @@ impl ExposedMemory {
     /// See [`Fep::withdraw`](super::Fep::withdraw).
     pub(super) fn withdraw(&mut self, process: u16, key: u64) -> Option<Buffer> {
         let place = self.by_name.remove(&(process, key))?;
-        self.table.remove(place).map(|exposed| exposed.buffer)
+        let exposed = self.table.remove(place)?;
+        if !exposed.accessed.is_empty() {
+            self.accessed.retain(|other| *other != place);
+        }
+        Some(exposed.buffer)
     }
 
     /// Drops all memory of `process`. Returns whether there was any.
@@ -80,6 +94,7 @@ impl ExposedMemory {
             }
             stays
         });
+        self.accessed.retain(|place| table.get(*place).is_some());
         self.by_name.len() < before
     }
 
@@ -122,15 +137,39 @@ impl ExposedMemory {
         self.table.get(place).map(|exposed| &exposed.buffer)
     }
 
+    /// Counts an access to the memory `place`.
+    pub(super) fn count(&mut self, place: Key, count: impl FnOnce(&mut Accessed)) {
+        let Some(exposed) = self.table.get_mut(place) else { return };
+        if exposed.accessed.is_empty() {
+            self.accessed.push_back(place);
+        }
+        count(&mut exposed.accessed);
+    }
+
+    /// See [`Fep::next_accessed`](super::Fep::next_accessed).
+    pub(super) fn next_accessed(&mut self) -> Option<Accessed> {
+        let place = self.accessed.pop_front()?;
+        let accessed = &mut self.table.get_mut(place)?.accessed;
+        let Accessed { process, key, .. } = *accessed;
+        Some(std::mem::replace(accessed, Accessed { process, key, ..Accessed::default() }))
+    }
+
     /// Bytes of heap held, without those of the memory.
     pub(super) fn heap_bytes(&self) -> u64 {
-        self.table.heap_bytes() + heap::of_map(&self.by_name) + self.writes.heap_bytes()
+        let accessed = (self.accessed.capacity() * size_of::<Key>()) as u64;
+        self.table.heap_bytes() + heap::of_map(&self.by_name) + accessed + self.writes.heap_bytes()
     }
 
     /// Bytes of the memory itself.
     pub(super) fn payload_bytes(&self) -> u64 {
         self.table.iter().map(|(_, exposed)| heap::of_buffer(&exposed.buffer)).sum()
     }
+}
+
+/// Whether `request` is the last one of its read. Those of the same read that follow it are announced in the header data, which
+/// mean nothing else here.
+pub(super) fn is_last(request: &StandardRequest) -> bool {
+    !matches!(request.placement, Placement::Start { header_data } if header_data != 0 && !request.flags.header_data)
 }
 
 /// Whether `request` is a whole read, and carries nothing.

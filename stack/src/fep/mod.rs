@@ -70,7 +70,7 @@ use std::sync::Arc;
 use rustc_hash::FxHasher;
 use weft_cc::{Span, Time};
 
-pub use access::{AccessError, AccessId, AccessKind, Atomic, AtomicError, Rights, Write, Written};
+pub use access::{AccessError, AccessId, AccessKind, Accessed, Atomic, AtomicError, Rights, Write, Written};
 pub use acquaintance::Standing;
 pub use api::{
     CallError, Completion, ConnectOptions, ConnectionId, Failure, PeerRefusal, PostError, QUESTIONS, Receive,
@@ -290,6 +290,12 @@ impl Fep {
         let buffer = self.target.processes.memory.as_mut()?.withdraw(process, key)?;
         self.core.abandoned = true;
         Some(buffer)
+    }
+
+    /// How often peers have accessed memory that is exposed: one for each piece of memory that they have, in turn, until there is
+    /// none. What was not asked for when memory is withdrawn is forgotten.
+    pub fn next_accessed(&mut self) -> Option<Accessed> {
+        self.target.processes.memory.as_deref_mut()?.next_accessed()
     }
 
     /// Posts a receive for messages to process 0.

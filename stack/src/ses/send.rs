@@ -245,6 +245,8 @@ impl SendMessage {
                 msg_id: self.read_id(offset),
                 buffer_offset: first.wrapping_add(offset.into()),
                 match_bits: key,
+                // What is asked for behind this: a target that counts reads counts the last request.
+                placement: Placement::Start { header_data: u64::from(self.len - offset - len) },
                 request_length: len,
                 ..alone
             },

@@ -31,6 +31,10 @@ pub(super) struct Carried {
     asked: Option<u32>,
     /// Pieces that were asked for and have not ended.
     under_way: usize,
+    /// Whether the owner is to be told when all pieces have been done.
+    counts: bool,
+    /// Whether it has been.
+    is_told: bool,
     /// Whether it is in the lane of its peer.
     queued: bool,
     error: Option<FiError>,
@@ -75,19 +79,28 @@ impl Ask {
 }
 
 impl Carried {
-    /// The next piece to ask for: where it begins, and its length. The last piece of a write with data waits for the others.
+    /// The next piece to ask for: where it begins, and its length. The last piece of a write with data waits for the others, and so
+    /// does the notice for an owner that counts, a piece of no bytes.
     fn next(&self) -> Option<(u32, u32)> {
         let at = self.asked.unwrap_or(0);
-        if self.error.is_some() || self.asked == Some(self.total) {
+        if self.error.is_some() {
             return None;
+        }
+        if self.asked == Some(self.total) {
+            return (self.owes_notice() && self.under_way == 0).then_some((at, 0));
         }
         let len = (self.total - at).min(PIECE);
         let waits = self.data.is_some() && at + len == self.total && self.under_way > 0;
         (!waits).then_some((at, len))
     }
 
+    fn owes_notice(&self) -> bool {
+        self.counts && !self.is_told
+    }
+
     fn has_ended(&self) -> bool {
-        self.under_way == 0 && (self.error.is_some() || self.asked == Some(self.total))
+        let is_done = self.asked == Some(self.total) && !self.owes_notice();
+        self.under_way == 0 && (self.error.is_some() || is_done)
     }
 }
 
@@ -212,6 +225,8 @@ impl State {
             total,
             asked: None,
             under_way: 0,
+            counts: false,
+            is_told: false,
             queued: false,
             error: None,
         };
@@ -253,6 +268,7 @@ impl State {
             return Ok(false);
         };
         let (peer, is_read) = (carried.peer, carried.kind == Kind::Read);
+        let is_done = carried.asked == Some(carried.total);
         let (mut request, answer) = if is_read { (small, large) } else { (large, small) };
         let number = carrier.next;
         carrier.next = carrier.next.wrapping_add(1);
@@ -265,6 +281,7 @@ impl State {
             at,
             len,
             data: carried.data.filter(|_| at + len == carried.total),
+            is_done,
         };
         let carries = if head.carries() { len } else { 0 };
         let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
@@ -288,6 +305,7 @@ impl State {
                 }
                 if let Some(carried) = carrier.accesses.get_mut(access) {
                     (carried.asked, carried.under_way) = (Some(at + len), carried.under_way + 1);
+                    carried.is_told |= is_done;
                 }
                 carrier.lanes.entry(peer).or_default().window += 1;
                 self.post_request(ask).map(|()| true)
@@ -417,10 +435,14 @@ impl State {
         slice.read(0, &mut head);
         let answer = result.map_err(|error| FiError::from(&error));
         let answer = answer.and_then(|()| Answer::parse(&head, len).ok_or(FiError::OTHER));
-        let operation = carrier.accesses.get_mut(asked.access);
-        let operation = operation.and_then(|carried| self.operations.get_mut(carried.operation));
+        let mut carried = carrier.accesses.get_mut(asked.access);
+        if let (Some(carried), Ok(Answer { counts: true, .. })) = (&mut carried, answer) {
+            // The last piece of a write with data tells it, and so does the only one.
+            carried.counts |= carried.data.is_none() && asked.len < carried.total;
+        }
+        let operation = carried.and_then(|carried| self.operations.get_mut(carried.operation));
         match (answer, operation) {
-            (Ok(Answer { code: ReturnCode::OK, len }), Some(operation)) => {
+            (Ok(Answer { code: ReturnCode::OK, len, .. }), Some(operation)) => {
                 if len == asked.len {
                     operation.scatter_piece(&slice, ANSWER as u32, asked.at, len);
                 } else if !operation.pieces.is_empty() && asked.error.is_none() {

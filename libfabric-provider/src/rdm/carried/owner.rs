@@ -8,8 +8,8 @@
 use std::collections::HashMap;
 
 use weft::core::wire::ses::ReturnCode;
-use weft::core::{Buffer, Payload, apply};
-use weft::{Endpoint, Error, MemorySlice, Source, Written};
+use weft::core::{Accessed, Buffer, Payload, apply};
+use weft::{AtomicOp, Endpoint, Error, MemorySlice, Source, Written};
 
 use super::super::State;
 use super::super::connections::Returned;
@@ -137,6 +137,23 @@ fn perform(
     }
 }
 
+impl Request {
+    /// Whether all of the access has been done when this piece is: it is all of it, the one with data, which waits for the others, or
+    /// the notice behind them.
+    fn ends_access(&self) -> bool {
+        self.len == self.total || self.data.is_some() || self.is_done
+    }
+
+    fn accessed(&self) -> Accessed {
+        let none = Accessed { key: self.key, ..Accessed::default() };
+        match self.kind {
+            Kind::Read | Kind::Atomic { op: AtomicOp::READ, .. } => Accessed { reads: 1, ..none },
+            Kind::Atomic { fetch: true, .. } => Accessed { fetches: 1, ..none },
+            _ => Accessed { writes: 1, ..none },
+        }
+    }
+}
+
 fn copy_to(bytes: Payload<'_>, place: &mut [u8]) {
     match bytes {
         Payload::Bytes(bytes) => place.copy_from_slice(bytes),
@@ -223,7 +240,7 @@ impl State {
                 continue;
             }
             let Some(mut answer) = carrier.room_for(endpoint, from) else { return };
-            answer.write(0, &Answer { code: ReturnCode::BAD_PID, len: 0 }.emit());
+            answer.write(0, &Answer { code: ReturnCode::BAD_PID, counts: false, len: 0 }.emit());
             answer.truncate(ANSWER as u32);
             self.send_answer(from, number, answer);
         }
@@ -263,14 +280,18 @@ impl State {
                 return Ok(false);
             }
         }
+        let counts = self.bindings.count_accesses(request.key);
         let Some(carrier) = &mut self.carrier else { return Ok(true) };
         let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
         let Some(mut answer) = carrier.room_for(endpoint, from) else { return Ok(false) };
         let done = perform(&carrier.exposed, request, bytes, &answer);
         let (code, len) = done.map_or_else(|code| (code, 0), |len| (ReturnCode::OK, len));
-        answer.write(0, &Answer { code, len }.emit());
+        answer.write(0, &Answer { code, counts, len }.emit());
         answer.truncate(ANSWER as u32 + len);
         self.send_answer(from, request.number, answer);
+        if counts && code == ReturnCode::OK && request.ends_access() {
+            self.bindings.count(&request.accessed())?;
+        }
         if let (ReturnCode::OK, Some(data)) = (code, request.data) {
             let (process, key, offset, len) = (0, request.key, request.offset, request.total);
             let written = Written { process, source: from, key, offset, len, data };

@@ -3,10 +3,10 @@
 //! | request | bytes | | answer | bytes |
 //! |---|---|---|---|---|
 //! | kind: 0 to ask whether the process is there, and has the requests whose numbers follow, 1 to read, 2 to write, 3 for an atomic operation | 1 | | code of the response, as UET has them | 1 |
-//! | flags: 1 the access is announced with data, 2 what was there comes back, 4 there is a value to compare with | 1 | | zero | 3 |
-//! | operation and datatype of an atomic operation, as UET has them | 2 | | what comes back: its length | 4 |
-//! | number that the answer names | 4 | | what comes back | as it says |
-//! | key | 8 | | | |
+//! | flags: 1 the access is announced with data, 2 what was there comes back, 4 there is a value to compare with, 8 all pieces of the access have been done | 1 | | 1 if the access is to be counted when all of it has been done | 1 |
+//! | operation and datatype of an atomic operation, as UET has them | 2 | | zero | 2 |
+//! | number that the answer names | 4 | | what comes back: its length | 4 |
+//! | key | 8 | | what comes back | as it says |
 //! | where the whole access begins | 8 | | | |
 //! | length of the whole access | 4 | | | |
 //! | where in it this piece begins, and its length | 8 | | | |
@@ -26,6 +26,7 @@ pub(super) const ANSWER: usize = 8;
 const ANNOUNCED: u8 = 1;
 const FETCHES: u8 = 2;
 const COMPARES: u8 = 4;
+const DONE: u8 = 8;
 
 /// A piece of an access, or a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +43,8 @@ pub(super) struct Request {
     pub(super) len: u32,
     /// What the owner's queue is told when this piece is done, the last one.
     pub(super) data: Option<u64>,
+    /// It asks for nothing, and says that all pieces of the access have been done.
+    pub(super) is_done: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,14 +66,25 @@ pub(super) enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) code: ReturnCode,
+    /// Whether the owner counts accesses, and has to be told when all pieces of this one have been done.
+    pub(super) counts: bool,
     /// Bytes that come back.
     pub(super) len: u32,
 }
 
 impl Request {
     /// A question.
-    pub(super) const QUESTION: Request =
-        Request { kind: Kind::Question, number: 0, key: 0, offset: 0, total: 0, at: 0, len: 0, data: None };
+    pub(super) const QUESTION: Request = Request {
+        kind: Kind::Question,
+        number: 0,
+        key: 0,
+        offset: 0,
+        total: 0,
+        at: 0,
+        len: 0,
+        data: None,
+        is_done: false,
+    };
 
     /// Whether bytes follow.
     pub(super) fn carries(&self) -> bool {
@@ -85,8 +99,10 @@ impl Request {
             Kind::Atomic { op, datatype, compare, fetch } => (3, op.0, datatype.0, compare, fetch),
         };
         let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
-        let flags =
-            flag(self.data.is_some(), ANNOUNCED) | flag(fetch, FETCHES) | flag(compare.is_some(), COMPARES);
+        let flags = flag(self.data.is_some(), ANNOUNCED)
+            | flag(fetch, FETCHES)
+            | flag(compare.is_some(), COMPARES)
+            | flag(self.is_done, DONE);
         let mut bytes = [0; REQUEST];
         bytes[..4].copy_from_slice(&[kind, flags, op, datatype]);
         bytes[4..8].copy_from_slice(&self.number.to_le_bytes());
@@ -132,6 +148,7 @@ impl Request {
             at: word(28),
             len: word(32),
             data: has(ANNOUNCED).then_some(long(40)),
+            is_done: has(DONE),
         };
         let carried = if request.carries() { request.len } else { 0 };
         let fits = u64::from(request.at) + u64::from(request.len) <= u64::from(request.total);
@@ -142,14 +159,15 @@ impl Request {
 impl Answer {
     pub(super) fn emit(self) -> [u8; ANSWER] {
         let mut bytes = [0; ANSWER];
-        bytes[0] = self.code.0;
+        (bytes[0], bytes[1]) = (self.code.0, u8::from(self.counts));
         bytes[4..].copy_from_slice(&self.len.to_le_bytes());
         bytes
     }
 
     /// The answer at the beginning of a message of `len` bytes; none if it is no answer.
     pub(super) fn parse(bytes: &[u8; ANSWER], len: u32) -> Option<Answer> {
-        let answer = Answer { code: ReturnCode(bytes[0]), len: u32::from_le_bytes(four(bytes, 4)) };
+        let (code, counts) = (ReturnCode(bytes[0]), bytes[1] != 0);
+        let answer = Answer { code, counts, len: u32::from_le_bytes(four(bytes, 4)) };
         (u64::from(len) == ANSWER as u64 + u64::from(answer.len)).then_some(answer)
     }
 }
@@ -177,7 +195,8 @@ mod tests {
         ];
         for (kind, data) in kinds.into_iter().zip([None, None, Some(1 << 40), None]) {
             let (key, offset) = (u64::MAX - 1, 1 << 45);
-            let request = Request { kind, number: 7, key, offset, total: 90, at: 30, len: 60, data };
+            let is_done = kind == Kind::Write;
+            let request = Request { kind, number: 7, key, offset, total: 90, at: 30, len: 60, data, is_done };
             let len = REQUEST as u32 + if request.carries() { 60 } else { 0 };
             assert_eq!(Request::parse(&request.emit(), len), Some(request));
             assert_eq!(Request::parse(&request.emit(), len + 1), None);
@@ -188,7 +207,7 @@ mod tests {
 
     #[test]
     fn answers_are_read_as_they_were_written() {
-        let answer = Answer { code: ReturnCode::BAD_MKEY, len: 3 };
+        let answer = Answer { code: ReturnCode::BAD_MKEY, counts: true, len: 3 };
         assert_eq!(Answer::parse(&answer.emit(), 11), Some(answer));
         assert_eq!(Answer::parse(&answer.emit(), 8), None);
     }
