@@ -365,40 +365,25 @@ fn atomics(half: &Half, memory: &[u8]) {
         // SAFETY: it is there.
         assert_eq!(unsafe { result.cast::<u64>().read_volatile() }, expected);
     };
-    half.side.post(|| call!(ep, atomic.write(at, 1, none, to, place(0), key, u64s, sum, ACCESSED)));
+    // The first value, after the arguments that functions have in different numbers.
+    macro_rules! access {
+        ($function:ident($($first:expr),*), $op:expr) => {
+            call!(ep, atomic.$function($($first,)* to, place(0), key, u64s, $op, ACCESSED))
+        };
+    }
+    half.side.post(|| access!(write(at, 1, none), sum));
     done();
-    half.side.post(|| call!(ep, atomic.writev(&own, null_mut(), 1, to, place(0), key, u64s, sum, ACCESSED)));
+    half.side.post(|| access!(writev(&own, null_mut(), 1), sum));
     done();
     let plain = message(0, sum, &own, &mut places);
     half.side.post(|| call!(ep, atomic.writemsg(&plain, 0)));
     done();
     half.side.post(|| call!(ep, atomic.inject(at, 1, to, place(1), key, u64s, sum)));
-    half.side.post(|| {
-        call!(ep, atomic.readwrite(at, 1, none, result, none, to, place(0), key, u64s, sum, ACCESSED))
-    });
+    half.side.post(|| access!(readwrite(at, 1, none, result, none), sum));
     done();
     seen(3 * operand[0]);
     let mut results = ioc(result);
-    half.side.post(|| {
-        let results = &raw mut results;
-        call!(
-            ep,
-            atomic.readwritev(
-                &own,
-                null_mut(),
-                1,
-                results,
-                null_mut(),
-                1,
-                to,
-                place(0),
-                key,
-                u64s,
-                sum,
-                ACCESSED
-            )
-        )
-    });
+    half.side.post(|| access!(readwritev(&own, null_mut(), 1, &raw mut results, null_mut(), 1), sum));
     done();
     seen(4 * operand[0]);
     half.side.post(|| call!(ep, atomic.readwritemsg(&plain, &mut results, null_mut(), 1, 0)));
@@ -406,51 +391,13 @@ fn atomics(half: &Half, memory: &[u8]) {
     seen(5 * operand[0]);
     let expected = [6 * operand[0]];
     let compare: *const c_void = expected.as_ptr().cast();
-    half.side.post(|| {
-        call!(
-            ep,
-            atomic.compwrite(
-                at,
-                1,
-                none,
-                compare,
-                none,
-                result,
-                none,
-                to,
-                place(0),
-                key,
-                u64s,
-                cswap,
-                ACCESSED
-            )
-        )
-    });
+    half.side.post(|| access!(compwrite(at, 1, none, compare, none, result, none), cswap));
     done();
     seen(6 * operand[0]);
     let compares = ioc(at);
     half.side.post(|| {
-        let (iov, compares, results) = (&raw const own, &raw const compares, &raw mut results);
-        call!(
-            ep,
-            atomic.compwritev(
-                iov,
-                null_mut(),
-                1,
-                compares,
-                null_mut(),
-                1,
-                results,
-                null_mut(),
-                1,
-                to,
-                place(0),
-                key,
-                u64s,
-                cswap,
-                ACCESSED
-            )
-        )
+        let (none, results) = (null_mut(), &raw mut results);
+        access!(compwritev(&own, none, 1, &compares, none, 1, results, none, 1), cswap)
     });
     done();
     seen(operand[0]);

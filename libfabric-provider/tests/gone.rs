@@ -47,18 +47,28 @@ fn silent(context: usize) -> Result<Entry, Failed> {
     Err(Failed { context, error: sys::FI_ETIMEDOUT, beyond: 0 })
 }
 
-#[test]
-fn messages_to_a_peer_that_is_gone_fail_within_a_bounded_time() {
-    const NAME: &str = "messages_to_a_peer_that_is_gone_fail_within_a_bounded_time";
-    if !inside(NAME) {
-        return;
+/// An endpoint, another process, and the number of that there; none where the test has nothing else to do: in the process that starts
+/// the one with the provider, and in the other process.
+fn meet(test: &str) -> Option<(Side, Process, u64)> {
+    if !inside(test) {
+        return None;
     }
     if processes::number().is_some() {
-        return wait_for_the_end();
+        wait_for_the_end();
+        return None;
     }
-    let (mut victim, name) = victim(NAME);
-    let a = open();
-    let killed = a.insert(&name);
+    let (victim, name) = victim(test);
+    let side = open();
+    let number = side.insert(&name);
+    Some((side, victim, number))
+}
+
+#[test]
+fn messages_to_a_peer_that_is_gone_fail_within_a_bounded_time() {
+    let Some((a, mut victim, killed)) = meet("messages_to_a_peer_that_is_gone_fail_within_a_bounded_time")
+    else {
+        return;
+    };
     a.send(killed, b"live", None, 1);
     assert_eq!(a.cq.next().unwrap().context, 1);
     kill(&mut victim);
@@ -84,16 +94,8 @@ fn messages_to_a_peer_that_is_gone_fail_within_a_bounded_time() {
 
 #[test]
 fn receives_that_name_a_peer_end_when_it_is_gone() {
-    const NAME: &str = "receives_that_name_a_peer_end_when_it_is_gone";
-    if !inside(NAME) {
-        return;
-    }
-    if processes::number().is_some() {
-        return wait_for_the_end();
-    }
-    let (mut victim, name) = victim(NAME);
-    let a = open();
-    let (killed, own) = (a.insert(&name), a.insert(&a.name()));
+    let Some((a, mut victim, killed)) = meet("receives_that_name_a_peer_end_when_it_is_gone") else { return };
+    let own = a.insert(&a.name());
     let mut rooms = [[0u8; 4]; 5];
     let [one, two, any, other, rest] = &mut rooms;
     a.receive(one, killed, None, 2);
