@@ -43,9 +43,12 @@ fn be_accessed() {
         assert_eq!(close(counter.0.cast()), 0);
     }
     let (second, answer) = exposed[0].count(&side, sys::FI_REMOTE_WRITE);
-    assert_eq!(answer, -(sys::FI_EINVAL as i32), "the memory has a counter");
+    assert_eq!(answer, -sys::FI_EINVAL, "the memory has a counter");
     assert_eq!(close(second.0.cast()), 0);
     println!("name {}", u128::from_be_bytes(side.name()));
+    // Its server lets in whom it has named.
+    side.insert(&processes::told().parse::<u128>().unwrap().to_be_bytes());
+    println!("knows");
     // It sleeps, and an access wakes it.
     assert_eq!(counter.wait(CHANGES, BOUND.as_millis() as i32), 0);
     assert_eq!(processes::told(), "all have ended");
@@ -54,7 +57,7 @@ fn be_accessed() {
     assert_eq!(of_peers, [(2 * READS, 0), (2 * WRITES, 0)]);
     assert_eq!(counter.read(), (CHANGES, 0));
     assert!(side.counters[..4].iter().all(|own| own.read() == (0, 0)), "it has done nothing itself");
-    assert_eq!(close(counter.0.cast()), -(sys::FI_EBUSY as i32), "the memory refers to it");
+    assert_eq!(close(counter.0.cast()), -sys::FI_EBUSY, "the memory refers to it");
     drop(exposed);
     assert_eq!(close(counter.0.cast()), 0);
     println!("counted");
@@ -64,6 +67,8 @@ fn be_accessed() {
 fn access(side: &Side, owner: &mut Process) {
     let name = owner.says("name ").parse::<u128>().unwrap().to_be_bytes();
     let to = side.insert(&name);
+    owner.tell(&u128::from_be_bytes(side.name()).to_string());
+    owner.says("knows");
     let (mut bytes, one) = (vec![7u8; LONG], 1u64);
     let (at, operand) = (bytes.as_mut_ptr(), (&raw const one).cast::<c_void>());
     let (u64s, sum) = (sys::FI_UINT64, sys::FI_SUM);

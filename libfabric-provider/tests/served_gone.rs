@@ -10,7 +10,7 @@ use common::fabric::{BOUND, Entry, Exposed, Failed, How, Side, Wish, table};
 use common::processes::{self, Process};
 use common::server::{Server, open, server};
 use common::{inside, stop};
-use weft::{ConnectOptions, Endpoint, SendOptions};
+use weft::{Completion, ConnectOptions, Endpoint, Found, Matching, ReceiveOptions, SendOptions};
 use weft_fi::sys::{self, FI_ADDR_UNSPEC};
 
 /// The variable that names the server of a further process.
@@ -126,6 +126,83 @@ fn request(kind: u8, number: u32, len: u32) -> Vec<u8> {
     bytes
 }
 
+/// The tags of requests and answers.
+const REQUESTS: u64 = 1 << 63;
+const ANSWERS: u64 = 1 << 63 | 1 << 32;
+
+/// Whether the answer to request `number` comes within three seconds. It is not taken.
+fn is_answered(endpoint: &mut Endpoint, number: u32) -> bool {
+    let mut options = ReceiveOptions::default();
+    options.matching = Matching::Tagged { tag: ANSWERS | u64::from(number), ignore: 0 };
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(3) {
+        endpoint.peek(options, Found::Stays).unwrap();
+        let found = loop {
+            match endpoint.poll().unwrap() {
+                Some(Completion::Peeked { message, .. }) => break message,
+                _ => assert!(begin.elapsed() < BOUND, "the server does not answer"),
+            }
+        };
+        if found.is_some() {
+            return true;
+        }
+        std::thread::yield_now();
+    }
+    false
+}
+
+/// Receives answers until none comes for a second. Returns how many there were.
+fn take_answers(endpoint: &mut Endpoint) -> usize {
+    let mut count = 0;
+    let mut last = Instant::now();
+    let receive = |endpoint: &mut Endpoint| {
+        let mut options = ReceiveOptions::default();
+        options.matching = Matching::Tagged { tag: ANSWERS, ignore: u32::MAX.into() };
+        endpoint.receive_with(vec![0; 40_000], options).unwrap();
+    };
+    receive(endpoint);
+    while last.elapsed() < Duration::from_secs(1) {
+        if let Some(Completion::Received { .. }) = endpoint.poll().unwrap() {
+            (count, last) = (count + 1, Instant::now());
+            receive(endpoint);
+        }
+    }
+    count
+}
+
+#[test]
+fn answers_that_nobody_waits_for_are_dropped() {
+    const NAME: &str = "answers_that_nobody_waits_for_are_dropped";
+    if !inside(NAME) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let server = server(&directory, 24, |builder| builder);
+    // Its application does nothing.
+    let a = open(&server);
+    let mut hostile = Endpoint::builder(server.name()).build().unwrap();
+    let host = hostile.peer(hostile.ip().unwrap()).unwrap();
+    let process = u16::from_be_bytes([a.name()[2], a.name()[3]]);
+    let connection = hostile.connect_with(host, ConnectOptions::default().process(process)).unwrap();
+    // More than a server keeps for the process: 64 MiB.
+    const COUNT: usize = 2_600;
+    let (mut sent, mut done, begin) = (0, 0, Instant::now());
+    while done < COUNT {
+        if sent < COUNT && sent < done + 64 {
+            let options = SendOptions::default().tag(ANSWERS | sent as u64);
+            match hostile.send_with(connection, vec![7; 32 << 10], options) {
+                Ok(_) => sent += 1,
+                Err(refused) => assert!(refused.error.is_back_pressure(), "{refused}"),
+            }
+        }
+        if let Some(Completion::Sent { result, .. }) = hostile.poll().unwrap() {
+            result.unwrap();
+            done += 1;
+        }
+        assert!(begin.elapsed() < BOUND, "{done} were delivered");
+    }
+}
+
 #[test]
 fn who_asks_for_too_much_and_takes_no_answers_keeps_nobody_from_memory() {
     const NAME: &str = "who_asks_for_too_much_and_takes_no_answers_keeps_nobody_from_memory";
@@ -142,21 +219,43 @@ fn who_asks_for_too_much_and_takes_no_answers_keeps_nobody_from_memory() {
     let host = hostile.peer(hostile.ip().unwrap()).unwrap();
     let process = u16::from_be_bytes([b.name()[2], b.name()[3]]);
     let connection = hostile.connect_with(host, ConnectOptions::default().process(process)).unwrap();
-    // Reads of the most, nonsense of every kind and length, and answers that nobody has asked for.
-    let (mut sent, begin) = (0u32, Instant::now());
-    while sent < 2_000 {
-        let nonsense = vec![sent as u8; sent as usize % 97];
-        let (tag, bytes) = match sent % 4 {
-            0 | 1 => (1 << 63, request(1, sent, 32 << 10)),
-            2 => (1 << 63, nonsense),
-            _ => (1 << 63 | 1 << 32 | u64::from(sent), nonsense),
-        };
-        match hostile.send_with(connection, bytes, SendOptions::default().tag(tag)) {
-            Ok(_) => sent += 1,
-            Err(refused) => assert!(refused.error.is_back_pressure(), "{refused}"),
+    let send = |hostile: &mut Endpoint, tag: u64, bytes: &[u8]| {
+        let begin = Instant::now();
+        let options = SendOptions::default().tag(tag);
+        while let Err(refused) = hostile.send_with(connection, bytes.to_vec(), options) {
+            assert!(refused.error.is_back_pressure() && begin.elapsed() < BOUND, "{refused}");
+            let _ = hostile.poll().unwrap();
         }
         let _ = hostile.poll().unwrap();
-        assert!(begin.elapsed() < BOUND);
+    };
+    // Nonsense of every kind and length.
+    for n in 0..1_000u64 {
+        let nonsense = vec![n as u8; n as usize % 97];
+        send(&mut hostile, if n % 2 == 0 { REQUESTS } else { ANSWERS | n }, &nonsense);
+    }
+    // Reads, until its server keeps no further answer for it: 64 MiB.
+    let mut asked = 0;
+    let mut ask = |hostile: &mut Endpoint| {
+        send(hostile, REQUESTS, &request(1, asked, 32 << 10));
+        asked += 1;
+        asked - 1
+    };
+    let begin = Instant::now();
+    loop {
+        // No more than wait at the owner.
+        for _ in 0..7 {
+            ask(&mut hostile);
+        }
+        let last = ask(&mut hostile);
+        if !is_answered(&mut hostile, last) {
+            break;
+        }
+        assert!(begin.elapsed() < 2 * BOUND);
+    }
+    // The owner has memory for some of these, keeps others, and drops the rest.
+    const MORE: usize = 64;
+    for _ in 0..MORE {
+        ask(&mut hostile);
     }
     let mut room = vec![0u8; MEMORY];
     for round in 0..20 {
@@ -176,5 +275,8 @@ fn who_asks_for_too_much_and_takes_no_answers_keeps_nobody_from_memory() {
         assert!(unsafe { std::slice::from_raw_parts(at, MEMORY) }.iter().all(|byte| *byte == 5));
         std::thread::sleep(Duration::from_millis(1));
     }
+    // It has got what its server has kept, and its share of the owner's memory, and not what it has asked for beyond that.
+    let answered = take_answers(&mut hostile);
+    assert!(answered >= 1_000 && answered + MORE / 2 <= asked as usize, "{answered} answers to {asked}");
     drop(exposed);
 }

@@ -14,9 +14,12 @@ use crate::error::{FiError, lock};
 const NOBODYS: RemoteMemory = RemoteMemory { key: u64::MAX, offset: 0 };
 
 impl Rdm {
-    /// Asks the peers that receives name, those that have not answered the last question excepted.
+    /// Asks the peers that receives name, those that have not answered the last question excepted, and drops answers of others
+    /// that come too late.
     pub(crate) fn ask_peers(&self) -> Result<(), FiError> {
         let mut state = lock(&self.state)?;
+        // Work says what is wrong if that fails.
+        let _ = state.sweep();
         let asked: HashSet<Source> = state.operations.iter().filter_map(|operation| operation.asks).collect();
         let named = state.operations.iter().filter_map(|operation| operation.from);
         let named: HashSet<Source> = named.chain(state.owe_answers()).collect();
@@ -27,9 +30,10 @@ impl Rdm {
         Ok(())
     }
 
-    /// Whether a question is under way.
+    /// Whether a question, or a look for answers that come too late, is under way.
     pub(crate) fn is_asking(&self) -> Result<bool, FiError> {
-        Ok(lock(&self.state)?.questions > 0)
+        let state = lock(&self.state)?;
+        Ok(state.questions > 0 || state.carrier.as_ref().is_some_and(|carrier| carrier.sweeps))
     }
 }
 

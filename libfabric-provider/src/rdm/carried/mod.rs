@@ -14,12 +14,12 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 
 use weft::{
-    Completion, Endpoint, Matching, MemorySlice, OperationId, ReceiveBuffer, ReceiveOptions, SendBuffer,
-    SendOptions, Source,
+    Completion, Endpoint, Found, Matching, MemorySlice, OperationId, ReceiveBuffer, ReceiveOptions,
+    SendBuffer, SendOptions, Source,
 };
 
 use self::asker::{Ask, Carried, Lane};
-use self::owner::Held;
+use self::owner::AllHeld;
 use self::wire::{ANSWER, REQUEST};
 use super::operation::Piece;
 use super::{Operation, State};
@@ -56,11 +56,13 @@ pub(super) struct Carrier {
     /// The number of the next request. The first one is random, so that an answer which a process that is gone was owed is none
     /// to its successor with the same number.
     next: u32,
+    /// Whether a look for answers that nobody waits for is under way.
+    pub(super) sweeps: bool,
 
     exposed: HashMap<u64, Registration>,
     /// Memory for requests that is to be posted, or posted again.
     rooms: Vec<MemorySlice>,
-    held: VecDeque<Held>,
+    held: AllHeld,
     /// Memory for answers.
     free: Vec<MemorySlice>,
     /// Answers that the ring of commands had no room for.
@@ -82,6 +84,8 @@ enum Inner {
     AnswerRoom(usize),
     /// The sending of an answer.
     Answer(usize),
+    /// The look for an answer that nobody waits for.
+    Sweep,
 }
 
 /// The bit that only contexts of such operations have.
@@ -94,6 +98,7 @@ impl Inner {
             Inner::Request(number) => (1, number),
             Inner::AnswerRoom(number) => (2, number),
             Inner::Answer(number) => (3, number),
+            Inner::Sweep => (4, 0),
         };
         INNER | kind << 60 | number as u64
     }
@@ -105,6 +110,7 @@ impl Inner {
             0b1001 => Some(Inner::Request(number)),
             0b1010 => Some(Inner::AnswerRoom(number)),
             0b1011 => Some(Inner::Answer(number)),
+            0b1100 => Some(Inner::Sweep),
             _ => None,
         }
     }
@@ -135,9 +141,10 @@ impl Carrier {
             asks: Slab::default(),
             unposted: VecDeque::new(),
             next: RandomState::new().hash_one(0) as u32,
+            sweeps: false,
             exposed: HashMap::new(),
             rooms: slices(2 * count, piece)?,
-            held: VecDeque::new(),
+            held: AllHeld::default(),
             free: slices(2 * count, ANSWER as u32 + PIECE)?,
             unsent: VecDeque::new(),
             answers: Slab::default(),
@@ -185,8 +192,32 @@ impl State {
                 }
                 Ok(None)
             }
+            Completion::Peeked { context, message, .. } if Inner::of(context) == Some(Inner::Sweep) => {
+                if let Some(carrier) = &mut self.carrier {
+                    carrier.sweeps = false;
+                }
+                // There may be more.
+                if message.is_some() { self.sweep().map(|()| None) } else { Ok(None) }
+            }
             other => Ok(Some(other)),
         }
+    }
+
+    /// Drops an answer that nobody waits for: its access has failed, or nobody has asked. The receive of every other one was
+    /// there before it.
+    pub(in super::super) fn sweep(&mut self) -> Result<(), FiError> {
+        let (Some(carrier), Some(endpoint)) = (&mut self.carrier, &mut self.endpoint) else { return Ok(()) };
+        let mut options = ReceiveOptions::default().context(Inner::Sweep.context());
+        options.matching = Matching::Tagged { tag: ANSWERS, ignore: u32::MAX.into() };
+        if !carrier.sweeps {
+            match endpoint.peek(options, Found::IsDiscarded) {
+                Ok(_) => carrier.sweeps = true,
+                // The next time.
+                Err(error) if error.is_back_pressure() => {}
+                Err(error) => return Err(FiError::from(&error)),
+            }
+        }
+        Ok(())
     }
 
     /// Whether the application may not use this tag.

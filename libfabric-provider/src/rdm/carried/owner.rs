@@ -5,7 +5,7 @@
 //! more than [`WINDOW`] requests without an answer; what one sends beyond that is dropped.
 //! Requests that are not here any more are answered when their asker asks for them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use weft::core::wire::ses::ReturnCode;
 use weft::core::{Accessed, Buffer, Payload, apply};
@@ -18,12 +18,47 @@ use super::{ANSWERS, Carrier, Inner, PIECE, REQUESTS, VALUES, WINDOW};
 use crate::error::FiError;
 use crate::memory::Registration;
 
+/// Requests of all askers together that wait: 8 MiB.
+const HELD: usize = 256;
+
 /// A request that waits.
 #[derive(Debug)]
 pub(super) struct Held {
     from: Source,
     request: Request,
     bytes: Vec<u8>,
+}
+
+/// The requests that wait, in the order in which they came.
+#[derive(Debug, Default)]
+pub(super) struct AllHeld(VecDeque<Held>);
+
+impl AllHeld {
+    fn of(&self, asker: Source) -> usize {
+        self.0.iter().filter(|held| held.from == asker).count()
+    }
+
+    fn has(&self, asker: Source, number: u32) -> bool {
+        self.0.iter().any(|held| held.from == asker && held.request.number == number)
+    }
+
+    /// Keeps a request, unless its asker has as many as it may. If all together have as many as they may, one of those that
+    /// have most loses its last one for it, or it is dropped if its asker has as many.
+    fn keep(&mut self, held: Held) {
+        let own = self.of(held.from);
+        if own >= WINDOW {
+            return;
+        }
+        if self.0.len() >= HELD {
+            let most = self.0.iter().map(|other| self.of(other.from)).max().unwrap_or(0);
+            let last = self.0.iter().rposition(|other| self.of(other.from) == most);
+            match last.filter(|_| most > own + 1) {
+                Some(last) => drop(self.0.remove(last)),
+                None => return,
+            }
+        }
+        self.0.push_back(held);
+    }
 }
 
 impl Carrier {
@@ -40,7 +75,7 @@ impl Carrier {
 
     /// Whether a request waits here, or its answer is under way.
     fn has(&self, asker: Source, number: u32) -> bool {
-        self.held.iter().any(|held| held.from == asker && held.request.number == number)
+        self.held.has(asker, number)
             || self.unsent.iter().any(|(peer, other, _)| (*peer, *other) == (asker, number))
             || self.answers.iter().any(|answer| *answer == (asker, number))
     }
@@ -247,9 +282,8 @@ impl State {
     }
 
     fn hold(&mut self, held: Held) {
-        let Some(carrier) = &mut self.carrier else { return };
-        if carrier.held.iter().filter(|other| other.from == held.from).count() < WINDOW {
-            carrier.held.push_back(held);
+        if let Some(carrier) = &mut self.carrier {
+            carrier.held.keep(held);
         }
     }
 
@@ -257,7 +291,7 @@ impl State {
     pub(super) fn serve_held(&mut self, names_source: bool) -> Result<(), FiError> {
         let waiting = self.carrier.as_mut().map(|carrier| std::mem::take(&mut carrier.held));
         let mut all = Ok(());
-        for held in waiting.into_iter().flatten() {
+        for held in waiting.into_iter().flat_map(|waiting| waiting.0) {
             match self.serve(held.from, &held.request, Payload::Bytes(&held.bytes), names_source) {
                 Ok(false) => self.hold(held),
                 served => all = all.and(served.map(|_| ())),
@@ -332,5 +366,31 @@ impl State {
             Some(Returned::Again) => carrier.unsent.push_back((peer, number, slice)),
             _ => carrier.free_answer(peer, slice),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held(process: u16, number: u32) -> Held {
+        let from = Source { peer: weft::Addr(1), process };
+        Held { from, request: Request { number, ..Request::QUESTION }, bytes: Vec::new() }
+    }
+
+    #[test]
+    fn askers_who_have_most_make_room_for_others_when_all_have_as_many_as_they_may() {
+        let mut all = AllHeld::default();
+        let many = (HELD / WINDOW) as u16;
+        for process in 0..many + 8 {
+            (0..2 * WINDOW as u32).for_each(|number| all.keep(held(process, number)));
+        }
+        assert_eq!(all.0.len(), HELD);
+        let counts: Vec<_> = (0..many + 8).map(|process| all.of(held(process, 0).from)).collect();
+        assert!(counts.iter().all(|count| (WINDOW - 2..=WINDOW).contains(count)), "{counts:?}");
+        // The first of each stays.
+        assert!((0..many + 8).all(|process| all.has(held(process, 0).from, 0)));
+        all.keep(held(999, 7));
+        assert!(all.has(held(999, 7).from, 7) && all.0.len() == HELD);
     }
 }
