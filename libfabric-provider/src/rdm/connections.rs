@@ -95,6 +95,9 @@ impl Connections {
     }
 
     /// A message to `peer` has ended. Returns what becomes of it if it has come back.
+    ///
+    /// The peer tells which connection it was on: a server executes commands in their order, so all messages of one that is closed
+    /// have come back before any of the next one ends.
     pub(super) fn end(&mut self, peer: Source, result: &Result<(), Error>) -> Option<Returned> {
         let is_back = matches!(result, Err(Error::Refused(CallError::NotOpen)));
         if is_back

@@ -274,8 +274,12 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use std::ptr::NonNull;
     use std::sync::Arc;
     use std::time::{Duration, Instant};
+
+    use weft::MemorySlice;
+    use weft::core::region::Region;
 
     use super::*;
     use crate::addresses::Addresses;
@@ -292,6 +296,58 @@ mod tests {
             Bindings { transmit: binding(), receive: binding(), addresses, ..Bindings::default() };
         rdm.enable().unwrap();
         rdm
+    }
+
+    /// The two ends of a memif whose rings hold two frames.
+    fn memif() -> (State, Endpoint) {
+        let open = |ip: &str, role: &str| {
+            let name = format!("weft-take-back-{}", std::process::id());
+            Endpoint::builder(format!("memif:@{name},role={role},rsize=1,ip={ip}")).build().unwrap()
+        };
+        (State::new(Some(open("10.0.0.1", "server"))), open("10.0.0.2", "client"))
+    }
+
+    fn foreign() -> Region {
+        let bytes = Box::leak(vec![7u8; 64 << 10].into_boxed_slice());
+        let (base, len) = (NonNull::new(bytes.as_mut_ptr()).unwrap(), bytes.len());
+        // SAFETY: the bytes stay for ever.
+        unsafe { Region::foreign(base, len, Box::new(())) }.unwrap()
+    }
+
+    #[test]
+    fn packets_that_wait_and_refer_to_memory_that_is_taken_back_are_dropped() {
+        let (mut state, mut b) = memif();
+        let peer = state.endpoint.as_mut().unwrap().peer("10.0.0.2").unwrap();
+        let peer = Source { peer, process: 0 };
+        let (region, begin) = (foreign(), Instant::now());
+        let slice =
+            |region: &Region| SendBuffer::Memory(MemorySlice::lent(region.slice(0, 64 << 10).unwrap()));
+        // The link comes up, and the first message opens the connection.
+        state.post_buffer(peer, vec![1].into(), SendOptions::default().context(1)).unwrap();
+        b.receive(vec![0]).unwrap();
+        while b.poll().unwrap().is_none() {
+            state.work(false).unwrap();
+            assert!(begin.elapsed() < Duration::from_secs(60), "no message arrives");
+        }
+        let taken_back = slice(&region);
+        let unused = region.holders() + 1;
+        state.post_buffer(peer, slice(&region), SendOptions::default().context(2)).unwrap();
+        let waits = |state: &mut State| {
+            // The peer takes nothing: packets fill the ring, and others wait.
+            (0..10).for_each(|_| state.work(false).unwrap());
+            region.holders() > unused
+        };
+        while !waits(&mut state) {
+            assert!(begin.elapsed() < Duration::from_secs(60), "no packet waits");
+        }
+        // Memory that nobody else refers to costs nobody a packet.
+        let other = foreign();
+        let alone = slice(&other);
+        drop(other);
+        state.take_back(&alone);
+        assert!(region.holders() > unused, "a packet of another message was dropped");
+        state.take_back(&taken_back);
+        assert_eq!(region.holders(), unused, "a packet still waits");
     }
 
     /// No thread but the one that sends lets the endpoint work, and it does nothing but repeat what was refused. There is room
