@@ -189,21 +189,18 @@ impl Fep {
         true
     }
 
-    /// The next packet while datagrams wait: they and all others take turns.
+    /// The next datagram, unless the last packet was one: then it is the turn of others, if there are any.
     #[cold]
     #[inline(never)]
-    pub(super) fn poll_with_datagrams(&mut self, now: Time, packet: &mut Packet) -> Option<PayloadRef> {
-        let Some(datagrams) = &mut self.datagrams else { return None };
-        end_handed_out(&mut self.core, &mut self.initiator, datagrams);
-        if std::mem::take(&mut datagrams.was_last)
-            && let Some(payload) = self.poll_others(now, packet)
-        {
-            return Some(payload);
-        }
+    pub(super) fn poll_datagram(&mut self, now: Time, packet: &mut Packet) -> Option<PayloadRef> {
         let datagrams = self.datagrams.as_mut()?;
+        end_handed_out(&mut self.core, &mut self.initiator, datagrams);
+        if std::mem::take(&mut datagrams.was_last) && !datagrams.waiting.is_empty() {
+            return None;
+        }
         let Some(outgoing) = datagrams.waiting.pop_front() else {
             self.core.has_datagrams = false;
-            return self.poll_others(now, packet);
+            return None;
         };
         datagrams.was_last = true;
         datagrams.handed_out = Some(outgoing.send);

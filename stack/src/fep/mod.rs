@@ -102,8 +102,8 @@ use target::Target;
 
 type Map<K, V> = HashMap<K, V, BuildHasherDefault<FxHasher>>;
 
-/// Room that puts the queue of the initiator, which follows the core, at the end of a cache line.
-const LEAD: usize = (64 + 56 - size_of::<Core>() % 64) % 64;
+/// Room behind the core that puts the queue of the initiator at the end of a cache line.
+const LEAD: usize = (64 + 48 - size_of::<Core>() % 64) % 64;
 
 /// One fabric endpoint.
 // Where many endpoints take turns, each cache line that a packet needs is a miss. The fields of all three parts are in
@@ -114,10 +114,10 @@ const LEAD: usize = (64 + 56 - size_of::<Core>() % 64) % 64;
 pub struct Fep {
     core: Core,
     _lead: [u8; LEAD],
-    initiator: Initiator,
-    target: Target,
     /// None as long as the application has posted none.
     datagrams: Option<Box<Datagrams>>,
+    initiator: Initiator,
+    target: Target,
 }
 
 impl Fep {
@@ -478,15 +478,11 @@ impl Fep {
             }
             return Some(PayloadRef::NONE);
         }
-        if self.core.has_datagrams {
-            return self.poll_with_datagrams(now, packet);
+        if self.core.has_datagrams
+            && let Some(payload) = self.poll_datagram(now, packet)
+        {
+            return Some(payload);
         }
-        self.poll_others(now, packet)
-    }
-
-    /// The next packet of a connection or a response with data.
-    #[inline(always)]
-    fn poll_others(&mut self, now: Time, packet: &mut Packet) -> Option<PayloadRef> {
         let Fep { core, initiator, target, .. } = self;
         if !core.replies.is_empty() && !std::mem::take(&mut core.replied) {
             let payload = target.poll_reply(core, now, packet);
@@ -498,6 +494,8 @@ impl Fep {
         let payload = initiator.poll_transmit(core, now, packet);
         match payload {
             None if !core.replies.is_empty() => target.poll_reply(core, now, packet),
+            // It was not their turn.
+            None if core.has_datagrams => self.poll_datagram(now, packet),
             payload => payload,
         }
     }
