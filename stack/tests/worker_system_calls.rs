@@ -10,12 +10,18 @@ mod harness;
 mod skipped;
 mod steady;
 
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering};
 use std::thread;
+use std::time::Duration;
 
+use harness::{MTU, config_with, fep};
 use steady::Stream;
 use weft_stack::cc::CcChoice;
 use weft_stack::wire::pds::DeliveryMode;
+use weft_stack::worker::session::{Client, SessionConfig, SessionListener, Sessions};
+use weft_stack::worker::{Clock, Waker};
 
 const PR_SET_SYSCALL_USER_DISPATCH: libc::c_int = 59;
 const PR_SYS_DISPATCH_ON: libc::c_ulong = 1;
@@ -87,6 +93,68 @@ fn count() {
         assert_eq!(calls, 0, "system call {number} in {sent} packets over memif, {packets} a message");
         assert!(sent > 0);
     }
+}
+
+/// Sockets that are silent all the time.
+const SILENT: usize = 200;
+
+/// Counts the calls of a server's turns while sockets are silent, others come and go, and an application writes to its own.
+fn count_at_server() {
+    if !arm() {
+        return skipped::skipped("the kernel cannot catch system calls (prctl PR_SET_SYSCALL_USER_DISPATCH)");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    let config = SessionConfig::default();
+    let mut listener = SessionListener::open(&path, config, Waker::new().unwrap()).unwrap();
+    let clock = Clock::new();
+    let fep_config = config_with(&CcChoice::default(), MTU, true);
+    let mut fep = fep(0, fep_config, 11, clock.now());
+    let mut sessions = Sessions::new(4);
+    // 0 while the application joins, 1 while it and the others do what must cost nothing, 2 when they have done.
+    let stage = AtomicU8::new(0);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let client = Client::join(&path, &config, None, Duration::from_secs(60)).unwrap();
+            let connect = || UnixStream::connect(&path).unwrap();
+            let silent: Vec<UnixStream> = (0..SILENT).map(|_| connect()).collect();
+            stage.store(1, Ordering::SeqCst);
+            for _ in 0..100 {
+                let passing: Vec<UnixStream> = (0..4).map(|_| connect()).collect();
+                // SAFETY: the descriptor is the client's, and the byte lives until the call returns.
+                unsafe {
+                    libc::send(client.as_fd().as_raw_fd(), [1u8].as_ptr().cast(), 1, libc::MSG_DONTWAIT)
+                };
+                thread::sleep(Duration::from_millis(1));
+                drop(passing);
+            }
+            stage.store(2, Ordering::SeqCst);
+            drop((client, silent));
+        });
+        let (mut turns, mut joined) = (0u64, 0);
+        let mut turn = |joined: &mut usize| {
+            let now = clock.now();
+            *joined += usize::from(listener.attend(&mut sessions, &mut fep, now).is_some());
+            sessions.serve(&mut fep, now);
+        };
+        while stage.load(Ordering::SeqCst) == 0 {
+            turn(&mut joined);
+        }
+        assert_eq!(joined, 1);
+        let (calls, number) = caught_in(|| {
+            while stage.load(Ordering::SeqCst) == 1 {
+                turn(&mut joined);
+                turns += 1;
+            }
+        });
+        assert_eq!(calls, 0, "system call {number} in {turns} turns");
+        assert!(turns > 0);
+    });
+}
+
+#[test]
+fn silent_sockets_and_bytes_of_applications_cost_a_server_no_system_calls() {
+    thread::spawn(count_at_server).join().unwrap();
 }
 
 #[test]

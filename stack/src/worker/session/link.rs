@@ -10,6 +10,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -21,7 +22,8 @@ use crate::worker::Waker;
 /// One end of the socket between a server and an application.
 #[derive(Debug)]
 pub(super) struct Link {
-    socket: UnixStream,
+    /// Shared with the thread that watches it, where there is one.
+    socket: Arc<UnixStream>,
     /// Wakes the other end in place of a byte.
     waker: Option<Waker>,
 }
@@ -35,7 +37,17 @@ impl Link {
 
     /// The end that `stream` is.
     pub(super) fn of(stream: UnixStream) -> Link {
-        Link { socket: stream, waker: None }
+        Link::shared(Arc::new(stream))
+    }
+
+    /// The end that `socket` is, which another thread watches.
+    pub(super) fn shared(socket: Arc<UnixStream>) -> Link {
+        Link { socket, waker: None }
+    }
+
+    /// Whether this is the end that `socket` is.
+    pub(super) fn is(&self, socket: &Arc<UnixStream>) -> bool {
+        Arc::ptr_eq(&self.socket, socket)
     }
 
     /// The same end, if the other one sleeps until `waker` is used.
@@ -53,31 +65,9 @@ impl Link {
         let _ = send(&self.socket, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 
-    /// Takes bytes that have come. Returns whether the other end is gone, even if bytes are left that it sent
-    /// before: an edge-triggered watch reports that only once.
+    /// See [`is_closed`].
     pub(super) fn is_closed(&self) -> bool {
-        let mut bytes = [0u8; 64];
-        loop {
-            match recv(&self.socket, &mut bytes, RecvFlags::DONTWAIT).map(|(_, count)| count) {
-                Ok(0) => return true,
-                // Not until there are no more: an end that sends all the time would keep us here.
-                Ok(_) => return self.has_hung_up(),
-                Err(Errno::AGAIN) => return false,
-                Err(Errno::INTR) => {}
-                Err(_) => return true,
-            }
-        }
-    }
-
-    fn has_hung_up(&self) -> bool {
-        let mut ends = [PollFd::new(&self.socket, PollFlags::RDHUP)];
-        let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
-        while let Err(error) = poll(&mut ends, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
-            if error != Errno::INTR {
-                return true;
-            }
-        }
-        ends[0].revents().intersects(gone)
+        is_closed(&self.socket)
     }
 
     /// Sleeps until the other end rings or is gone, or `limit` has passed.
@@ -88,6 +78,33 @@ impl Link {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// Takes bytes that have come. Returns whether the other end is gone, even if bytes are left that it sent before: an
+/// edge-triggered watch reports that only once.
+pub(super) fn is_closed(socket: &UnixStream) -> bool {
+    let mut bytes = [0u8; 64];
+    loop {
+        match recv(socket, &mut bytes, RecvFlags::DONTWAIT).map(|(_, count)| count) {
+            Ok(0) => return true,
+            // Not until there are no more: an end that sends all the time would keep us here.
+            Ok(_) => return has_hung_up(socket),
+            Err(Errno::AGAIN) => return false,
+            Err(Errno::INTR) => {}
+            Err(_) => return true,
+        }
+    }
+}
+
+fn has_hung_up(socket: &UnixStream) -> bool {
+    let mut ends = [PollFd::new(socket, PollFlags::RDHUP)];
+    let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+    while let Err(error) = poll(&mut ends, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+        if error != Errno::INTR {
+            return true;
+        }
+    }
+    ends[0].revents().intersects(gone)
 }
 
 impl Drop for Link {

@@ -64,12 +64,14 @@
 //! [`ConnectOptions::process`]: crate::fep::ConnectOptions::process
 #![forbid(unsafe_code)]
 
+mod acceptor;
 mod application;
 mod client;
 mod command;
 mod config;
 mod connections;
 mod held;
+mod join;
 mod link;
 mod listener;
 mod outcome;
@@ -91,12 +93,14 @@ mod tests;
 #[cfg(any(test, feature = "fuzzing"))]
 mod world;
 
+pub use acceptor::JOINING;
 pub use application::COMMANDS_PER_TURN;
 pub use client::{Client, ClientError, ConnectionHandle, Event, OperationHandle};
 pub use command::{Command, DescriptorError, Extent, Found};
 pub use config::{OpenError, SessionConfig};
 pub use held::{HeldConnections, Settled};
-pub use listener::{JoinError, ListenError, SessionListener};
+pub use join::JoinError;
+pub use listener::{ListenError, SessionListener};
 pub use put_off::BYTES_PER_TURN;
 pub use report::{Report, Request};
 pub use serve::{ServerEvent, SessionServer};

@@ -122,13 +122,12 @@ impl<P: Port> SessionServer<P> {
 
     /// A turn of the worker's loop, apart from the port. Returns whether there was anything to do.
     fn step(&mut self, worker: &mut Worker<P>, now: Time, on_event: &mut impl FnMut(ServerEvent)) -> bool {
-        if let Some(listener) = &mut self.listener {
-            for id in listener.attend(&mut self.sessions, worker.fep_mut(), now) {
-                if let Some(process) = self.sessions.process(id) {
-                    tracing::info!(process, "an application has joined");
-                    on_event(ServerEvent::Joined { process });
-                }
-            }
+        if let Some(listener) = &mut self.listener
+            && let Some(id) = listener.attend(&mut self.sessions, worker.fep_mut(), now)
+            && let Some(process) = self.sessions.process(id)
+        {
+            tracing::info!(process, "an application has joined");
+            on_event(ServerEvent::Joined { process });
         }
         let served = match &mut self.place {
             Some(place) => self.sessions.serve(&mut Placing { worker, place }, now),

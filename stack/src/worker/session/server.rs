@@ -2,6 +2,8 @@
 
 use core::net::IpAddr;
 use std::collections::{BTreeSet, VecDeque};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 
 use weft_cc::Time;
 
@@ -292,10 +294,23 @@ impl Sessions {
                 continue;
             };
             if session.link.is_closed() {
-                let how = if session.commands.is_deserted() { Ended::Left } else { Ended::Died };
-                self.end(fep, now, slot, how);
+                self.end_gone(fep, now, slot);
             }
         }
+    }
+
+    /// Ends the session whose application was at the other end of `socket`, and is gone.
+    pub(super) fn hung_up(&mut self, fep: &mut Fep, now: Time, socket: &Arc<UnixStream>) {
+        let is_its = |session: &Application| !session.leaving && session.link.is(socket);
+        if let Some(slot) = self.slots.iter().position(|slot| slot.as_ref().is_some_and(is_its)) {
+            self.end_gone(fep, now, slot);
+        }
+    }
+
+    /// Ends the session of an application that is gone.
+    fn end_gone(&mut self, fep: &mut Fep, now: Time, slot: usize) {
+        let has_left = self.slots[slot].as_ref().is_some_and(|session| session.commands.is_deserted());
+        self.end(fep, now, slot, if has_left { Ended::Left } else { Ended::Died });
     }
 
     /// Ends a session. Does nothing if it has ended.

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::path::Path;
 use std::time::Duration;
 
-use super::listener::{Joined, REPLY, REQUEST, read_reply, read_request, request};
+use super::join::{Joined, REPLY, REQUEST, read_reply, read_request, request};
 use super::report::REQUESTS;
 use super::{
     Client, ClientError, ConnectionHandle, Extent, Found, OperationHandle, Report, Request, SessionConfig,

@@ -126,7 +126,7 @@ fn applications_that_join_exchange_messages_and_free_their_place_when_they_leave
 #[test]
 fn a_refusal_that_comes_before_the_request_is_heard() {
     let (server, client) = UnixStream::pair().unwrap();
-    super::super::listener::refuse(&server, "Too many open files", &mut 0);
+    super::super::join::refuse(&server, "Too many open files", &mut 0);
     drop(server);
     match Client::join_over(client, "socket".as_ref(), &SMALL, None, LIMIT) {
         Err(JoinError::Refused(_, why)) => assert_eq!(why, "Too many open files"),
@@ -220,6 +220,42 @@ fn silent_and_malformed_requests_do_not_keep_applications_from_joining() {
         assert!(String::from_utf8_lossy(&answer).contains("no request came within 1 s"));
     }
     drop(client);
+}
+
+/// A silent application makes room for the next one: `weft::Endpoint` gives a server 5 s for its answer.
+#[test]
+fn hundreds_of_silent_sockets_keep_no_application_from_joining() {
+    let hosts = Hosts::new();
+    let connect = || UnixStream::connect(&hosts.sockets[0]).unwrap();
+    let mut silent: Vec<UnixStream> = (0..200).map(|_| connect()).collect();
+    let client = Client::join(&hosts.sockets[0], &SMALL, None, Duration::from_secs(5)).unwrap();
+    assert_eq!(client.addr(), Addr(0));
+    // Each of them hears why it has not been let in.
+    for stream in &mut silent {
+        let mut answer = Vec::new();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        stream.read_to_end(&mut answer).unwrap();
+        assert!(String::from_utf8_lossy(&answer).contains("no request came within"));
+    }
+}
+
+/// The system makes those wait that connect to a socket whose queue is full.
+#[test]
+fn a_server_that_accepts_nobody_keeps_no_application_for_longer_than_it_waits() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("socket");
+    let socket = rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::STREAM, None);
+    let socket = socket.unwrap();
+    rustix::net::bind(&socket, &rustix::net::SocketAddrUnix::new(&path).unwrap()).unwrap();
+    rustix::net::listen(&socket, 0).unwrap();
+    let _first = UnixStream::connect(&path).unwrap();
+    let (done, outcome) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        let joined = Client::join(&path, &SMALL, None, Duration::from_millis(50));
+        let _ = done.send(joined.map(|_| ()).map_err(|error| error.to_string()));
+    });
+    let outcome = outcome.recv_timeout(LIMIT).expect("the call returns");
+    assert!(outcome.unwrap_err().ends_with("no answer in time"));
 }
 
 #[test]

@@ -1,0 +1,293 @@
+//! What an application and a server say to each other before there are rings: a request for a session, and the reply.
+//!
+//! | bytes | request | reply |
+//! |---|---|---|
+//! | 0–7 | `weft-ses` | `weft-ses` |
+//! | 8–11 | version: 6 | version |
+//! | 12–15 | process; 0 if any | 0 joined, 1 refused |
+//! | 16–19 | commands | the endpoint's address |
+//! | 20–23 | reports | process |
+//! | 24–27 | operations | length of a text |
+//! | 28–31 | connections | 0 |
+//! | 32–35 | bytes of memory | the text, from byte 32 on: the endpoint's IP address, or why it is refused |
+//! | 36–39 | peers | |
+//! | 40–43 | 1 for any process, 0 for the one that is named | |
+//!
+//! Numbers are in the processor's order. A request has 64 bytes, a reply 256.
+
+use std::io::{self, ErrorKind};
+use std::mem::MaybeUninit;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, send,
+    sendmsg, socket_with,
+};
+
+use super::client::Client;
+use super::config::{OpenError, SessionConfig};
+use super::link::Link;
+use crate::occurrences::is_logged;
+use crate::packet::Addr;
+use crate::region::Region;
+use crate::worker::credentials::Credentials;
+
+const MAGIC: [u8; 8] = *b"weft-ses";
+const VERSION: u32 = 6;
+pub(super) const REQUEST: usize = 64;
+/// Flags of a request: the process is named, or any will do.
+const NAMED: u32 = 0;
+const ANY: u32 = 1;
+pub(super) const REPLY: usize = 256;
+/// The place of a reply's text.
+const TEXT: usize = 32;
+
+/// Why an application could not join.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// No server listens at the path, or the system refuses the connection.
+    #[error("{0}: {1}")]
+    System(PathBuf, io::Error),
+    /// The server refuses.
+    #[error("{0}: refused: {1}")]
+    Refused(PathBuf, String),
+    /// The server belongs to neither this user nor root.
+    #[error("{0}: it is served by user {1}")]
+    Stranger(PathBuf, u32),
+    /// The server is of another weft.
+    #[error("{0}: it speaks version {1}, this is version {VERSION}: use the same weft")]
+    Version(PathBuf, u32),
+    /// The reply makes no sense.
+    #[error("{0}: no server of weft: {1}")]
+    Protocol(PathBuf, &'static str),
+    /// A number of the configuration is out of range.
+    #[error(transparent)]
+    Config(#[from] OpenError),
+}
+
+/// Whether the process at the other end is this user's, or root's.
+pub(super) fn is_trusted(stream: &UnixStream) -> io::Result<bool> {
+    Ok(may_join(Credentials::of_peer(stream)?.user))
+}
+
+fn may_join(user: u32) -> bool {
+    user == rustix::process::geteuid().as_raw() || user == 0
+}
+
+/// The number at `at`.
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// What a request asks for: resources, and a process unless any will do.
+pub(super) fn read_request(bytes: &[u8; REQUEST]) -> Result<(SessionConfig, Option<u16>), String> {
+    let word = |at| word(bytes, at);
+    if bytes[..8] != MAGIC {
+        return Err(format!("expected a request of version {VERSION}"));
+    }
+    if word(8) != VERSION {
+        return Err(format!("the request is of version {}, this server of version {VERSION}", word(8)));
+    }
+    let process = u16::try_from(word(12)).map_err(|_| format!("there is no process {}", word(12)))?;
+    let process = match word(40) {
+        NAMED => Some(process),
+        ANY if process == 0 => None,
+        other => return Err(format!("flags {other:#x} with process {process} make no sense")),
+    };
+    let config = SessionConfig {
+        commands: word(16),
+        reports: word(20),
+        operations: word(24),
+        connections: word(28),
+        memory: word(32),
+        peers: word(36),
+    };
+    Ok((config, process))
+}
+
+/// Tells an application that it is refused. `count` is how many were before, for this cause.
+pub(super) fn refuse(stream: &UnixStream, why: &str, count: &mut u64) {
+    *count += 1;
+    if is_logged(*count) {
+        tracing::warn!(why, count, "an application was refused");
+    }
+    let _ = reply(stream, 1, 0, 0, why, None);
+}
+
+pub(super) fn reply(
+    stream: &UnixStream,
+    outcome: u32,
+    addr: u32,
+    process: u16,
+    text: &str,
+    file: Option<&OwnedFd>,
+) -> rustix::io::Result<usize> {
+    let mut bytes = [0; REPLY];
+    let text = &text.as_bytes()[..text.len().min(REPLY - TEXT)];
+    bytes[..8].copy_from_slice(&MAGIC);
+    let words = [VERSION, outcome, addr, process.into(), text.len() as u32];
+    for (place, word) in bytes[8..].chunks_exact_mut(4).zip(words) {
+        place.copy_from_slice(&word.to_ne_bytes());
+    }
+    bytes[TEXT..TEXT + text.len()].copy_from_slice(text);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let files = file.map(|file| [file.as_fd()]);
+    if let Some(files) = &files {
+        control.push(SendAncillaryMessage::ScmRights(files));
+    }
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    sendmsg(stream, &[io::IoSlice::new(&bytes)], &mut control, flags)
+}
+
+impl Client {
+    /// Asks the server at `path` for a session, and waits for its answer for up to `limit`. Peers will know this
+    /// application as `process`, which may be 0, or else as one that the server chooses from 1 to 4095.
+    ///
+    /// # Errors
+    /// No server listens at `path`, or the server refuses.
+    pub fn join(
+        path: &Path,
+        config: &SessionConfig,
+        process: Option<u16>,
+        limit: Duration,
+    ) -> Result<Client, JoinError> {
+        config.layout()?;
+        let end = Instant::now().checked_add(limit);
+        let stream =
+            connect_within(path, limit).map_err(|error| JoinError::System(path.to_owned(), error))?;
+        let left = end.map_or(limit, |end| end.saturating_duration_since(Instant::now()));
+        Client::join_over(stream, path, config, process, left)
+    }
+
+    /// [`Client::join`], once `stream` is connected.
+    pub(super) fn join_over(
+        stream: UnixStream,
+        path: &Path,
+        config: &SessionConfig,
+        process: Option<u16>,
+        limit: Duration,
+    ) -> Result<Client, JoinError> {
+        let layout = config.layout()?;
+        let failed = |error: io::Error| JoinError::System(path.to_owned(), error);
+        let server = Credentials::of_peer(&stream).map_err(failed)?.user;
+        if !may_join(server) {
+            return Err(JoinError::Stranger(path.to_owned(), server));
+        }
+        limit_waits(&stream, Timeout::Recv, limit).map_err(failed)?;
+        let request = request(config, process);
+        // A server that is out of descriptors has replied and closed the connection before it sees a request.
+        let sent = send(&stream, &request, SendFlags::NOSIGNAL);
+        let (reply, file) =
+            receive_reply(&stream).map_err(|error| failed(sent.err().map_or(error, Into::into)))?;
+        let Joined { host, addr, process } = read_reply(path, &reply)?;
+        let file = file.ok_or_else(|| JoinError::Protocol(path.to_owned(), "no memory came with it"))?;
+        let region = Region::map(&file, layout.total).map_err(failed)?;
+        Ok(Client::new(config, &region, Link::of(stream), host, addr, process)?)
+    }
+}
+
+/// What a server says that lets an application in.
+#[derive(Debug)]
+pub(super) struct Joined {
+    pub(super) host: Option<IpAddr>,
+    pub(super) addr: Addr,
+    pub(super) process: u16,
+}
+
+/// What the reply of the server at `path` says.
+pub(super) fn read_reply(path: &Path, reply: &[u8; REPLY]) -> Result<Joined, JoinError> {
+    let word = |at| word(reply, at);
+    let protocol = |what| JoinError::Protocol(path.to_owned(), what);
+    if reply[..8] != MAGIC {
+        return Err(protocol("it does not answer as one"));
+    }
+    if word(8) != VERSION {
+        return Err(JoinError::Version(path.to_owned(), word(8)));
+    }
+    let len = (word(24) as usize).min(REPLY - TEXT);
+    let text = String::from_utf8_lossy(&reply[TEXT..TEXT + len]);
+    if word(12) != 0 {
+        return Err(JoinError::Refused(path.to_owned(), text.into_owned()));
+    }
+    let host = match &*text {
+        "" => None,
+        text => Some(text.parse().map_err(|_| protocol("its IP address is none"))?),
+    };
+    let process =
+        u16::try_from(word(20)).map_err(|_| protocol("the process that it names does not exist"))?;
+    Ok(Joined { host, addr: Addr(word(16)), process })
+}
+
+pub(super) fn request(config: &SessionConfig, process: Option<u16>) -> [u8; REQUEST] {
+    let mut bytes = [0; REQUEST];
+    bytes[..8].copy_from_slice(&MAGIC);
+    let SessionConfig { commands, reports, operations, connections, memory, peers } = *config;
+    let flags = if process.is_some() { NAMED } else { ANY };
+    let process = process.unwrap_or(0).into();
+    let words = [VERSION, process, commands, reports, operations, connections, memory, peers, flags];
+    for (place, word) in bytes[8..].chunks_exact_mut(4).zip(words) {
+        place.copy_from_slice(&word.to_ne_bytes());
+    }
+    bytes
+}
+
+/// A connection to the socket `path`. The system lets a caller wait as long as the socket's queue is full, unless there is
+/// a limit for what is sent.
+pub(super) fn connect_within(path: &Path, limit: Duration) -> io::Result<UnixStream> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let stream = UnixStream::from(socket);
+    limit_waits(&stream, Timeout::Send, limit)?;
+    let address = SocketAddrUnix::new(path)?;
+    loop {
+        match connect(&stream, &address) {
+            Ok(()) => return Ok(stream),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Err(no_answer()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn limit_waits(stream: &UnixStream, which: Timeout, limit: Duration) -> io::Result<()> {
+    // None at all would be no limit.
+    Ok(set_socket_timeout(stream, which, Some(limit.max(Duration::from_micros(1))))?)
+}
+
+fn no_answer() -> io::Error {
+    io::Error::new(ErrorKind::TimedOut, "no answer in time")
+}
+
+/// The reply and the descriptor that came with it.
+fn receive_reply(stream: &UnixStream) -> io::Result<([u8; REPLY], Option<OwnedFd>)> {
+    let mut bytes = [0; REPLY];
+    let (mut count, mut file) = (0, None);
+    while count < REPLY {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut parts = [io::IoSliceMut::new(&mut bytes[count..])];
+        let received = match recvmsg(stream, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Ok(received) => received,
+            Err(Errno::INTR) => continue,
+            Err(Errno::AGAIN) => return Err(no_answer()),
+            Err(error) => return Err(error.into()),
+        };
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(files) = message {
+                file = files.last().or(file);
+            }
+        }
+        if received.bytes == 0 {
+            return Err(io::Error::new(ErrorKind::UnexpectedEof, "closed without an answer"));
+        }
+        count += received.bytes;
+    }
+    Ok((bytes, file))
+}
