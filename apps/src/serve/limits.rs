@@ -144,7 +144,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             holder: "peer",
             reserved: "0".to_owned(),
             most: limits.half_open_pdcs_per_peer.to_string(),
-            then: "the oldest that was asked makes room; NO_PDC_AVAIL",
+            then: "the oldest that was asked makes room, of the peer's own after an RTO; NO_PDC_AVAIL",
         },
         Row {
             what: "PDCs open or remembered",

@@ -31,6 +31,18 @@ pub(super) struct Usage {
     pub(super) response_bytes: u64,
 }
 
+impl Usage {
+    /// Whether there can be no further PDC until one is closed.
+    pub(super) fn has_too_many_open(&self, limits: &Limits) -> bool {
+        self.open >= limits.pdcs_per_peer || self.half_open >= limits.half_open_pdcs_per_peer
+    }
+
+    /// Whether there can be no further PDC until one is forgotten. Each open PDC will have to be remembered.
+    pub(super) fn has_closed_too_many(&self, limits: &Limits) -> bool {
+        self.open + self.remembered >= limits.closed_pdcs_per_peer
+    }
+}
+
 impl PeerUsage {
     pub(super) fn of(&self, peer: Addr) -> Usage {
         self.peers.get(&Some(peer)).copied().unwrap_or_default()
@@ -49,10 +61,7 @@ impl PeerUsage {
     /// Whether `peer` can open no further PDC.
     pub(super) fn is_at_limit(&self, limits: &Limits, peer: Addr) -> bool {
         let used = self.of(peer);
-        // Each open PDC will have to be remembered.
-        used.open >= limits.pdcs_per_peer
-            || used.half_open >= limits.half_open_pdcs_per_peer
-            || used.open + used.remembered >= limits.closed_pdcs_per_peer
+        used.has_too_many_open(limits) || used.has_closed_too_many(limits)
     }
 
     /// Whether a response that counts for `cost` bytes may be stored for `peer`.

@@ -220,11 +220,8 @@ impl Target {
                 return Ok(key);
             }
         }
-        let limits = &core.config.limits;
-        if self.pdcs.is_full(limits)
-            && !self.pdcs.usage.is_at_limit(limits, origin.0)
-            && let Some(oldest) = self.pdcs.take_oldest_suspect()
-        {
+        let rto = core.zone(core.zone_of(origin.0)).pdc.rto_init;
+        if let Some(oldest) = self.pdcs.take_what_makes_room(&core.config.limits, now, origin.0, rto) {
             self.remove(core, now, oldest);
         }
         let pdc = &core.zone(core.zone_of(origin.0)).pdc;
@@ -316,7 +313,7 @@ impl Target {
                 core.ignore(now, packet, "CLOSE_CMD before the end");
             }
             ControlKind::CloseCommand => {
-                pdc.rx.accept(now, control.psn, 0, true);
+                pdc.rx.accept(control.psn, 0, true);
                 pdc.acknowledge(core, now, packet, Trigger::Psn(control.psn), control.psn, control.retx);
                 // A late copy finds the PDC gone.
                 self.remove(core, now, key);
@@ -437,7 +434,7 @@ fn deliver(
     let syn = matches!(request.destination, Destination::Syn { .. });
     let soon = request.ack_request || packet.net.ecn || syn || answered;
     let nominal = len + nominal_overhead(request.cc.is_some(), core.config.crc);
-    let due = pdc.rx.accept(now, request.psn, nominal, soon);
+    let due = pdc.rx.accept(request.psn, nominal, soon);
     let ecn = packet.net.ecn;
     core.events.emit(now, Event::DataReceived { peer: packet.net.src, pdc: local, psn: request.psn, ecn });
     if let Some(granter) = granter {

@@ -113,11 +113,12 @@ impl TargetPdc {
         self.asked = 0;
     }
 
-    /// The initiator is there, even if nothing comes of its packet; or, if the PDC is half-open, somebody in its name.
+    /// The initiator is there, even if nothing comes of its packet; or, if the PDC is half-open, somebody in its name, who
+    /// cannot keep the PDC by that.
     #[inline]
     pub(super) fn heard(&mut self, now: Time) {
-        self.rx.last_heard = now;
         if !self.is_half_open() {
+            self.rx.last_heard = now;
             self.asked = 0;
         }
     }

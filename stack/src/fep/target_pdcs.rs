@@ -85,7 +85,12 @@ impl TargetPdcs {
         });
         self.by_origin.insert(origin, key);
         if asks {
-            self.half_open.get_or_insert_default().suspect(&self.table, key);
+            self.half_open.get_or_insert_default().suspect(
+                &self.table,
+                key,
+                origin.0,
+                used.half_open as usize,
+            );
         }
         Ok(key)
     }
@@ -114,11 +119,48 @@ impl TargetPdcs {
         self.half_open.as_ref().is_some_and(|half_open| half_open.suspects.back() == Some(&key))
     }
 
+    /// Takes out the half-open PDC that makes room for a further one of `peer`, if there is too little room. Of the peer's own
+    /// it is one whose initiator has not answered for as long as `rto`: an honest peer may open many in a round trip.
+    pub(super) fn take_what_makes_room(
+        &mut self,
+        limits: &Limits,
+        now: Time,
+        peer: Addr,
+        rto: Span,
+    ) -> Option<Key> {
+        let used = self.usage.of(peer);
+        if used.has_too_many_open(limits) {
+            self.take_oldest_suspect_of(peer, now, rto)
+        } else if self.is_full(limits) && !used.has_closed_too_many(limits) {
+            self.take_oldest_suspect()
+        } else {
+            None
+        }
+    }
+
     /// Takes out the half-open PDC that has been suspect for longest.
     #[cold]
-    pub(super) fn take_oldest_suspect(&mut self) -> Option<Key> {
+    fn take_oldest_suspect(&mut self) -> Option<Key> {
         let (suspects, table) = (&mut self.half_open.as_mut()?.suspects, &self.table);
         std::iter::from_fn(|| suspects.pop_front()).find(|&key| is_half_open(table, key))
+    }
+
+    /// Takes out the half-open PDC of `peer` that has been suspect for longest, if it was opened `rto` ago at least.
+    #[cold]
+    fn take_oldest_suspect_of(&mut self, peer: Addr, now: Time, rto: Span) -> Option<Key> {
+        let (suspects, table) = (self.half_open.as_mut()?.by_peer.get_mut(&peer)?, &self.table);
+        while let Some(&key) = suspects.front() {
+            // Of a half-open one nobody has been heard since it was opened.
+            let opened = table.get(key).filter(|pdc| pdc.is_half_open()).map(|pdc| pdc.rx.last_heard);
+            if opened.is_some_and(|at| now.is_before(at + rto)) {
+                return None;
+            }
+            suspects.pop_front();
+            if opened.is_some() {
+                return Some(key);
+            }
+        }
+        None
     }
 
     /// Closes a PDC and remembers it for `time_wait`. Returns when to forget one again if none was remembered so far.
@@ -145,6 +187,9 @@ impl TargetPdcs {
             used.early_bytes -= early;
             used.response_bytes -= responses;
         });
+        if half_open > 0 {
+            forget_suspects(&mut self.half_open, &self.usage, origin.0);
+        }
         let until = now + time_wait;
         let is_first = self.closed.remember(origin, pdc.rx.used(), until);
         Some((pdc, is_first.then_some(until)))
@@ -175,23 +220,46 @@ pub(super) struct HalfOpen {
     /// PDCs that were opened while there were many, in order, whose initiators are asked whether they are there. Some
     /// have answered, or are gone.
     suspects: VecDeque<Key>,
+    /// The same for each peer, as long as it has half-open PDCs.
+    by_peer: Map<Addr, VecDeque<Key>>,
     /// PDCIDs that are not the numbers of their slots.
     drawn: DrawnIds,
 }
 
 impl HalfOpen {
-    /// PDC `key` of `table` has been opened while there are many.
+    /// PDC `key` of `table` has been opened by `peer`, which had `of_peer` half-open ones, while there are many.
     #[cold]
-    fn suspect(&mut self, table: &Table<TargetPdc>, key: Key) {
-        if self.suspects.len() > 64 + 2 * self.count as usize {
-            self.suspects.retain(|&key| is_half_open(table, key));
-        }
-        self.suspects.push_back(key);
+    fn suspect(&mut self, table: &Table<TargetPdc>, key: Key, peer: Addr, of_peer: usize) {
+        note_suspect(&mut self.suspects, table, self.count as usize, key);
+        note_suspect(self.by_peer.entry(peer).or_default(), table, of_peer, key);
     }
 
     /// Bytes of heap held, its own included.
     fn heap_bytes(&self) -> u64 {
-        size_of::<HalfOpen>() as u64 + heap::of_deque(&self.suspects) + self.drawn.heap_bytes()
+        let by_peer = self.by_peer.values().map(heap::of_deque).sum::<u64>();
+        size_of::<HalfOpen>() as u64
+            + heap::of_deque(&self.suspects)
+            + heap::of_map(&self.by_peer)
+            + by_peer
+            + self.drawn.heap_bytes()
+    }
+}
+
+/// Appends PDC `key` to `suspects`, which are at most somewhat more than twice the half-open ones.
+fn note_suspect(suspects: &mut VecDeque<Key>, table: &Table<TargetPdc>, half_open: usize, key: Key) {
+    if suspects.len() > 64 + 2 * half_open {
+        suspects.retain(|&key| is_half_open(table, key));
+    }
+    suspects.push_back(key);
+}
+
+/// Forgets which PDCs of `peer` are suspect if none of its PDCs is half-open any more.
+fn forget_suspects(half_open: &mut Option<Box<HalfOpen>>, usage: &PeerUsage, peer: Addr) {
+    if let Some(half_open) = half_open
+        && !half_open.by_peer.is_empty()
+        && usage.of(peer).half_open == 0
+    {
+        half_open.by_peer.remove(&peer);
     }
 }
 
@@ -212,6 +280,7 @@ pub(super) fn note_proven(
         half_open.count -= 1;
     }
     usage.change(pdc.rx.peer, |used| used.half_open -= 1);
+    forget_suspects(half_open, usage, pdc.rx.peer);
 }
 
 /// Whether there is a PDC in `slot` whose PDCID is the number of the slot.

@@ -161,8 +161,7 @@ impl RxPdc {
     /// acknowledgement is due now.
     // Always inlined: every packet of data comes here, from one of a few places.
     #[inline(always)]
-    pub fn accept(&mut self, now: Time, psn: Psn, bytes: u32, soon: bool) -> bool {
-        self.last_heard = now;
+    pub fn accept(&mut self, psn: Psn, bytes: u32, soon: bool) -> bool {
         self.bitmap.insert(psn);
         if self.expected().distance(self.oldest) > MEMORY as i32 {
             self.oldest = self.expected().minus(MEMORY);
@@ -311,20 +310,19 @@ mod tests {
     #[test]
     fn an_acknowledgement_is_due_every_16_kib_and_small_packets_count_as_1_kib() {
         let mut pdc = pdc(u32::MAX - 5);
-        let due: Vec<bool> =
-            (0..8).map(|i| pdc.accept(Time::ZERO, Psn(u32::MAX - 5).plus(i), 4160, false)).collect();
+        let due: Vec<bool> = (0..8).map(|i| pdc.accept(Psn(u32::MAX - 5).plus(i), 4160, false)).collect();
         assert_eq!(due, [false, false, false, true, true, true, true, true], "it stays due until it is sent");
         pdc.acknowledge(Trigger::Psn(Psn(1)), Psn(1), false, false);
-        let due = (0..16).filter(|i| pdc.accept(Time::ZERO, Psn(2).plus(*i), 64, false)).count();
+        let due = (0..16).filter(|i| pdc.accept(Psn(2).plus(*i), 64, false)).count();
         assert_eq!(due, 1, "16 small packets are 16 KiB");
     }
 
     #[test]
     fn a_requested_acknowledgement_is_repeated_when_the_gap_closes() {
         let mut pdc = pdc(100);
-        assert!(pdc.accept(Time::ZERO, Psn(101), 64, true));
+        assert!(pdc.accept(Psn(101), 64, true));
         pdc.acknowledge(Trigger::Psn(Psn(101)), Psn(101), false, false);
-        assert!(pdc.accept(Time::ZERO, Psn(100), 64, false));
+        assert!(pdc.accept(Psn(100), 64, false));
     }
 
     #[test]
@@ -334,7 +332,7 @@ mod tests {
         assert_eq!(pdc.classify(Psn(999)), Arrival::Duplicate);
         assert_eq!(pdc.classify(Psn(1127)), Arrival::New);
         assert_eq!(pdc.classify(Psn(1128)), Arrival::OutOfWindow);
-        pdc.accept(Time::ZERO, Psn(1070), 64, false);
+        pdc.accept(Psn(1070), 64, false);
         let ack = pdc.acknowledge(Trigger::Psn(Psn(1070)), Psn(1070), true, false);
         let cc = ack.cc.unwrap();
         assert_eq!(ack.cack_psn, Psn(999));
@@ -349,7 +347,7 @@ mod tests {
     fn stored_responses_hold_cack_back_until_cleared() {
         let mut pdc = pdc(10);
         for i in 0..4 {
-            pdc.accept(Time::ZERO, Psn(10 + i), 64, false);
+            pdc.accept(Psn(10 + i), 64, false);
         }
         pdc.store_response(Psn(12), response());
         let ack = pdc.acknowledge(Trigger::Psn(Psn(13)), Psn(13), false, false);
@@ -370,7 +368,7 @@ mod tests {
         for (n, len) in [(3, 30), (0, 0), (2, 20), (1, 10)] {
             let psn = Psn(u32::MAX - 1).plus(n);
             pdc.store_response(psn, data(len));
-            pdc.accept(Time::ZERO, psn, 64, true);
+            pdc.accept(psn, 64, true);
             assert!(pdc.response(psn).is_some_and(|stored| stored.psn == psn));
         }
         assert_eq!(pdc.response_cost(), cost(0) + cost(10) + cost(20) + cost(30));
@@ -392,7 +390,7 @@ mod tests {
             expected = expected.plus(1 << 29);
             pdc.bitmap = Bitmap::new(expected, 128);
             assert!(pdc.classify(expected) == Arrival::New);
-            pdc.accept(Time::ZERO, expected, 64, false);
+            pdc.accept(expected, 64, false);
             expected = expected.plus(1);
             let (first, end) = pdc.used();
             assert_eq!(end, expected);
