@@ -50,6 +50,9 @@ pub(crate) struct ServeArgs {
     /// Bytes of memory that an application may ask for.
     #[arg(long, value_name = "BYTES", value_parser = units::bytes, default_value = "256MiB")]
     memory: u64,
+    /// Bytes of memory that all applications may have together, their rings included: half of the host's unless set.
+    #[arg(long, value_name = "BYTES", value_parser = units::bytes)]
+    memory_total: Option<u64>,
     /// Messages and receives that an application may have posted. The endpoint has as many for each of --applications.
     #[arg(long, value_name = "N", default_value_t = 1 << 16, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     operations: u32,
@@ -101,6 +104,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), Failure> {
     if let Some(place) = place {
         server.place_peers(place);
     }
+    server.limit_memory(args.memory_total.unwrap_or_else(half_of_memory));
     server.listen(&args.socket, args.most()).map_err(|error| failed(&error))?;
     stop_on_signals(waker).map_err(|error| failed(&error))?;
     for notice in endpoint.notices(&worker) {
@@ -134,6 +138,13 @@ impl ServeArgs {
             peers: PEERS,
         }
     }
+}
+
+/// Half of the memory that this host has, bytes; no limit where the system does not tell.
+fn half_of_memory() -> u64 {
+    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = info.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
+    total.and_then(|kb| kb.parse::<u64>().ok()).map_or(u64::MAX, |kb| kb * 1024 / 2)
 }
 
 fn describe(event: ServerEvent) -> String {

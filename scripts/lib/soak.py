@@ -428,7 +428,7 @@ def soft(seed):
 
 
 def serve(_):
-    """Real: weft serve with applications that are killed, that break their rings, and that ask for too much."""
+    """Real: the tests of weft serve, without chance: applications that are killed, that leave, and that ask for too much."""
     said = cargo_test("weft-apps", "serve", [], {}, 600)
     passed = sum(map(int, re.findall(r"(\d+) passed", said)))
     return Counts(passed)

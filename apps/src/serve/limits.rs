@@ -59,6 +59,14 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             then: "the join is refused; `ClientError::Exhausted`",
         },
         Row {
+            what: "bytes of memory that applications share with the server",
+            all: args.memory_total.map_or_else(|| "half of the host's".to_owned(), |bytes| bytes.to_string()),
+            holder: "application",
+            reserved: asked(),
+            most: format!("{}, and its rings", args.memory),
+            then: "the join is refused",
+        },
+        Row {
             what: "connections",
             all: connections.to_string(),
             holder: "application",

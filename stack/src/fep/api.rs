@@ -430,11 +430,13 @@ pub enum Resource {
     Processes,
     /// Kinds of receives of one process: the masks of ignored bits of tags, with and without a sender.
     ReceiveKinds,
+    /// Bytes of the memory of all sessions.
+    SessionMemory,
 }
 
 impl Resource {
     /// All kinds of resources.
-    pub const ALL: [Resource; 10] = [
+    pub const ALL: [Resource; 11] = [
         Resource::Connections,
         Resource::Messages,
         Resource::Receives,
@@ -445,6 +447,7 @@ impl Resource {
         Resource::PeerConnections,
         Resource::Processes,
         Resource::ReceiveKinds,
+        Resource::SessionMemory,
     ];
 }
 
@@ -461,6 +464,7 @@ impl fmt::Display for Resource {
             Resource::PeerConnections => "connections to one peer, of which each application has a part,",
             Resource::Processes => "processes",
             Resource::ReceiveKinds => "kinds of receives (ignored bits of tags, with or without a sender)",
+            Resource::SessionMemory => "bytes of memory, rings included,",
         })
     }
 }

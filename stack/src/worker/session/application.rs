@@ -48,6 +48,8 @@ pub(super) struct Application {
     pub(super) regions: Vec<Region>,
     pub(super) operations: Vec<Posted>,
     pub(super) connections: Vec<Option<ConnectionId>>,
+    /// Bytes of the memory that it shares with the worker.
+    pub(super) memory: u64,
     /// How many operations and connections are in use.
     pub(super) in_use: usize,
     /// How many peers it may have in the address book. Those that the port has refused lately count as well.

@@ -57,11 +57,11 @@ pub enum OpenError {
         /// The resource.
         what: Resource,
         /// How much of it the session asks for.
-        asked: usize,
+        asked: u64,
         /// How much no session has reserved.
-        left: usize,
+        left: u64,
         /// How much the endpoint has.
-        limit: usize,
+        limit: u64,
     },
     /// All sessions are taken.
     #[error("all {0} sessions are in use")]

@@ -86,6 +86,11 @@ impl<P: Port> SessionServer<P> {
         Ok(())
     }
 
+    /// Lets applications have no more than `memory` bytes together, rings included.
+    pub fn limit_memory(&mut self, memory: u64) {
+        self.sessions.limit_memory(memory);
+    }
+
     /// Makes `place` find the Ethernet addresses of peers that applications add. Without it, the worker asks for them
     /// on the link.
     pub fn place_peers(&mut self, place: PlacePeer<P>) {

@@ -51,6 +51,8 @@ pub struct Sessions {
     connections: Connections,
     serial: u64,
     last_process: u16,
+    /// Bytes of memory that all sessions may have together.
+    memory: u64,
     /// The IP address that peers know the endpoint by, for applications to hand on.
     host: Option<IpAddr>,
     /// Wakes the owner, where applications of this process may find it asleep.
@@ -70,6 +72,7 @@ impl Sessions {
             connections: Connections::new(capacity),
             serial: 0,
             last_process: 0,
+            memory: u64::MAX,
             host: None,
             waker: None,
             unread: None,
@@ -86,6 +89,11 @@ impl Sessions {
     #[must_use]
     pub fn with_host(self, host: IpAddr) -> Sessions {
         Sessions { host: Some(host), ..self }
+    }
+
+    /// Lets sessions have no more than `memory` bytes together, rings included. Those that are open keep what they have.
+    pub fn limit_memory(&mut self, memory: u64) {
+        self.memory = memory;
     }
 
     pub(super) fn host(&self) -> Option<IpAddr> {
@@ -125,7 +133,7 @@ impl Sessions {
     ) -> Result<SessionId, OpenError> {
         let layout = config.layout()?;
         let slot = self.free_slot(tenant).ok_or(OpenError::Full(self.slots.len()))?;
-        self.check_left(&fep.config().limits, config)?;
+        self.check_left(&fep.config().limits, config, layout.total as u64)?;
         let commands = Consumer::at(region, 0, config.commands)?;
         let reports = Producer::at(region, layout.reports, config.reports)?;
         let memory = region.carve(layout.memory, config.memory as usize)?;
@@ -142,6 +150,7 @@ impl Sessions {
             regions: vec![memory],
             operations: vec![Posted::Nothing; operations],
             connections: vec![None; connections],
+            memory: layout.total as u64,
             in_use: 0,
             peers: config.peers,
             held_peers: BTreeSet::new(),
@@ -167,19 +176,22 @@ impl Sessions {
         })
     }
 
-    /// Checks that the endpoint has left what a session with `config` can come to use: what sessions may have is reserved
-    /// for them, whether they use it or not.
-    fn check_left(&self, limits: &Limits, config: &SessionConfig) -> Result<(), OpenError> {
-        let reserved = |of: fn(&Application) -> usize| self.slots.iter().flatten().map(of).sum::<usize>();
-        let check = |what, limit: usize, reserved: usize, asked: u32| {
-            let (asked, left) = (asked as usize, limit.saturating_sub(reserved));
+    /// Checks that there is left what a session with `config` and `memory` bytes can come to use: what sessions may have is
+    /// reserved for them, whether they use it or not. Memory is reserved by its number only: the system provides each page
+    /// when it is used.
+    fn check_left(&self, limits: &Limits, config: &SessionConfig, memory: u64) -> Result<(), OpenError> {
+        let reserved = |of: fn(&Application) -> u64| self.slots.iter().flatten().map(of).sum::<u64>();
+        let check = |what, limit: u64, reserved: u64, asked: u64| {
+            let left = limit.saturating_sub(reserved);
             if asked <= left { Ok(()) } else { Err(OpenError::NotLeft { what, asked, left, limit }) }
         };
         // Each operation may be a message.
-        let operations = reserved(|session| session.operations.len());
-        check(Resource::Operations, limits.sends, operations, config.operations)?;
-        let connections = reserved(|session| session.connections.len());
-        check(Resource::Connections, limits.most_connections(), connections, config.connections)
+        let operations = reserved(|session| session.operations.len() as u64);
+        check(Resource::Operations, limits.sends as u64, operations, config.operations.into())?;
+        let connections = reserved(|session| session.connections.len() as u64);
+        let most = limits.most_connections() as u64;
+        check(Resource::Connections, most, connections, config.connections.into())?;
+        check(Resource::SessionMemory, self.memory, reserved(|session| session.memory), memory)
     }
 
     fn open_process(&mut self, fep: &mut Fep, wanted: Option<u16>) -> Result<u16, OpenError> {
@@ -214,6 +226,7 @@ impl Sessions {
         let all = |of: fn(&Application) -> usize| self.slots.iter().flatten().map(of).sum::<usize>();
         assert!(all(|session| session.operations.len()) <= limits.sends);
         assert!(all(|session| session.connections.len()) <= limits.most_connections());
+        assert!(all(|session| session.memory as usize) as u64 <= self.memory);
         let mut open = std::collections::HashMap::<u32, u64>::new();
         for (slot, _) in self.connections.numbers.values() {
             *open.entry(*slot).or_default() += 1;

@@ -36,7 +36,7 @@ pub(super) struct Fabric {
     pub(super) now: Time,
     rng: Rng,
     /// Packets that are lost, beside those that [`Fabric::turn`] loses at random.
-    pub(super) lost: fn(&Packet) -> bool,
+    pub(super) lost: Vec<fn(&Packet) -> bool>,
     /// What applications and peers have heard in the last turn, by the number of each.
     pub(super) events: Vec<(usize, Event)>,
     pub(super) completions: Vec<(usize, Completion)>,
@@ -59,7 +59,7 @@ impl Fabric {
             connections: vec![Vec::new(); PEERS + 1],
             now: Time::ZERO,
             rng: Rng::new(6, 6),
-            lost: |_| false,
+            lost: Vec::new(),
             events: Vec::new(),
             completions: Vec::new(),
         }
@@ -115,7 +115,7 @@ impl Fabric {
                 let payload = self.feps[n].payload(transmit.payload);
                 let mut bytes = vec![0; payload.len() as usize];
                 payload.copy_to(&mut bytes);
-                if !(loses && self.rng.next_u64().is_multiple_of(8) || (self.lost)(&transmit.packet)) {
+                if !(loses && self.rng.next_u64().is_multiple_of(8) || self.lost.iter().any(|is_lost| is_lost(&transmit.packet))) {
                     let to = &mut self.feps[transmit.packet.net.dst.0 as usize];
                     to.on_packet(self.now, &transmit.packet, Payload::Bytes(&bytes));
                 }
@@ -144,7 +144,7 @@ impl Fabric {
     /// Everybody leaves. Whatever was waiting ends, at the latest by a timer.
     pub(super) fn end(&mut self) {
         self.guests.clear();
-        self.lost = |_| false;
+        self.lost.clear();
         for peer in 1..=PEERS {
             for id in std::mem::take(&mut self.connections[peer]) {
                 let _ = self.feps[peer].abort(self.now, id);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use super::fabric::{APPLICATIONS, Fabric};
+use super::fabric::{APPLICATIONS, Fabric, MEMORY};
 use super::*;
 use crate::buffer::Buffer;
 use crate::fep::{Completion, ConnectionId, FepConfig, Limits, Receive, Send};
@@ -21,6 +21,8 @@ const MESSAGES: u64 = 300;
 const LEN: u32 = 1000;
 /// The length of a message of which all packets are lost.
 const LOST: u32 = 777;
+/// Half-open PDCs of all peers: as many as two of them may have.
+const HALF_OPEN: usize = 16;
 /// A process that does not exist.
 const NOBODY: u16 = 999;
 
@@ -30,7 +32,7 @@ fn limits() -> Limits {
         connections: 40,
         pdcs_per_peer: 16,
         pdcs: 60,
-        half_open_pdcs: 24,
+        half_open_pdcs: HALF_OPEN,
         half_open_pdcs_per_peer: 8,
         closed_pdcs_per_peer: 64,
         sends: 128,
@@ -126,8 +128,9 @@ fn process_of(fabric: &Fabric, guest: usize) -> u16 {
     fabric.guests[guest].client.process()
 }
 
-/// Alice opens the connections that are reserved for her, and so do her peer and she exchange messages: some wait, as many
-/// as a peer may always leave to her, and all others meet receives. Returns the turns that it takes.
+/// Alice opens the connections that are reserved for her, and so does her peer, and they exchange messages: some wait, as many
+/// as a peer may always leave to her, some are early, some get responses that are stored, and all others meet receives.
+/// Returns the turns that it takes.
 fn alice_and_her_peer(fabric: &mut Fabric) -> u64 {
     let begin = fabric.now;
     let alice = process_of(fabric, ALICE);
@@ -159,8 +162,53 @@ fn alice_and_her_peer(fabric: &mut Fabric) -> u64 {
         alice_hears(fabric, |_| received += 1);
         received == 5
     });
+    early_messages_to_alice(fabric, alice);
+    messages_to_nobody(fabric);
     exchange(fabric, &connections, &to_alice);
     fabric.now.since(begin).as_ps() / Span::from_us(1).as_ps()
+}
+
+/// The first message of an ordered connection from alice's peer is lost once. The four behind it are kept meanwhile, and not
+/// sent again.
+fn early_messages_to_alice(fabric: &mut Fabric, alice: u16) {
+    const FIRST: u64 = 900;
+    fabric.lost.push(
+        |packet| matches!(&packet.ses, Ses::Standard(header) if header.header_data_or_offset == FIRST),
+    );
+    let id = connect_to(fabric, 1, alice, DeliveryMode::Rod);
+    for n in 0..5 {
+        fabric.guests[ALICE].client.receive(place(n), None, Matching::Untagged, n).unwrap();
+        post_to_alice(fabric, id, FIRST + n, None);
+    }
+    run(fabric, 20);
+    fabric.lost.pop();
+    let (mut places, mut sent) = (Vec::new(), Vec::new());
+    until(fabric, "what was early", |fabric| {
+        alice_hears(fabric, |place| places.push(place));
+        sent.extend(fabric.completions.iter().filter_map(|(n, completion)| match completion {
+            Completion::Sent { retransmissions, .. } if *n == 1 => Some(*retransmissions > 0),
+            _ => None,
+        }));
+        places.len() == 5 && sent.len() == 5
+    });
+    assert_eq!(places, [0, 1, 2, 3, 4]);
+    assert_eq!(sent, [true, false, false, false, false], "which were sent again");
+}
+
+/// Messages of alice's peer to a process that does not exist get responses, which are stored until it has them.
+fn messages_to_nobody(fabric: &mut Fabric) {
+    let id = connect_to(fabric, 1, NOBODY, DeliveryMode::Rud);
+    (0..5).for_each(|_| post(fabric, 1, id, 1, None));
+    let mut answered = 0;
+    until(fabric, "the responses", |fabric| {
+        for (_, completion) in fabric.completions.iter().filter(|(n, _)| *n == 1) {
+            match completion {
+                Completion::Sent { result: Err(SendError::Answered(_)), retransmissions: 0, .. } => answered += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+        answered == 5
+    });
 }
 
 fn exchange(fabric: &mut Fabric, from_alice: &[ConnectionHandle; 2], to_alice: &[ConnectionId; 2]) {
@@ -222,6 +270,19 @@ fn operations(fabric: &mut Fabric) {
         fabric.sessions.open(&mut fabric.feps[0], &greedy, None),
         Err(OpenError::NotLeft { what: Resource::Operations, asked: 17, left: 16, .. })
     ));
+}
+
+/// A third application takes all the memory that alice and the hog have left, and no other one gets any.
+fn memory(fabric: &mut Fabric) {
+    let third = SessionConfig { operations: 1, connections: 1, memory: MEMORY, ..SMALL };
+    let memory_of = |config: &SessionConfig| config.layout().unwrap().total as u64;
+    let taken: u64 = fabric.guests.iter().map(|guest| memory_of(&guest.config)).sum();
+    fabric.sessions.limit_memory(taken + memory_of(&third));
+    fabric.join(third.operations, third.connections);
+    assert_eq!(fabric.guests.len(), 3);
+    let refused = fabric.sessions.open(&mut fabric.feps[0], &third, None);
+    assert!(matches!(refused, Err(OpenError::NotLeft { what: Resource::SessionMemory, left: 0, .. })));
+    fabric.check();
 }
 
 fn connections(fabric: &mut Fabric) {
@@ -326,7 +387,7 @@ fn peer_3_is_deaf(packet: &Packet) -> bool {
 }
 
 fn half_open_pdcs(fabric: &mut Fabric) {
-    fabric.lost = peer_3_is_deaf;
+    fabric.lost.push(peer_3_is_deaf);
     let hog = process_of(fabric, HOG);
     for _ in 0..16 {
         let id = connect_to(fabric, 3, hog, DeliveryMode::Rud);
@@ -334,6 +395,22 @@ fn half_open_pdcs(fabric: &mut Fabric) {
     }
     until_refused(fabric);
     assert_eq!(fabric.feps[0].open_targets(), 8);
+}
+
+/// Nothing that is sent to peer 2 arrives.
+fn peer_2_is_deaf(packet: &Packet) -> bool {
+    packet.net.dst == Addr(2)
+}
+
+/// Two peers have as many as there may be of all. Those of alice's peer get the places of the oldest.
+fn half_open_pdcs_of_all(fabric: &mut Fabric) {
+    fabric.lost = vec![peer_2_is_deaf, peer_3_is_deaf];
+    let hog = process_of(fabric, HOG);
+    for peer in [2, 3].repeat(8) {
+        let id = connect_to(fabric, peer, hog, DeliveryMode::Rud);
+        post(fabric, peer, id, 0, None);
+    }
+    until(fabric, "the last place", |fabric| fabric.feps[0].open_targets() == HALF_OPEN);
 }
 
 fn remembered_pdcs(fabric: &mut Fabric) {
@@ -351,7 +428,7 @@ fn remembered_pdcs(fabric: &mut Fabric) {
 
 /// The first message of an ordered connection is lost again and again; those behind it have `len` bytes.
 fn early(fabric: &mut Fabric, len: u32) {
-    fabric.lost = |packet| matches!(&packet.ses, Ses::Standard(header) if header.request_length == LOST);
+    fabric.lost.push(|packet| matches!(&packet.ses, Ses::Standard(header) if header.request_length == LOST));
     let hog = process_of(fabric, HOG);
     let id = connect_to(fabric, 2, hog, DeliveryMode::Rod);
     post(fabric, 2, id, LOST, None);
@@ -370,7 +447,7 @@ fn bytes_of_early_packets(fabric: &mut Fabric) {
 }
 
 fn stored_responses(fabric: &mut Fabric) {
-    fabric.lost = peer_3_is_deaf;
+    fabric.lost.push(peer_3_is_deaf);
     let id = connect_to(fabric, 3, NOBODY, DeliveryMode::Rud);
     (0..100).for_each(|_| post(fabric, 3, id, 0, None));
     until_refused(fabric);
@@ -381,9 +458,10 @@ type Fill = (&'static str, fn(&mut Fabric));
 
 #[test]
 fn each_limit_filled_by_one_holder_leaves_the_others_their_part_and_their_speed() {
-    let fills: [Fill; 15] = [
+    let fills: [Fill; 17] = [
         ("applications", applications),
         ("operations", operations),
+        ("memory", memory),
         ("connections", connections),
         ("connections to one peer", connections_to_alices_peer),
         ("kinds of receives", kinds_of_receives),
@@ -392,7 +470,8 @@ fn each_limit_filled_by_one_holder_leaves_the_others_their_part_and_their_speed(
         ("bytes of unexpected messages", unexpected_bytes),
         ("bytes of unexpected messages of one peer", unexpected_bytes_of_a_peer),
         ("PDCs that peers open", pdcs_of_a_peer),
-        ("half-open PDCs", half_open_pdcs),
+        ("half-open PDCs of one peer", half_open_pdcs),
+        ("half-open PDCs", half_open_pdcs_of_all),
         ("PDCs open or remembered", remembered_pdcs),
         ("early ROD packets of one PDC", early_packets),
         ("bytes of early ROD packets", bytes_of_early_packets),
