@@ -15,10 +15,10 @@
 //! - A late poll does not lower the rate: the scheduler catches up with up to one pull.
 
 mod fabric;
-
-use std::collections::VecDeque;
+mod queue;
 
 use fabric::FabricShare;
+use queue::{Links, Queue};
 
 use crate::credit::{LARGEST_CREDIT, QUANTUM};
 use crate::deadline::{elapsed_ps, reached};
@@ -85,6 +85,7 @@ struct Sender {
     slow: u64,
     last_heard: Time,
     place: Place,
+    links: Links,
 }
 
 impl Sender {
@@ -103,8 +104,8 @@ impl Sender {
 #[derive(Clone, Debug)]
 pub struct Rccc {
     senders: Vec<Sender>,
-    active: VecDeque<SenderId>,
-    idle: VecDeque<SenderId>,
+    active: Queue,
+    idle: Queue,
     /// The time at which the next pull is due; none while the pacer rests.
     next_pull: Option<Time>,
     pull: u64,
@@ -124,8 +125,8 @@ impl Rccc {
     pub fn new(config: &RcccConfig, params: &CcParams) -> Rccc {
         Rccc {
             senders: Vec::new(),
-            active: VecDeque::new(),
-            idle: VecDeque::new(),
+            active: Queue::default(),
+            idle: Queue::default(),
             next_pull: None,
             pull: config.pull.clamp(1, LARGEST_CREDIT).next_multiple_of(QUANTUM),
             slow_cap: of_bdp(params, config.slow_credit_bdp),
@@ -179,10 +180,10 @@ impl Rccc {
         sender.slow = 0;
         let was = std::mem::replace(&mut sender.place, Place::Active);
         if was == Place::Idle {
-            self.idle.retain(|&other| other != id);
+            self.idle.remove(&mut self.senders, id);
         }
         if was != Place::Active {
-            self.active.push_back(id);
+            self.active.push_back(&mut self.senders, id);
         }
     }
 
@@ -190,7 +191,7 @@ impl Rccc {
         let sender = &mut self.senders[id.0 as usize];
         if sender.slow < self.slow_cap {
             sender.place = Place::Idle;
-            self.idle.push_back(id);
+            self.idle.push_back(&mut self.senders, id);
         } else {
             sender.place = Place::Out;
         }
@@ -198,12 +199,12 @@ impl Rccc {
 
     fn pull_active(&mut self) -> Option<Credit> {
         loop {
-            let id = self.active.pop_front()?;
+            let id = self.active.pop_front(&mut self.senders)?;
             let sender = &mut self.senders[id.0 as usize];
             let bytes = sender.wanted().min(self.pull);
             sender.grant(bytes);
             if sender.wanted() > 0 {
-                self.active.push_back(id);
+                self.active.push_back(&mut self.senders, id);
             } else {
                 self.make_idle(id);
             }
@@ -214,7 +215,7 @@ impl Rccc {
     }
 
     fn pull_idle(&mut self) -> Option<Credit> {
-        let id = self.idle.pop_front()?;
+        let id = self.idle.pop_front(&mut self.senders)?;
         let sender = &mut self.senders[id.0 as usize];
         sender.slow += self.pull;
         sender.grant(self.pull);
@@ -249,11 +250,13 @@ impl ReceiverCc for Rccc {
     }
 
     fn on_leave(&mut self, _now: Time, sender: SenderId) {
-        if let Some(known) = self.senders.get_mut(sender.0 as usize) {
-            *known = Sender::default();
-            self.active.retain(|&other| other != sender);
-            self.idle.retain(|&other| other != sender);
+        let Some(known) = self.senders.get(sender.0 as usize) else { return };
+        match known.place {
+            Place::Active => self.active.remove(&mut self.senders, sender),
+            Place::Idle => self.idle.remove(&mut self.senders, sender),
+            Place::Out => {}
         }
+        self.senders[sender.0 as usize] = Sender::default();
     }
 
     fn poll_credit(&mut self, now: Time) -> Option<Credit> {
@@ -276,7 +279,7 @@ impl ReceiverCc for Rccc {
             return None;
         }
         // A resting pacer grants at once; any instant in the past means "now".
-        self.next_pull.or_else(|| self.active.front().or(self.idle.front()).map(|id| self.heard(*id)))
+        self.next_pull.or_else(|| self.active.first().or(self.idle.first()).map(|id| self.heard(id)))
     }
 
     fn outstanding(&self, sender: SenderId) -> u64 {

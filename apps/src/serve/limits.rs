@@ -155,6 +155,14 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             then: "the oldest that was asked makes room, of the peer's own after an RTO; NO_PDC_AVAIL",
         },
         Row {
+            what: "contexts that ask for credit and have no PDC",
+            all: limits.credit_senders.to_string(),
+            holder: "peer",
+            reserved: "0".to_owned(),
+            most: "256".to_owned(),
+            then: "the one that has had none for longest makes room",
+        },
+        Row {
             what: "PDCs open or remembered",
             all: none(),
             holder: "peer",

@@ -140,10 +140,13 @@ impl Fep {
     }
 
     /// The address book has forgotten `peer`, which was not [in use](Standing::InUse): another gets its place, under another
-    /// address. Half-open PDCs of the peer end as those of a host that is not there.
+    /// address. Half-open PDCs of the peer end as those of a host that is not there, and it gets no more credit without a PDC.
     pub fn forget_peer(&mut self, peer: Addr) {
         if let Some(acquaintances) = &mut self.core.acquaintances {
             acquaintances.peers.remove(&peer);
+        }
+        if let Some(granter) = &mut self.target.granter {
+            granter.forget(peer);
         }
     }
 

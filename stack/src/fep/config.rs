@@ -107,6 +107,9 @@ pub struct Limits {
     /// PDCs of one peer that are open, or closed and remembered for [`FepConfig::time_wait`]. Divided by that time, it
     /// is the rate at which a peer can open and close PDCs; beyond that rate it receives NO_PDC_AVAIL.
     pub closed_pdcs_per_peer: u32,
+    /// Congestion contexts of peers that have asked for credit here and have no PDC open. Beyond that the one that has had none
+    /// for longest makes room. A peer can have 256.
+    pub credit_senders: usize,
     /// Messages that are posted and not yet delivered.
     pub sends: usize,
     /// Receives of one process that are posted and have matched no message.
@@ -162,6 +165,7 @@ impl Default for Limits {
             pdcs_per_peer: 4_096,
             pdcs: 60_000,
             half_open_pdcs: 30_000,
+            credit_senders: 1 << 16,
             half_open_pdcs_per_peer: 2_048,
             closed_pdcs_per_peer: 1 << 16,
             sends: 1 << 20,

@@ -1,5 +1,7 @@
 //! Credit at the receiver: distributes credit among senders, and announces it to them.
 
+use std::collections::VecDeque;
+
 use weft_cc::credit::{GrantLedger, LARGEST_CREDIT};
 use weft_cc::{DataSample, ReceiverAlgorithm, ReceiverCc, SenderId, Time};
 
@@ -24,8 +26,22 @@ struct Sender {
     /// not open here, but credit can be sent to it.
     pending: Option<PdcId>,
     last_heard: Time,
+    /// Its place in the order in which senders lost, or began without, an open PDC.
+    outside_since: u64,
     /// Announces the credit again although no more was granted.
     announce: bool,
+}
+
+impl Sender {
+    fn is_outside(&self) -> bool {
+        self.pdcs.is_empty()
+    }
+}
+
+/// Whether sender `id` has had no open PDC since its place `since` in the order of those.
+fn is_outsider(senders: &[Option<Sender>], id: SenderId, since: u64) -> bool {
+    let sender = senders[id.0 as usize].as_ref();
+    sender.is_some_and(|sender| sender.is_outside() && sender.outside_since == since)
 }
 
 /// The PDCIDs of a PDC at its two ends.
@@ -43,8 +59,14 @@ pub(super) struct Granter {
     by_name: Map<Granted, SenderId>,
     free: Vec<SenderId>,
     repeat: Vec<SenderId>,
-    /// Number of senders that have no PDC open here.
+    /// Number of senders that have no PDC open here, and how many there may be.
     outside: usize,
+    most_outside: usize,
+    /// Those that have none, the one that has had none for longest at the front, and some that have one by now or are gone.
+    outsiders: VecDeque<(SenderId, u64)>,
+    last_outsider: u64,
+    /// How many senders each peer is.
+    by_peer: Map<Addr, u16>,
     largest_demand: u64,
     pub(super) timer: Option<Time>,
     /// Whether the wheel holds an entry for the sweep of senders whose credit is pending.
@@ -52,7 +74,7 @@ pub(super) struct Granter {
 }
 
 impl Granter {
-    pub(super) fn new(algorithm: ReceiverAlgorithm) -> Granter {
+    pub(super) fn new(algorithm: ReceiverAlgorithm, most_outside: usize) -> Granter {
         let largest_demand = match &algorithm {
             ReceiverAlgorithm::Rccc(rccc) => rccc.largest_demand(),
             // The receiver does not know how much credit a user's own algorithm lets its senders accumulate.
@@ -65,6 +87,10 @@ impl Granter {
             free: Vec::new(),
             repeat: Vec::new(),
             outside: 0,
+            most_outside,
+            outsiders: VecDeque::new(),
+            last_outsider: 0,
+            by_peer: Map::default(),
             largest_demand,
             timer: None,
             sweeping: false,
@@ -92,8 +118,11 @@ impl Granter {
         let before = sender.pdcs.len();
         sender.pdcs.retain(|other| other.initiator != pdc);
         let left = before > 0 && sender.pdcs.is_empty();
-        self.outside += usize::from(left);
-        if sender.pdcs.is_empty() && sender.pending.is_none() {
+        let is_gone = sender.pdcs.is_empty() && sender.pending.is_none();
+        if left {
+            self.note_outside(id);
+        }
+        if is_gone {
             self.remove(now, id);
         }
     }
@@ -129,7 +158,49 @@ impl Granter {
         self.outside > 0
     }
 
+    /// Sender `id` has no open PDC any more, or none yet.
+    fn note_outside(&mut self, id: SenderId) {
+        self.outside += 1;
+        self.last_outsider += 1;
+        let since = self.last_outsider;
+        if let Some(sender) = &mut self.senders[id.0 as usize] {
+            sender.outside_since = since;
+        }
+        if self.outsiders.len() > 64 + 2 * self.outside {
+            let senders = &self.senders;
+            self.outsiders.retain(|&(id, since)| is_outsider(senders, id, since));
+        }
+        self.outsiders.push_back((id, since));
+    }
+
+    /// Removes the sender that has had no open PDC for longest. Anybody can ask for credit in the name of any host.
+    #[cold]
+    fn remove_oldest_outsider(&mut self, now: Time) {
+        while let Some((id, since)) = self.outsiders.pop_front() {
+            if is_outsider(&self.senders, id, since) {
+                return self.remove(now, id);
+            }
+        }
+    }
+
+    /// Removes the senders of a peer that the address book has forgotten, as far as they have no PDC open here.
+    pub(super) fn forget(&mut self, peer: Addr) {
+        if !self.by_peer.contains_key(&peer) {
+            return;
+        }
+        for ccc_id in 0..=u8::MAX {
+            let Some(&id) = self.by_name.get(&(peer, ccc_id)) else { continue };
+            let sender = self.senders[id.0 as usize].as_ref();
+            if let Some(sender) = sender.filter(|sender| sender.is_outside()) {
+                self.remove(sender.last_heard, id);
+            }
+        }
+    }
+
     fn hear(&mut self, now: Time, name: Granted, pdc: PdcId) -> SenderId {
+        if self.outside >= self.most_outside && !self.by_name.contains_key(&name) {
+            self.remove_oldest_outsider(now);
+        }
         let (id, sender) = self.sender(now, name);
         if let Some(sender) = sender {
             sender.last_heard = now;
@@ -161,9 +232,11 @@ impl Granter {
                     pdcs: Vec::new(),
                     pending: None,
                     last_heard: now,
+                    outside_since: 0,
                     announce: false,
                 });
-                self.outside += 1;
+                self.note_outside(id);
+                *self.by_peer.entry(name.0).or_default() += 1;
                 self.by_name.insert(name, id);
                 id
             }
@@ -175,6 +248,12 @@ impl Granter {
         if let Some(sender) = self.senders[id.0 as usize].take() {
             self.outside -= usize::from(sender.pdcs.is_empty());
             self.by_name.remove(&sender.name);
+            if let Some(senders) = self.by_peer.get_mut(&sender.name.0) {
+                *senders -= 1;
+                if *senders == 0 {
+                    self.by_peer.remove(&sender.name.0);
+                }
+            }
             self.repeat.retain(|&other| other != id);
             self.algorithm.on_leave(now, id);
             self.free.push(id);
@@ -204,6 +283,8 @@ impl Granter {
             + heap::of_vec(&self.senders)
             + self.senders.iter().flatten().map(|sender| heap::of_vec(&sender.pdcs)).sum::<u64>()
             + heap::of_map(&self.by_name)
+            + heap::of_map(&self.by_peer)
+            + heap::of_deque(&self.outsiders)
             + heap::of_vec(&self.free)
             + heap::of_vec(&self.repeat)
     }
@@ -261,4 +342,76 @@ fn announce(core: &mut Core, now: Time, peer: Addr, pdc: Ends, total: u32) {
     let paths = core.zone(core.zone_of(peer)).paths;
     let entropy = Entropy((core.rng.next_u64() % u64::from(paths)) as u16);
     core.send_control(now, peer, entropy, control);
+}
+
+#[cfg(test)]
+mod tests {
+    use weft_cc::{CcChoice, CcParams, Delays, Rate, Span};
+
+    use super::*;
+
+    const MOST: usize = 100;
+    const NAME: Granted = (Addr(1), 7);
+
+    fn granter() -> Granter {
+        let params = CcParams {
+            mtu: 4096,
+            overhead: 64,
+            link_rate: Rate::from_gbps(100),
+            network_rtt: Span::from_us(10),
+            trimming: true,
+            delays: Delays::Known,
+        };
+        let choice = CcChoice::parse("rccc").unwrap();
+        Granter::new(choice.receiver(&params).unwrap(), MOST)
+    }
+
+    fn check(granter: &Granter) {
+        let senders: Vec<&Sender> = granter.senders.iter().flatten().collect();
+        assert_eq!(senders.len(), granter.by_name.len());
+        assert_eq!(senders.iter().filter(|sender| sender.is_outside()).count(), granter.outside);
+        assert_eq!(granter.by_peer.values().map(|count| usize::from(*count)).sum::<usize>(), senders.len());
+        assert!(granter.outsiders.len() <= 65 + 2 * granter.outside);
+    }
+
+    /// Requests for credit in the names of many hosts take a bounded number of places, and none of a sender with a PDC.
+    #[test]
+    fn requests_without_a_pdc_have_a_limit_and_the_oldest_makes_room() {
+        let mut granter = granter();
+        let now = Time::ZERO;
+        granter.join(now, NAME, Ends { initiator: PdcId(1), target: PdcId(1) });
+        for n in 0..10_000 {
+            granter.on_request(now, (Addr(2 + n / 256), n as u8), PdcId(1), 10);
+            while granter.next(now).is_some() {}
+            check(&granter);
+            assert!(granter.outside <= MOST);
+        }
+        assert_eq!(granter.senders(), MOST + 1);
+        assert!(granter.by_name.contains_key(&NAME));
+        let newest = (9_900..10_000).all(|n| granter.by_name.contains_key(&(Addr(2 + n / 256), n as u8)));
+        assert!(newest, "those that asked last are left");
+        assert!(granter.senders.len() <= MOST + 2, "{} places", granter.senders.len());
+        granter.leave(now, NAME, PdcId(1));
+        check(&granter);
+        assert!(!granter.sweep(now + Span::from_ms(1), now + Span::from_us(1)));
+        check(&granter);
+        assert_eq!((granter.senders(), granter.outsiders.len() <= 65 + 2 * MOST), (0, true));
+    }
+
+    #[test]
+    fn a_peer_that_is_forgotten_leaves_only_the_senders_of_its_open_pdcs() {
+        let mut granter = granter();
+        let now = Time::ZERO;
+        for ccc_id in 0..50 {
+            granter.on_request(now, (Addr(1), ccc_id), PdcId(9), 10);
+            granter.on_request(now, (Addr(2), ccc_id), PdcId(9), 10);
+        }
+        granter.join(now, NAME, Ends { initiator: PdcId(9), target: PdcId(1) });
+        granter.forget(Addr(1));
+        check(&granter);
+        assert_eq!(granter.senders(), 51);
+        assert!(granter.by_name.contains_key(&NAME));
+        granter.forget(Addr(3));
+        assert_eq!(granter.senders(), 51);
+    }
 }

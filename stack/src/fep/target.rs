@@ -40,7 +40,8 @@ pub(super) struct Target {
 impl Target {
     pub(super) fn new(config: &FepConfig) -> Target {
         Target {
-            granter: scheduler(config).map(|algorithm| Box::new(Granter::new(algorithm))),
+            granter: scheduler(config)
+                .map(|algorithm| Box::new(Granter::new(algorithm, config.limits.credit_senders))),
             pdcs: TargetPdcs::default(),
             processes: Processes::new(&config.limits),
         }

@@ -115,7 +115,9 @@ impl Fabric {
                 let payload = self.feps[n].payload(transmit.payload);
                 let mut bytes = vec![0; payload.len() as usize];
                 payload.copy_to(&mut bytes);
-                if !(loses && self.rng.next_u64().is_multiple_of(8) || self.lost.iter().any(|is_lost| is_lost(&transmit.packet))) {
+                if !(loses && self.rng.next_u64().is_multiple_of(8)
+                    || self.lost.iter().any(|is_lost| is_lost(&transmit.packet)))
+                {
                     let to = &mut self.feps[transmit.packet.net.dst.0 as usize];
                     to.on_packet(self.now, &transmit.packet, Payload::Bytes(&bytes));
                 }

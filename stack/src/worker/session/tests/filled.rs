@@ -172,9 +172,9 @@ fn alice_and_her_peer(fabric: &mut Fabric) -> u64 {
 /// sent again.
 fn early_messages_to_alice(fabric: &mut Fabric, alice: u16) {
     const FIRST: u64 = 900;
-    fabric.lost.push(
-        |packet| matches!(&packet.ses, Ses::Standard(header) if header.header_data_or_offset == FIRST),
-    );
+    fabric
+        .lost
+        .push(|packet| matches!(&packet.ses, Ses::Standard(header) if header.header_data_or_offset == FIRST));
     let id = connect_to(fabric, 1, alice, DeliveryMode::Rod);
     for n in 0..5 {
         fabric.guests[ALICE].client.receive(place(n), None, Matching::Untagged, n).unwrap();
@@ -203,7 +203,9 @@ fn messages_to_nobody(fabric: &mut Fabric) {
     until(fabric, "the responses", |fabric| {
         for (_, completion) in fabric.completions.iter().filter(|(n, _)| *n == 1) {
             match completion {
-                Completion::Sent { result: Err(SendError::Answered(_)), retransmissions: 0, .. } => answered += 1,
+                Completion::Sent { result: Err(SendError::Answered(_)), retransmissions: 0, .. } => {
+                    answered += 1
+                }
                 other => panic!("{other:?}"),
             }
         }
