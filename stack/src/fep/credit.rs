@@ -191,8 +191,9 @@ impl Granter {
         for ccc_id in 0..=u8::MAX {
             let Some(&id) = self.by_name.get(&(peer, ccc_id)) else { continue };
             let sender = self.senders[id.0 as usize].as_ref();
-            if let Some(sender) = sender.filter(|sender| sender.is_outside()) {
-                self.remove(sender.last_heard, id);
+            let heard = sender.filter(|sender| sender.is_outside()).map(|sender| sender.last_heard);
+            if let Some(heard) = heard {
+                self.remove(heard, id);
             }
         }
     }

@@ -3,22 +3,30 @@
 //! Another process may open under the same number while the rest of one arrives. It must not get that: the rest
 //! would meet a receive and never fill it.
 
+use super::Map;
+use crate::heap;
 use crate::wire::pds::Psn;
 
-/// Such messages of one PDC.
+/// Such messages of one PDC. What a packet costs does not depend on how many there are: a peer may begin one with each.
 #[derive(Debug)]
 pub(super) struct Refused {
-    messages: Vec<Message>,
+    /// About where each was last seen, by its number. Of one number there are two at most of which something can come: three
+    /// that are further apart than two windows do not fit into the three in which packets can be.
+    messages: Map<(u16, Twin), Psn>,
     /// PSNs from where a message was last seen, either way, within which packets with its number are its own.
     reach: i32,
+    /// When there are so many, those of which nothing can come are forgotten.
+    sweep_at: usize,
+    /// Places of messages that were looked at.
+    #[cfg(test)]
+    steps: u64,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Message {
-    msg_id: u16,
-    /// About where it was last seen.
-    psn: Psn,
-}
+/// Which of two messages of one number.
+type Twin = bool;
+
+/// Messages that are kept in any case.
+const FEW: usize = 64;
 
 impl Refused {
     /// None so far, of a PDC with `mp_range`.
@@ -27,33 +35,58 @@ impl Refused {
     /// where a message was seen is known to within another. Two windows are less than the 2¹⁶ PSNs after which
     /// a message's number can come again.
     pub(super) fn new(mp_range: u32) -> Refused {
-        Refused { messages: Vec::new(), reach: 2 * mp_range as i32 }
+        Refused {
+            messages: Map::default(),
+            reach: 2 * mp_range as i32,
+            sweep_at: FEW,
+            #[cfg(test)]
+            steps: 0,
+        }
     }
 
     /// Whether packet `psn` belongs to such a message.
     pub(super) fn holds(&self, msg_id: u16, psn: Psn) -> bool {
-        // The newest is the one that most packets are of.
-        self.messages.iter().rev().any(|message| self.is(message, msg_id, psn))
+        let is_its = |at: &Psn| psn.distance(*at).abs() <= self.reach;
+        [false, true].iter().any(|twin| self.messages.get(&(msg_id, *twin)).is_some_and(is_its))
     }
 
-    /// Adds the message of packet `psn`, and forgets those of which nothing can come any more, as all before
-    /// `expected` has arrived.
+    /// Adds the message of packet `psn`. All before `expected` has arrived: of messages that were last seen long before,
+    /// nothing can come any more.
     pub(super) fn add(&mut self, msg_id: u16, psn: Psn, expected: Psn) {
         let reach = self.reach;
-        self.messages.retain(|message| expected.distance(message.psn) <= reach);
-        match self.messages.iter().rposition(|message| self.is(message, msg_id, psn)) {
-            Some(at) => self.messages[at].psn = psn,
-            None => self.messages.push(Message { msg_id, psn }),
+        let mut place = (msg_id, false);
+        for name in [(msg_id, true), (msg_id, false)] {
+            match self.messages.get(&name) {
+                Some(at) if psn.distance(*at).abs() <= reach => {
+                    place = name;
+                    break;
+                }
+                Some(at) if expected.distance(*at) <= reach => {}
+                _ => place = name,
+            }
+        }
+        self.messages.insert(place, psn);
+        if self.messages.len() > self.sweep_at {
+            self.sweep(expected);
         }
     }
 
-    fn is(&self, message: &Message, msg_id: u16, psn: Psn) -> bool {
-        message.msg_id == msg_id && psn.distance(message.psn).abs() <= self.reach
+    /// Forgets messages of which nothing can come any more. As a fifth of those that are looked at are new since the last
+    /// time, or more, each that is added pays for five at most.
+    #[cold]
+    fn sweep(&mut self, expected: Psn) {
+        #[cfg(test)]
+        {
+            self.steps += self.messages.len() as u64;
+        }
+        let reach = self.reach;
+        self.messages.retain(|_, at| expected.distance(*at) <= reach);
+        self.sweep_at = FEW + self.messages.len() / 4 * 5;
     }
 
     /// Bytes of heap held.
     pub(super) fn heap_bytes(&self) -> u64 {
-        crate::heap::of_vec(&self.messages)
+        heap::of_map(&self.messages)
     }
 }
 
@@ -74,8 +107,26 @@ mod tests {
         assert_eq!(refused.messages.len(), 1);
         assert!(!refused.holds(7, start.plus(290 + (1 << 16))), "another message of that number");
         refused.add(9, start.plus(800), start.plus(800));
-        assert_eq!(refused.messages.len(), 1, "nothing of the first one can come any more");
         assert!(refused.holds(9, start.plus(801)));
+        refused.sweep(start.plus(800));
+        assert_eq!(refused.messages.len(), 1, "nothing of the first one can come any more");
+    }
+
+    /// A hostile peer begins a message with each packet.
+    #[test]
+    fn what_a_message_costs_does_not_depend_on_how_many_there_are() {
+        const MP_RANGE: u32 = 32_640;
+        for count in [1_000, 10_000, 1_000_000] {
+            let mut refused = Refused::new(MP_RANGE);
+            for n in 0..count {
+                let psn = Psn(n);
+                assert!(!refused.holds(n as u16, psn), "another message had number {n}");
+                refused.add(n as u16, psn, psn);
+                assert!(refused.holds(n as u16, psn));
+            }
+            assert!(refused.steps <= 5 * u64::from(count), "{} steps for {count}", refused.steps);
+            assert!(refused.messages.len() <= FEW + 3 * MP_RANGE as usize);
+        }
     }
 
     #[test]
