@@ -1,6 +1,6 @@
 //! The table of what a server has of each resource, who may have how much of it, and what happens at the limit.
 
-use weft::core::worker::session::{BYTES_PER_TURN, COMMANDS_PER_TURN};
+use weft::core::worker::session::{BYTES_PER_TURN, COMMANDS_PER_TURN, JOINING};
 
 use super::{PEERS, ServeArgs};
 
@@ -49,6 +49,14 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             reserved: none(),
             most: none(),
             then: "the join is refused",
+        },
+        Row {
+            what: "applications that are joining",
+            all: JOINING.to_string(),
+            holder: "–",
+            reserved: none(),
+            most: none(),
+            then: "one that has sent no request for 25 ms makes room",
         },
         Row {
             what: "operations of applications",
