@@ -33,6 +33,8 @@ pub mod ses;
 #[path = "../tests/skipped/mod.rs"]
 mod skipped;
 pub mod spray;
+#[cfg(test)]
+mod steps;
 pub mod table;
 pub mod wire;
 pub mod worker;

@@ -13,6 +13,7 @@ mod steady;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -152,13 +153,20 @@ fn count_at_server() {
     });
 }
 
+/// Runs `test` in a thread of its own, as the kernel reports calls of one thread; and no other test meanwhile, as all share the
+/// selector.
+fn in_its_own_thread(test: fn()) {
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    thread::spawn(test).join().unwrap();
+}
+
 #[test]
 fn silent_sockets_and_bytes_of_applications_cost_a_server_no_system_calls() {
-    thread::spawn(count_at_server).join().unwrap();
+    in_its_own_thread(count_at_server);
 }
 
 #[test]
 fn a_stream_in_its_steady_state_makes_no_system_calls() {
-    // The kernel reports calls of one thread, so the test needs its own.
-    thread::spawn(count).join().unwrap();
+    in_its_own_thread(count);
 }

@@ -166,15 +166,21 @@ impl Connection {
     #[cold]
     fn trim(&mut self) {
         while self.queue.front() == Some(&WITHDRAWN) {
+            #[cfg(test)]
+            crate::steps::count(1);
             self.queue.pop_front();
         }
         while self.queue.back() == Some(&WITHDRAWN) {
+            #[cfg(test)]
+            crate::steps::count(1);
             self.queue.pop_back();
         }
     }
 
     #[cold]
     fn close_gaps(&mut self, sends: &mut Table<SendMessage>) {
+        #[cfg(test)]
+        crate::steps::count(self.queue.len());
         self.queue.retain(|key| *key != WITHDRAWN);
         self.withdrawn = 0;
         for (place, &key) in (0..).zip(&self.queue) {

@@ -50,6 +50,8 @@ impl ByAge {
             return;
         }
         for _ in 0..LOOKS {
+            #[cfg(test)]
+            crate::steps::count(1);
             match self.unseen.front() {
                 Some(&entry) if !is_there(entry) => drop(self.unseen.pop_front()),
                 Some(_) if !self.is_round_due(count) => return,

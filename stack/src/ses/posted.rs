@@ -98,6 +98,8 @@ impl PostedQueue {
 
     /// Removes and returns the receive `id`.
     pub(super) fn cancel(&mut self, id: ReceiveId) -> Option<Posted> {
+        #[cfg(test)]
+        crate::steps::count(self.oldest.len());
         match self.oldest.iter().position(|posted| posted.id == id) {
             Some(at) => self.oldest.remove(at),
             None => self.indexed.as_mut()?.cancel(id),
