@@ -10,7 +10,7 @@ use crate::fep::{Completion, ConnectionId, FepConfig, Limits, Receive, Send};
 use crate::packet::Packet;
 use crate::pdc::RodReceive;
 use crate::wire::pds::DeliveryMode;
-use crate::wire::ses::Ses;
+use crate::wire::ses::{Placement, Ses};
 
 /// The applications.
 const ALICE: usize = 0;
@@ -168,13 +168,18 @@ fn alice_and_her_peer(fabric: &mut Fabric) -> u64 {
     fabric.now.since(begin).as_ps() / Span::from_us(1).as_ps()
 }
 
+/// The number of the first message of alice's peer on an ordered connection.
+const FIRST: u64 = 900;
+
+fn is_first(packet: &Packet) -> bool {
+    let first = Placement::Start { header_data: FIRST };
+    matches!(&packet.ses, Ses::Standard(header) if header.placement == first)
+}
+
 /// The first message of an ordered connection from alice's peer is lost once. The four behind it are kept meanwhile, and not
 /// sent again.
 fn early_messages_to_alice(fabric: &mut Fabric, alice: u16) {
-    const FIRST: u64 = 900;
-    fabric
-        .lost
-        .push(|packet| matches!(&packet.ses, Ses::Standard(header) if header.header_data_or_offset == FIRST));
+    fabric.lost.push(is_first);
     let id = connect_to(fabric, 1, alice, DeliveryMode::Rod);
     for n in 0..5 {
         fabric.guests[ALICE].client.receive(place(n), None, Matching::Untagged, n).unwrap();
