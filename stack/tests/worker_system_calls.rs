@@ -115,7 +115,7 @@ fn count_at_server() {
     // 0 while the application joins, 1 while it and the others do what must cost nothing, 2 when they have done.
     let stage = AtomicU8::new(0);
     thread::scope(|scope| {
-        scope.spawn(|| {
+        let applications = scope.spawn(|| {
             let client = Client::join(&path, &config, None, Duration::from_secs(60)).unwrap();
             let connect = || UnixStream::connect(&path).unwrap();
             let silent: Vec<UnixStream> = (0..SILENT).map(|_| connect()).collect();
@@ -130,7 +130,8 @@ fn count_at_server() {
                 drop(passing);
             }
             stage.store(2, Ordering::SeqCst);
-            drop((client, silent));
+            // They leave when no calls are counted any more.
+            (client, silent)
         });
         let (mut turns, mut joined) = (0u64, 0);
         let mut turn = |joined: &mut usize| {
@@ -138,18 +139,20 @@ fn count_at_server() {
             *joined += usize::from(listener.attend(&mut sessions, &mut fep, now).is_some());
             sessions.serve(&mut fep, now);
         };
-        while stage.load(Ordering::SeqCst) == 0 {
+        // An application that fails ends both loops.
+        while stage.load(Ordering::SeqCst) == 0 && !applications.is_finished() {
             turn(&mut joined);
         }
         assert_eq!(joined, 1);
         let (calls, number) = caught_in(|| {
-            while stage.load(Ordering::SeqCst) == 1 {
+            while stage.load(Ordering::SeqCst) == 1 && !applications.is_finished() {
                 turn(&mut joined);
                 turns += 1;
             }
         });
         assert_eq!(calls, 0, "system call {number} in {turns} turns");
         assert!(turns > 0);
+        let (_client, _silent) = applications.join().unwrap();
     });
 }
 
