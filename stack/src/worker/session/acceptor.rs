@@ -15,7 +15,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use weft_cc::Span;
@@ -210,8 +210,11 @@ impl AcceptorLoop {
             match self.listener.accept() {
                 Ok((stream, _)) => self.welcome(stream)?,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.queue_is_empty = true,
+                // The system says so even if nobody waits.
                 Err(error) if is_out_of_descriptors(&error) => {
-                    if !self.refuse_with_spare(error) {
+                    let waits = somebody_waits(&self.listener);
+                    if !waits || !self.refuse_with_spare(error) {
+                        self.queue_is_empty = !waits;
                         break;
                     }
                 }
@@ -319,6 +322,13 @@ fn watch(sockets: &OwnedFd, socket: impl AsFd, key: u64) -> io::Result<()> {
     // Edge-triggered: what waits in a queue for its time must not wake the thread again.
     let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
     Ok(epoll::add(sockets, socket, EventData::new_u64(key), flags)?)
+}
+
+/// Whether somebody has connected and is not accepted yet.
+fn somebody_waits(listener: &UnixListener) -> bool {
+    let mut polled = [PollFd::new(listener, PollFlags::IN)];
+    // In doubt it is tried again.
+    poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) != Ok(0)
 }
 
 /// Whether this process, or the system, has no descriptors left.
