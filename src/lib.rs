@@ -35,7 +35,7 @@ pub use weft_stack::fep::{
     Written,
 };
 pub use weft_stack::packet::Addr;
-pub use weft_stack::ses::{Claim, Matching, Source, Waiting};
+pub use weft_stack::ses::{Claim, MAX_SEGMENT, Matching, Source, Waiting};
 pub use weft_stack::wire::ethernet::{MacAddr, VlanTag};
 pub use weft_stack::wire::pds::DeliveryMode;
 pub use weft_stack::wire::ses::{AtomicOp, AtomicType};

@@ -401,7 +401,8 @@ impl Answer {
                 Kind::Rdm => self.longest,
                 Kind::Datagram => longest_payload_at(local.ip, params.mtu).into(),
             };
-            if self.longest <= longest && self.inject as u64 <= longest {
+            // An MTU may be too small for any payload.
+            if longest > 0 && self.longest <= longest && self.inject as u64 <= longest {
                 list.append(self.info(&local.interface, wish, Some(source), longest)?);
             }
         }

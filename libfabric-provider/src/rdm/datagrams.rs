@@ -1,6 +1,6 @@
 //! Endpoints of type FI_EP_DGRAM: messages of one packet, without a connection, that may be lost.
 
-use weft::OwnedBytes;
+use weft::{MAX_SEGMENT, OwnedBytes};
 
 use super::operation::Piece;
 use super::receive::{Incoming, Room};
@@ -18,6 +18,11 @@ impl State {
             return Err(FiError::AGAIN);
         }
         let peer = self.peer(to)?;
+        let longest = self.endpoint.as_ref().and_then(|endpoint| endpoint.longest_datagram());
+        // Before they are copied, if they are several pieces.
+        if longest.is_some_and(|longest| bytes.len() > longest as usize) {
+            return Err(FiError::TOO_LONG);
+        }
         let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
         let (flags, reported) = (sys::FI_MSG | sys::FI_SEND, wanted.is_reported(binding.selective));
         let number = self.operations.insert(Operation { context, flags, reported, ..Operation::default() });
@@ -52,7 +57,7 @@ impl State {
             Room::One(room) => OwnedBytes::new(room),
             Room::Several(rooms) => {
                 operation.pieces = rooms.into_iter().map(Piece).collect();
-                OwnedBytes::new(vec![0; len])
+                OwnedBytes::new(vec![0; len.min(MAX_SEGMENT as usize)])
             }
         };
         let number = self.operations.insert(operation);

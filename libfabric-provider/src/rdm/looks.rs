@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use weft::{Claim, Found, Matching, ReceiveOptions, Source, Waiting};
 
 use super::State;
-use super::backlog::{Backlog, TakerKind};
+use super::backlog::{Backlog, TakerKind, Way};
 use crate::error::FiError;
 
 /// The context of looks for what waits here. No operation has this number.
@@ -167,6 +167,7 @@ impl State {
                     self.backlog.takers.iter().position(|taker| taker.number == number && taker.is_look());
                 if let Some(at) = at {
                     self.backlog.takers.remove(at);
+                    self.backlog.next = 0;
                     self.end_peek(number, found, None, names_source)?;
                 }
             }
@@ -207,7 +208,8 @@ impl State {
                 self.backlog.claim(number, room, claim, message.len);
                 Ok(())
             }
-            (TakerKind::Receive(_), None) => Ok(()),
+            // The stack claims what it was asked to claim.
+            (TakerKind::Receive(_), None) => self.fail(number, Way::In, FiError::OTHER),
             (TakerKind::Look(_), claim) => self.end_peek(number, Ok(Some(*message)), claim, names_source),
         }
     }

@@ -19,7 +19,7 @@ pub(super) struct Peers {
     /// The version of the address vector that the following is about.
     version: u64,
     by_number: HashMap<fi_addr_t, Source>,
-    /// The numbers of peers, or that they have none.
+    /// The numbers of peers. Those that have none are looked up each time: strangers are as many as they like.
     numbers: HashMap<Source, fi_addr_t>,
     pub(super) connections: Connections,
     /// Those of requests, answers and questions, which are none of the application's messages and do not wait behind them.
@@ -75,11 +75,11 @@ impl State {
         };
         // Its host may be one that was inserted just now.
         names.meet(endpoint, addresses)?;
-        let number = match names.of(endpoint, source) {
-            Some(name) => addresses.find(&name)?.unwrap_or(FI_ADDR_NOTAVAIL),
-            None => FI_ADDR_NOTAVAIL,
-        };
-        self.peers.numbers.insert(source, number);
-        Ok(number)
+        let name = names.of(endpoint, source);
+        let number = name.map_or(Ok(None), |name| addresses.find(&name))?;
+        if let Some(number) = number {
+            self.peers.numbers.insert(source, number);
+        }
+        Ok(number.unwrap_or(FI_ADDR_NOTAVAIL))
     }
 }

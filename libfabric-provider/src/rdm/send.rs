@@ -43,7 +43,7 @@ pub(crate) enum OutgoingBytes {
 }
 
 impl OutgoingBytes {
-    fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         match self {
             OutgoingBytes::Lent(bytes) | OutgoingBytes::Injected(bytes) => bytes.as_ref().len(),
             OutgoingBytes::Gathered(pieces) => pieces.iter().map(|piece| piece.as_ref().len()).sum(),
