@@ -1,6 +1,6 @@
 //! Heap memory that collections hold, in bytes, for the counts of [`Footprint`](crate::fep::Footprint).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use crate::buffer::Buffer;
 
@@ -24,6 +24,11 @@ pub(crate) fn of_map<K, V, S>(map: &HashMap<K, V, S>) -> u64 {
             ((buckets * size_of::<(K, V)>()).next_multiple_of(16) + buckets + 16) as u64
         }
     }
+}
+
+/// Bytes that `tree` has allocated for its entries at most: its nodes have room for 11, and hold five at least.
+pub(crate) fn of_tree<K, V>(tree: &BTreeMap<K, V>) -> u64 {
+    (tree.len().div_ceil(5) * 11 * size_of::<(K, V)>()) as u64
 }
 
 /// Bytes that `buffer` owns.

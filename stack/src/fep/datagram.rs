@@ -8,7 +8,7 @@
 //! No congestion control limits them, as nothing comes back that could tell it anything: they leave as fast as the port takes
 //! them.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use weft_cc::Time;
 
@@ -16,6 +16,7 @@ use super::config::FepConfig;
 use super::core::Core;
 use super::initiator::{Initiator, fail_send};
 use super::payload::PayloadRef;
+use super::process::process_of;
 use super::{
     CallError, Completion, Fep, MAX_PROCESS, Map, PostError, ReceiveError, Resource, SendError, SendId,
 };
@@ -25,7 +26,7 @@ use crate::heap;
 use crate::packet::{Addr, Class, Packet, Payload};
 use crate::ses::{Delivery, Operation, ReceiveId, SendMessage, Source};
 use crate::spray::Entropy;
-use crate::table::Key;
+use crate::table::{Key, Table};
 use crate::wire::pds::{NextHeader, Pds, Uud};
 use crate::wire::ses::{Opcode, Placement, Ses, StandardRequest};
 
@@ -59,14 +60,17 @@ pub struct DatagramReceive {
 /// The datagrams of an endpoint that wait to leave, and its receives of datagrams.
 #[derive(Debug, Default)]
 pub(super) struct Datagrams {
+    /// Those that were cancelled have no message any more.
     waiting: VecDeque<Outgoing>,
+    /// How many of those were cancelled.
+    cancelled: usize,
     /// The one that [`Fep::poll_transmit_into`] has returned last. It ends with the next call: until then the caller reads
     /// its bytes.
     handed_out: Option<Key>,
     /// Whether the last packet was a datagram: the next one is not, if there is any other.
     was_last: bool,
-    /// The receives of each process, the oldest first.
-    receives: Map<u16, VecDeque<(ReceiveId, DatagramReceive)>>,
+    /// The receives of each process. The name of a receive is greater than those of older ones.
+    receives: Map<u16, BTreeMap<ReceiveId, DatagramReceive>>,
 }
 
 /// A datagram that waits for the port.
@@ -81,7 +85,7 @@ struct Outgoing {
 impl Datagrams {
     /// Bytes of heap held, without payload.
     pub(super) fn heap_bytes(&self) -> u64 {
-        let receives = self.receives.values().map(heap::of_deque);
+        let receives = self.receives.values().map(heap::of_tree);
         size_of_val(self) as u64
             + heap::of_deque(&self.waiting)
             + heap::of_map(&self.receives)
@@ -90,8 +94,8 @@ impl Datagrams {
 
     /// Bytes of the memory of receives.
     pub(super) fn payload_bytes(&self) -> u64 {
-        let receives = self.receives.values().flatten();
-        receives.map(|(_, receive)| heap::of_buffer(&receive.buffer)).sum()
+        let receives = self.receives.values().flat_map(BTreeMap::values);
+        receives.map(|receive| heap::of_buffer(&receive.buffer)).sum()
     }
 
     /// Forgets the receives of a process that is closed.
@@ -99,12 +103,27 @@ impl Datagrams {
         self.receives.remove(&process);
     }
 
-    /// Takes out a receive that no datagram has met.
-    fn withdraw(&mut self, id: ReceiveId) -> Option<DatagramReceive> {
-        self.receives.values_mut().find_map(|receives| {
-            let at = receives.iter().position(|(other, _)| *other == id)?;
-            receives.remove(at).map(|(_, receive)| receive)
-        })
+    /// Takes out the oldest that waits to leave.
+    fn next(&mut self, sends: &Table<SendMessage>) -> Option<Outgoing> {
+        while let Some(outgoing) = self.waiting.pop_front() {
+            if sends.get(outgoing.send).is_some() {
+                return Some(outgoing);
+            }
+            self.cancelled -= 1;
+        }
+        None
+    }
+
+    /// One that waits to leave has no message any more. Its place goes with the places of others once they are as many as
+    /// those that wait.
+    fn forget_one(&mut self, sends: &Table<SendMessage>) {
+        self.cancelled += 1;
+        if self.cancelled > self.waiting.len() / 2 {
+            #[cfg(test)]
+            crate::steps::count(self.waiting.len());
+            self.waiting.retain(|outgoing| sends.get(outgoing.send).is_some());
+            self.cancelled = 0;
+        }
     }
 }
 
@@ -156,24 +175,28 @@ impl Fep {
             return refuse(CallError::Limit { what: Resource::Receives, limit }, receive.buffer);
         }
         let id = self.target.processes.draw_receive_id(process);
-        receives.push_back((id, receive));
+        receives.insert(id, receive);
         Ok(id)
     }
 
     /// Takes back a datagram that has not left. False if there is none with this name.
     pub(super) fn cancel_datagram(&mut self, id: SendId) -> bool {
-        let Some(datagrams) = &mut self.datagrams else { return false };
-        let Some(at) = datagrams.waiting.iter().position(|waiting| waiting.send == id.0) else {
+        let sends = &mut self.initiator.sends;
+        let is_datagram = sends.get(id.0).is_some_and(|message| message.connection == NO_CONNECTION);
+        let Some(datagrams) = self.datagrams.as_mut().filter(|_| is_datagram) else { return false };
+        if datagrams.handed_out == Some(id.0) {
             return false;
-        };
-        datagrams.waiting.remove(at);
-        fail_send(&mut self.initiator.sends, &mut self.core, id.0, SendError::Cancelled);
+        }
+        fail_send(sends, &mut self.core, id.0, SendError::Cancelled);
+        datagrams.forget_one(sends);
         true
     }
 
     /// Takes back a receive of a datagram. False if there is none with this name.
     pub(super) fn cancel_datagram_receive(&mut self, id: ReceiveId) -> bool {
-        let receive = self.datagrams.as_mut().and_then(|datagrams| datagrams.withdraw(id));
+        let receives =
+            self.datagrams.as_mut().and_then(|datagrams| datagrams.receives.get_mut(&process_of(id)));
+        let receive = receives.and_then(|receives| receives.remove(&id));
         let Some(DatagramReceive { buffer, context }) = receive else { return false };
         self.core.completions.push_back(Completion::Received {
             id,
@@ -198,7 +221,7 @@ impl Fep {
         if std::mem::take(&mut datagrams.was_last) && !datagrams.waiting.is_empty() {
             return None;
         }
-        let Some(outgoing) = datagrams.waiting.pop_front() else {
+        let Some(outgoing) = datagrams.next(&self.initiator.sends) else {
             self.core.has_datagrams = false;
             return None;
         };
@@ -277,7 +300,7 @@ pub(super) fn on_datagram(
         return core.ignore(now, packet, "UUD packet that is no whole datagram");
     };
     let receives = datagrams.and_then(|datagrams| datagrams.receives.get_mut(&header.pid_on_fep));
-    let Some((id, DatagramReceive { mut buffer, context })) = receives.and_then(VecDeque::pop_front) else {
+    let Some((id, DatagramReceive { mut buffer, context })) = receives.and_then(BTreeMap::pop_first) else {
         return core.events.emit(now, Event::DatagramDropped { peer, why: "no receive" });
     };
     buffer.place(0, payload);
@@ -295,10 +318,11 @@ pub(super) fn on_datagram(
     });
 }
 
-/// The header of a datagram, with its header data; `None` if the packet is not a whole one.
+/// The header of a datagram, with its header data, 0 if it says that it has none; `None` if the packet is not a whole one.
 fn header_of<'a>(packet: &'a Packet, payload: Payload<'_>) -> Option<(&'a StandardRequest, u64)> {
     let Ses::Standard(header) = &packet.ses else { return None };
     let Placement::Start { header_data } = header.placement else { return None };
+    let header_data = if header.flags.header_data { header_data } else { 0 };
     let is_whole = header.flags.end_of_message && header.request_length == payload.len();
     (header.opcode == Opcode::DATAGRAM_SEND && is_whole).then_some((header, header_data))
 }

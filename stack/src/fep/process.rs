@@ -315,6 +315,6 @@ fn receive_id(process: u16, number: u64) -> ReceiveId {
     ReceiveId(u64::from(process) << PROCESS_BITS | number)
 }
 
-fn process_of(id: ReceiveId) -> u16 {
+pub(super) fn process_of(id: ReceiveId) -> u16 {
     (id.0 >> PROCESS_BITS) as u16
 }

@@ -8,7 +8,8 @@ use super::{fep, message};
 use crate::buffer::Buffer;
 use crate::fep::Resource;
 use crate::fep::{
-    CallError, Completion, ConnectOptions, Failure, Fep, Limits, Receive, Send, SendError, SendId,
+    CallError, Completion, ConnectOptions, Datagram, DatagramReceive, Failure, Fep, Limits, Receive, Send,
+    SendError, SendId,
 };
 use crate::packet::{Addr, Class, Network, Packet, Payload};
 use crate::rng::Rng;
@@ -231,15 +232,28 @@ fn a_quarter_of_a_million_messages_and_receives_are_cancelled_in_any_order() {
             context: 0,
         };
         let receives: Vec<_> = (0..COUNT).map(|n| fep.post_receive(receive(n)).unwrap()).collect();
+        let datagram = |_| {
+            let buffer = Buffer::Virtual(1);
+            let datagram = Datagram { buffer, peer: Addr(1), process: 0, header_data: 0, context: 0 };
+            fep.post_datagram_of(0, datagram).unwrap()
+        };
+        let datagrams: Vec<_> = (0..COUNT).map(datagram).collect();
+        let room = |_| {
+            let receive = DatagramReceive { buffer: Buffer::Virtual(1), context: 0 };
+            fep.post_datagram_receive_of(0, receive).unwrap()
+        };
+        let rooms: Vec<_> = (0..COUNT).map(room).collect();
         let steps = steps::of(|| {
             for n in (0..COUNT).map(order) {
                 fep.cancel_send(sends[n]).unwrap();
                 fep.cancel_receive(receives[n]).unwrap();
+                fep.cancel_send(datagrams[n]).unwrap();
+                fep.cancel_receive(rooms[n]).unwrap();
             }
         });
         let each = steps as f64 / COUNT as f64;
-        assert!((1.0..20.0).contains(&each), "{each} steps for each cancel");
-        assert_eq!(completions(&mut fep).len(), 2 * COUNT);
+        assert!((1.0..24.0).contains(&each), "{each} steps for each cancel");
+        assert_eq!(completions(&mut fep).len(), 4 * COUNT);
         assert_eq!(transmit_all(&mut fep).len(), 0);
     }
 }
