@@ -170,8 +170,9 @@ impl Arrivals {
             if *budget <= 0 {
                 return Look::NotYet(block.arrivals[from]);
             }
-            *budget -= LOOK * (block.len - from) as i64;
-            if let Some(at) = block.find(pattern, from) {
+            let found = block.find(pattern, from);
+            *budget -= LOOK * (found.map_or(block.len, |at| at + 1) - from) as i64;
+            if let Some(at) = found {
                 return Look::Found(block.arrivals[at], block.keys[at]);
             }
         }

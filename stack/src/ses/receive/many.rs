@@ -1,9 +1,13 @@
 //! Receives for many messages: each takes a part of the memory, and the receive ends when too little is left and all of
 //! its messages have.
 
-use super::{Delivery, Receives};
+use super::{Delivery, HAND_OVER, Receives};
 use crate::heap;
 use crate::ses::{Map, Posted, ReceiveId, Room};
+
+/// The most that messages which have arrived let a receive for many messages do at once, bytes touched: that which a burst of 32
+/// short ones does, or of packets.
+const MOST_ARRIVED: u64 = 32 * (HAND_OVER + 4096);
 
 /// The receives for many messages that have not ended.
 #[derive(Debug, Default)]
@@ -78,10 +82,19 @@ impl Receives {
         self.gathering.is_some()
     }
 
+    /// A message with so many bytes has arrived in full, and waits for a receive. If one for many messages takes those that
+    /// wait, it may take one more at once, so that it does not fall behind those that arrive, however many these are.
+    pub(super) fn note_arrival(&mut self, bytes: u32) {
+        if self.gathering.is_some() {
+            self.arrived = MOST_ARRIVED.min(self.arrived + HAND_OVER + u64::from(bytes));
+        }
+    }
+
     /// Gives messages that wait to the receive that was added last, until that has touched `budget` bytes, which are taken
-    /// from it. Returns those that are complete. Messages that arrive meanwhile wait behind the others.
+    /// from it, on top of what has arrived since it did so before. Returns those that are complete. Messages that arrive
+    /// meanwhile wait behind the others.
     pub fn gather(&mut self, room: &mut Room, budget: &mut i64) -> Deliveries {
-        let mut deliveries = Vec::new();
+        let (mut deliveries, mut arrived) = (Vec::new(), std::mem::take(&mut self.arrived));
         while let Some(mut posted) = self.gathering.take() {
             let is_over = *budget > 0 && self.look_ahead(posted.from, posted.matching, budget);
             if !is_over {
@@ -100,7 +113,10 @@ impl Receives {
                 }
                 None => deliveries.extend(self.hand_over(room, key, *posted)),
             }
-            *budget -= (room.touched - before) as i64;
+            let touched = room.touched - before;
+            let paid = touched.min(arrived);
+            arrived -= paid;
+            *budget -= (touched - paid) as i64;
         }
         deliveries
     }

@@ -6,7 +6,7 @@ use super::Slot;
 
 /// Bytes of messages that wait for receives which the worker touches for one application in a turn, on average: 4,096 tags
 /// that it compares, or so many bytes that it copies. Either takes about as long as a burst of other commands.
-pub const BYTES_PER_TURN: i64 = if cfg!(test) { 40 << 10 } else { 64 << 10 };
+pub const BYTES_PER_TURN: i64 = if cfg!(test) { 1 << 10 } else { 64 << 10 };
 
 /// What one application has in store for later turns.
 #[derive(Debug, Default)]

@@ -246,6 +246,12 @@ impl Sessions {
         self.slots.iter_mut().flatten().all(Application::has_obeyed)
     }
 
+    /// Applications with a receive for many messages that has to go on in the next turn.
+    #[cfg(test)]
+    pub(super) fn gatherers(&self) -> u64 {
+        self.slots.iter().flatten().filter(|session| session.put_off.gathers).count() as u64
+    }
+
     /// Connections to peers whose Ethernet address is being asked for.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn held_connections(&self) -> usize {

@@ -1,10 +1,12 @@
 //! An endpoint with applications, its peers, and a channel between them that may lose packets.
 
+use core::num::NonZeroU32;
 use std::iter;
 
 use weft_cc::Time;
 
 use super::*;
+use crate::buffer::Buffer;
 use crate::fep::{Completion, ConnectionId, FepConfig, Limits};
 use crate::packet::{Packet, Payload};
 
@@ -15,8 +17,14 @@ pub(super) const PEERS: usize = 3;
 const PACKETS: usize = 32;
 /// Applications that there may be at a time.
 pub(super) const APPLICATIONS: usize = 4;
-/// Bytes of an application's memory.
+/// Bytes of the memory that an application sends from; behind it lies that of receives.
 pub(super) const MEMORY: u32 = 8192;
+/// Bytes of a receive of one message.
+pub(super) const ROOM: u32 = 100;
+/// Receives of one message that have memory of their own: more than there are at a time.
+const ROOMS: u64 = 40;
+/// Receives for many messages of an application at a time. Each has as much memory as the application sends from.
+const GATHERERS: usize = 2;
 
 /// An application, and what it knows of its connections and operations. Some of that has ended.
 pub(super) struct Guest {
@@ -24,6 +32,60 @@ pub(super) struct Guest {
     pub(super) config: SessionConfig,
     pub(super) connections: Vec<ConnectionHandle>,
     pub(super) operations: Vec<OperationHandle>,
+    /// What its memory for sending holds.
+    pub(super) seed: u64,
+    /// Receives of one message so far.
+    receives: u64,
+    /// Which parts of its memory receives for many messages have.
+    gatherers: [bool; GATHERERS],
+}
+
+impl Guest {
+    fn new(client: Client, config: SessionConfig, seed: u64) -> Guest {
+        client.write(0, &content(seed, MEMORY as usize)).unwrap();
+        let (connections, operations) = (Vec::new(), Vec::new());
+        Guest { client, config, connections, operations, seed, receives: 0, gatherers: [false; GATHERERS] }
+    }
+
+    /// Posts a receive of one message. Its context says where its memory is.
+    pub(super) fn receive(&mut self, matching: Matching) {
+        let at = u64::from(MEMORY) + self.receives % ROOMS * u64::from(ROOM);
+        self.receives += 1;
+        self.operations.extend(self.client.receive(extent(at, ROOM), None, matching, at));
+    }
+
+    /// Posts a receive for many messages, if there is memory. Its context says where that is.
+    pub(super) fn receive_many(&mut self, matching: Matching, least: NonZeroU32) {
+        let Some(free) = self.gatherers.iter().position(|taken| !taken) else { return };
+        let at = (free as u64 + 2) * u64::from(MEMORY);
+        if let Ok(receive) = self.client.receive_many(extent(at, MEMORY), None, matching, least, at) {
+            self.operations.push(receive);
+            self.gatherers[free] = true;
+        }
+    }
+
+    /// Checks the bytes of a message that it has received, and returns whether it is one. The header data says what they
+    /// must be.
+    fn compare(&mut self, event: &Event) -> bool {
+        let (goes_on, message) = match event.report {
+            Report::Received { header_data, len, offset, more, result, .. } => match result {
+                Ok(()) => (more, Some((header_data, offset, len))),
+                Err(ReceiveError::Truncated { room, .. }) => (more, Some((header_data, offset, room))),
+                Err(_) => (more, None),
+            },
+            _ => (false, None),
+        };
+        if let Some(gatherer) = (event.context / u64::from(MEMORY)).checked_sub(2)
+            && !goes_on
+        {
+            self.gatherers[gatherer as usize] = false;
+        }
+        let Some((seed, offset, len)) = message else { return false };
+        let mut bytes = vec![0; len as usize];
+        self.client.read(event.context + u64::from(offset), &mut bytes).unwrap();
+        assert_eq!(bytes, content(seed, len as usize), "{event:?}");
+        true
+    }
 }
 
 /// An endpoint with applications, which is number 0, and its peers.
@@ -40,6 +102,13 @@ pub(super) struct Fabric {
     /// What applications and peers have heard in the last turn, by the number of each.
     pub(super) events: Vec<(usize, Event)>,
     pub(super) completions: Vec<(usize, Completion)>,
+    /// Whether all messages have the bytes that their header data says.
+    pub(super) compares: bool,
+    /// Messages whose bytes have been compared.
+    pub(super) compared: u64,
+    /// Turns after which a receive for many messages had to go on.
+    pub(super) unfinished: u64,
+    seed: u64,
 }
 
 impl Fabric {
@@ -62,7 +131,17 @@ impl Fabric {
             lost: Vec::new(),
             events: Vec::new(),
             completions: Vec::new(),
+            compares: false,
+            compared: 0,
+            unfinished: 0,
+            seed: 0,
         }
+    }
+
+    /// A number for bytes that nobody has sent yet.
+    pub(super) fn new_seed(&mut self) -> u64 {
+        self.seed += 1;
+        self.seed
     }
 
     pub(super) fn guest(&mut self, index: proptest::sample::Index) -> Option<&mut Guest> {
@@ -83,7 +162,7 @@ impl Fabric {
     }
 
     pub(super) fn join(&mut self, operations: u32, connections: u32) {
-        let config = SessionConfig { operations, connections, memory: MEMORY, ..SMALL };
+        let config = SessionConfig { operations, connections, memory: 4 * MEMORY, ..SMALL };
         let reserved = |of: fn(&SessionConfig) -> u32| -> usize {
             self.guests.iter().map(|guest| of(&guest.config) as usize).sum()
         };
@@ -94,7 +173,8 @@ impl Fabric {
         match self.sessions.open(&mut self.feps[0], &config, None) {
             Ok(client) => {
                 assert!(fits, "more is promised than there is");
-                self.guests.push(Guest { client, config, connections: Vec::new(), operations: Vec::new() });
+                let seed = self.new_seed();
+                self.guests.push(Guest::new(client, config, seed));
             }
             Err(error) => assert!(!fits || self.sessions.len() > self.guests.len(), "{error}"),
         }
@@ -129,6 +209,29 @@ impl Fabric {
         self.sessions.serve(&mut self.feps[0], self.now);
         for (n, guest) in self.guests.iter_mut().enumerate() {
             self.events.extend(iter::from_fn(|| guest.client.poll().ok().flatten()).map(|event| (n, event)));
+        }
+        self.unfinished += self.sessions.gatherers();
+        if self.compares {
+            self.compare();
+        }
+    }
+
+    /// Checks the bytes of all messages that were received in the last turn.
+    fn compare(&mut self) {
+        for (n, event) in &self.events {
+            self.compared += u64::from(self.guests[*n].compare(event));
+        }
+        for (_, completion) in &self.completions {
+            let Completion::Received { header_data, len, buffer: Buffer::Heap(bytes), result, .. } =
+                completion
+            else {
+                continue;
+            };
+            if let Ok(()) | Err(ReceiveError::Truncated { .. }) = result {
+                let len = bytes.len().min(*len as usize);
+                assert_eq!(bytes[..len], content(*header_data, len), "{completion:?}");
+                self.compared += 1;
+            }
         }
     }
 
