@@ -162,7 +162,9 @@ impl Fabric {
     }
 
     pub(super) fn join(&mut self, operations: u32, connections: u32) {
-        let config = SessionConfig { operations, connections, memory: 4 * MEMORY, ..SMALL };
+        // Receives whose bytes are compared have memory of their own.
+        let memory = if self.compares { 4 * MEMORY } else { MEMORY };
+        let config = SessionConfig { operations, connections, memory, ..SMALL };
         let reserved = |of: fn(&SessionConfig) -> u32| -> usize {
             self.guests.iter().map(|guest| of(&guest.config) as usize).sum()
         };
