@@ -113,13 +113,14 @@ impl TargetPdc {
         self.asked = 0;
     }
 
-    /// The initiator is there, even if nothing comes of its packet; or, if the PDC is half-open, somebody in its name, who
-    /// cannot keep the PDC by that.
+    /// The initiator is there, even if nothing comes of its packet; or, if the PDC is half-open, somebody in its name. An initiator
+    /// that was asked when it opened the PDC keeps it by its answer alone.
     #[inline]
     pub(super) fn heard(&mut self, now: Time) {
-        if !self.is_half_open() {
-            self.rx.last_heard = now;
-            self.asked = 0;
+        match self.proof {
+            Proof::Given => (self.rx.last_heard, self.asked) = (now, 0),
+            Proof::None => self.rx.last_heard = now,
+            Proof::Asked => {}
         }
     }
 
