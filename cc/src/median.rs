@@ -36,7 +36,7 @@ pub struct Median {
     packet: u64,
     /// The last RTTs, the latest one at the end.
     rtts: VecDeque<Span>,
-    /// Those of the history, the last ones of `rtts`, in order of size.
+    /// The RTTs of the current history, which are the newest of `rtts`, sorted in ascending order.
     sorted: Vec<Span>,
 }
 

@@ -27,10 +27,10 @@ const REMOTE: u64 = sys::FI_RMA | sys::FI_ATOMIC;
 const REMOTE_DIRECTIONS: u64 = sys::FI_READ | sys::FI_WRITE | sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE;
 /// Directions of messages; all are offered if hints name none.
 const DIRECTIONS: u64 = sys::FI_SEND | sys::FI_RECV;
-/// What is offered only to those who ask for it, since it costs something: receives that name their sender, entries
-/// that do, and counters of what peers do with memory.
+/// Capabilities that an application gets only if its hints name them, since they cost time: receives from one sender, entries
+/// that name the sender, and counters of accesses by peers.
 const ON_DEMAND: u64 = sys::FI_DIRECTED_RECV | sys::FI_SOURCE | sys::FI_RMA_EVENT;
-/// What peers do with memory.
+/// Directions in which peers access registered memory.
 const OF_PEERS: u64 = sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE;
 /// Capabilities of every endpoint.
 const ALWAYS: u64 = sys::FI_LOCAL_COMM | sys::FI_REMOTE_COMM;
@@ -112,7 +112,8 @@ pub(crate) extern "C" fn getinfo(
         let wanted = wanted.map_or(sys::FI_EP_UNSPEC, |endpoint| endpoint.type_);
         demand(Kind::of(wanted).is_some(), "the endpoint type")?;
         let (mut all, mut refused) = (List::default(), None);
-        // What libfabric builds on datagrams would come before this provider's own reliable endpoints.
+        // libfabric asks with this flag when it looks for a provider to put a layer on. It would list reliable endpoints that it
+        // builds on our datagrams (`weft;ofi_rxd`) before our own.
         let is_layer = flags & CORE_PROVIDERS_ONLY != 0;
         for kind in Kind::wanted(wanted).filter(|kind| *kind == Kind::Rdm || !is_layer) {
             let offered = Answer::of(kind, hints, &place, &params)

@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 use std::time::Instant;
 
-use common::fabric::{BOUND, Entry, Failed, How, Side, Wish, getinfo, table};
+use common::fabric::{BOUND, Entry, Failed, How, Side, Wish, getinfo, message, one, table};
 use common::processes::{self, Process};
 use common::{inside, inside_with};
 use weft_fi::sys;
@@ -131,11 +131,6 @@ fn halves(at: *mut u8, len: usize) -> [sys::iovec; 2] {
     [piece(0, len / 3), piece(len / 3, len)]
 }
 
-/// The two pieces as one, which they are.
-fn one(pieces: &[sys::iovec; 2]) -> (*mut c_void, usize) {
-    (pieces[0].iov_base, pieces[0].iov_len + pieces[1].iov_len)
-}
-
 #[test]
 fn two_processes_call_every_function_for_datagrams() {
     in_two_processes("two_processes_call_every_function_for_datagrams", |own, mut other| {
@@ -159,14 +154,7 @@ fn two_processes_call_every_function_for_datagrams() {
         } = unsafe { *(*ep).msg };
         let (to, none) = (peer, null_mut());
         let (sent, received) = (context(SENT), context(RECEIVED));
-        let message = |pieces: &[sys::iovec; 2], context, data| sys::fi_msg {
-            msg_iov: pieces.as_ptr(),
-            desc: null_mut(),
-            iov_count: 2,
-            addr: to,
-            context,
-            data,
-        };
+        let message = |pieces: &[sys::iovec; 2], context, data| message(pieces, to, context, data);
         let into = |rooms: &[sys::iovec; 2]| {
             let (at, len) = one(rooms);
             // SAFETY: the endpoint is open, and the room lives until its entry.

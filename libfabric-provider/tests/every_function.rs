@@ -9,7 +9,7 @@ use std::ffi::{CStr, c_int, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::Mutex;
 
-use common::fabric::{Cntr, Entry, Failed, How, Side, Wish, close, descriptor, getinfo, table};
+use common::fabric::{Cntr, Entry, Failed, How, Side, Wish, close, descriptor, getinfo, message, one, table};
 use common::inside;
 use common::processes::{self, Process};
 use weft_fi::sys;
@@ -127,22 +127,10 @@ impl Half {
     }
 }
 
-/// The two pieces as one, which they are.
-fn one(pieces: &[sys::iovec; 2]) -> (*mut c_void, usize) {
-    (pieces[0].iov_base, pieces[0].iov_len + pieces[1].iov_len)
-}
-
 fn messages(half: &Half) {
     let (ep, to) = (half.side.ep, half.other);
     let none: *mut c_void = null_mut();
-    let message = |pieces: &[sys::iovec; 2], context, data| sys::fi_msg {
-        msg_iov: pieces.as_ptr(),
-        desc: null_mut(),
-        iov_count: 2,
-        addr: to,
-        context,
-        data,
-    };
+    let message = |pieces: &[sys::iovec; 2], context, data| message(pieces, to, context, data);
     let receive = |rooms: &[sys::iovec; 2]| {
         let (at, len) = one(rooms);
         call!(ep, msg.recv(at, len, none, FI_ADDR_UNSPEC, RECEIVED))

@@ -15,7 +15,8 @@ pub(super) struct Crawl {
 }
 
 impl Crawl {
-    /// What to tell the user at `now`, if anything; `congestion` is the state of the connection's congestion control.
+    /// Returns a notice for the user, once, if the connection has crawled for some seconds. `congestion` returns the state of its
+    /// congestion control.
     #[inline]
     pub(super) fn check(
         &mut self,
@@ -50,7 +51,8 @@ mod tests {
     use super::*;
     use weft_cc::{AckSample, CcChoice, CcParams, Delays, Rate, SenderCc};
 
-    /// What a user is told, and when, by a flow over a path of 10 ms who has said that its RTT is `said`.
+    /// Runs a flow for 10 s over a path whose RTT is 10 ms, with the option `--rtt` set to `said`. Returns the notices, each with
+    /// the time in ms at which it was given.
     fn notices(said: Option<Span>) -> Vec<(u64, String)> {
         let params = CcParams {
             mtu: 4096,

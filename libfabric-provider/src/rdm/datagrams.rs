@@ -28,19 +28,10 @@ impl State {
         let number = self.operations.insert(Operation { context, flags, reported, ..Operation::default() });
         let header_data = data.map_or(0, |data| HAS_DATA | data & u64::from(u32::MAX));
         let buffer = bytes.into_buffer(endpoint);
-        match endpoint.send_datagram(peer, buffer, header_data, number as u64) {
-            Ok(id) => {
-                if let Some(operation) = self.operations.get_mut(number) {
-                    operation.id = Some(id);
-                }
-                self.sends += 1;
-                Ok(())
-            }
-            Err(refused) => {
-                self.operations.remove(number);
-                Err(FiError::from(&refused.error))
-            }
-        }
+        let posted = endpoint.send_datagram(peer, buffer, header_data, number as u64);
+        self.note_posted(number, posted.map_err(|refused| FiError::from(&refused.error)))?;
+        self.sends += 1;
+        Ok(())
     }
 
     /// Posts a receive of a datagram.
@@ -62,18 +53,9 @@ impl State {
         };
         let number = self.operations.insert(operation);
         let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
-        match endpoint.receive_datagram(buffer, number as u64) {
-            Ok(id) => {
-                if let Some(operation) = self.operations.get_mut(number) {
-                    operation.id = Some(id);
-                }
-                self.receives += 1;
-                Ok(())
-            }
-            Err(refused) => {
-                self.operations.remove(number);
-                Err(FiError::from(&refused.error))
-            }
-        }
+        let posted = endpoint.receive_datagram(buffer, number as u64);
+        self.note_posted(number, posted.map_err(|refused| FiError::from(&refused.error)))?;
+        self.receives += 1;
+        Ok(())
     }
 }

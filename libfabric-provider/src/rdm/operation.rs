@@ -2,6 +2,7 @@
 
 use weft::{OperationId, ReceiveBuffer, SendOptions, Source};
 
+use super::State;
 use super::remote::Further;
 use super::send::HAS_DATA;
 use crate::abi::AppRoom;
@@ -82,6 +83,28 @@ impl Operation {
                 other => room[..count].copy_from_slice(&other.as_slice().unwrap_or(&[])[at..at + count]),
             }
             at += count;
+        }
+    }
+}
+
+impl State {
+    /// Operation `number` was posted, or refused.
+    pub(super) fn note_posted(
+        &mut self,
+        number: usize,
+        posted: Result<OperationId, FiError>,
+    ) -> Result<(), FiError> {
+        match posted {
+            Ok(id) => {
+                if let Some(operation) = self.operations.get_mut(number) {
+                    operation.id = Some(id);
+                }
+                Ok(())
+            }
+            Err(error) => {
+                self.operations.remove(number);
+                Err(error)
+            }
         }
     }
 }

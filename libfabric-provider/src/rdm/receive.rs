@@ -126,20 +126,12 @@ impl State {
         } else {
             endpoint.receive_with(space.whole(), options)
         };
-        match posted {
-            Ok(id) => {
-                if let Some(operation) = self.operations.get_mut(number) {
-                    operation.id = Some(id);
-                }
-                self.receives += 1;
-                Ok(())
-            }
-            Err(refused) => {
-                self.operations.remove(number);
-                self.backlog.end(Way::In, memory);
-                Err(FiError::from(&refused.error))
-            }
+        let noted = self.note_posted(number, posted.map_err(|refused| FiError::from(&refused.error)));
+        match noted {
+            Ok(()) => self.receives += 1,
+            Err(_) => self.backlog.end(Way::In, memory),
         }
+        noted
     }
 
     /// A receive has ended, or got one of many messages.

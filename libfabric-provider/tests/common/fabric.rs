@@ -181,6 +181,21 @@ impl Default for How {
     }
 }
 
+/// Two adjacent pieces as one.
+pub(crate) fn one(pieces: &[sys::iovec; 2]) -> (*mut c_void, usize) {
+    (pieces[0].iov_base, pieces[0].iov_len + pieces[1].iov_len)
+}
+
+/// A message in two pieces.
+pub(crate) fn message(
+    pieces: &[sys::iovec; 2],
+    addr: sys::fi_addr_t,
+    context: *mut c_void,
+    data: u64,
+) -> sys::fi_msg {
+    sys::fi_msg { msg_iov: pieces.as_ptr(), desc: null_mut(), iov_count: 2, addr, context, data }
+}
+
 pub(crate) fn close(fid: *mut sys::fid) -> c_int {
     // SAFETY: it is open.
     unsafe { ((*(*fid).ops).close.unwrap())(fid) }

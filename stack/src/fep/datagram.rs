@@ -109,13 +109,13 @@ impl Datagrams {
             if sends.get(outgoing.send).is_some() {
                 return Some(outgoing);
             }
-            self.cancelled -= 1;
+            self.cancelled = self.cancelled.saturating_sub(1);
         }
         None
     }
 
-    /// One that waits to leave has no message any more. Its place goes with the places of others once they are as many as
-    /// those that wait.
+    /// Notes that a waiting datagram was cancelled. The entries of cancelled ones are removed together, when they are more than
+    /// half of the queue.
     fn forget_one(&mut self, sends: &Table<SendMessage>) {
         self.cancelled += 1;
         if self.cancelled > self.waiting.len() / 2 {

@@ -1,4 +1,4 @@
-//! What clients that answer nothing, or ask in the names of others, take from the server.
+//! Tests with clients that never answer, and with requests forged in the names of other hosts: neither keep the server from others.
 
 use super::*;
 use crate::perf::mode::Mode;
