@@ -3,6 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use weft::Endpoint;
 
@@ -84,20 +85,32 @@ fn is_right(library: Library, program: &str, before: &[&str]) -> bool {
     true
 }
 
-/// Runs the program of whose ranks the last one kills itself. Returns what the others say, unless it was skipped.
-pub(crate) fn killed(library: Library, before: &[&str]) -> Option<String> {
-    // Launchers do not see how a rank ends behind a shell.
-    let before: Vec<&str> = before.iter().copied().chain(["sh", "-c", "\"$0\"; true"]).collect();
-    // MPICH's launcher fails now and then when a rank goes away, and takes the output of the others with it.
-    const LAUNCHER_FAILED: &str = "assert (!closed) failed";
-    let mut attempts = 0;
-    loop {
-        let said = run(library, "killed", library.outlives(), &before)?;
-        attempts += 1;
-        if attempts == 3 || !said.contains(LAUNCHER_FAILED) {
-            return Some(said);
+/// Runs the program of whose ranks the last one kills itself. Returns what each of the others says, unless it was skipped.
+pub(crate) fn killed(library: Library, before: &[&str]) -> Option<Vec<String>> {
+    let directory = tempfile::tempdir().unwrap();
+    // The launchers do not see how a rank ends, cannot kill it, and cannot lose what it says: MPICH's one fails now and then when
+    // a rank goes away, and takes the output of the others with it.
+    let apart = format!(
+        "cd {} && rank=${{OMPI_COMM_WORLD_RANK:-$PMI_RANK}} && timeout {PATIENCE} \"$0\" >said.$rank 2>&1
+         echo $? >ended.$rank",
+        directory.path().display()
+    );
+    let before: Vec<&str> = before.iter().copied().chain(["setsid", "--wait", "sh", "-c", &apart]).collect();
+    run(library, "killed", library.outlives(), &before)?;
+    let ranks: usize = RANKS.parse().unwrap();
+    let others = (0..ranks).map(|rank| {
+        let [said, ended] = ["said", "ended"].map(|name| directory.path().join(format!("{name}.{rank}")));
+        // It may outlive its launcher, but not its own time limit.
+        let end = Instant::now() + Duration::from_secs(PATIENCE.parse::<u64>().unwrap() + 5);
+        while !ended.exists() {
+            assert!(Instant::now() < end, "rank {rank} was not started, or its end was not written down");
+            std::thread::sleep(Duration::from_millis(20));
         }
-    }
+        let said = std::fs::read_to_string(said).unwrap();
+        assert_ne!(std::fs::read_to_string(ended).unwrap().trim(), "124", "rank {rank} hangs: {said}");
+        said
+    });
+    Some(others.take(ranks - 1).collect())
 }
 
 /// Builds a program of this directory's, and runs it behind the words of `before`, with further words for its launcher.
