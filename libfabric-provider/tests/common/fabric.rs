@@ -112,7 +112,7 @@ macro_rules! table {
     }};
 }
 
-/// A completion queue of entries with tags.
+/// A completion queue.
 pub(crate) struct Cq(pub(crate) *mut sys::fid_cq);
 
 // SAFETY: FI_THREAD_SAFE.
@@ -156,6 +156,8 @@ pub(crate) struct How {
     pub(crate) wait: sys::fi_wait_obj,
     pub(crate) bind: u64,
     pub(crate) queue: usize,
+    /// The format of the queue's entries. Only those with tags are read by this module.
+    pub(crate) format: sys::fi_cq_format,
     /// The answer to expect of `fi_enable`.
     pub(crate) enabled: c_int,
     /// Whether the endpoint's address is left to the provider.
@@ -173,6 +175,7 @@ impl Default for How {
             wait: sys::FI_WAIT_FD,
             bind,
             queue: 0,
+            format: sys::FI_CQ_FORMAT_TAGGED,
             enabled: 0,
             anywhere: false,
             counters: None,
@@ -256,7 +259,7 @@ impl Side {
         checked("fi_domain", table!(fabric, ops.domain(info.0, &mut domain, null_mut())));
         let mut attr = sys::fi_av_attr::default();
         checked("fi_av_open", table!(domain, ops.av_open(&mut attr, &mut av, null_mut())));
-        let (format, wait_obj, size) = (sys::FI_CQ_FORMAT_TAGGED, how.wait, how.queue);
+        let (format, wait_obj, size) = (how.format, how.wait, how.queue);
         let mut attr = sys::fi_cq_attr { format, wait_obj, size, ..sys::fi_cq_attr::default() };
         checked("fi_cq_open", table!(domain, ops.cq_open(&mut attr, &mut cq, null_mut())));
         checked("fi_endpoint", table!(domain, ops.endpoint(info.0, &mut ep, null_mut())));
