@@ -100,9 +100,12 @@ trait Number: Copy + PartialEq {
     fn samples() -> Vec<Self>;
     fn read(bytes: &[u8]) -> Self;
     fn write(self) -> Vec<u8>;
+    fn is_nan(self) -> bool {
+        false
+    }
     /// Whether it is the value that was expected, by its bits unless it is no number.
     fn is(self, expected: Self) -> bool {
-        self.write() == expected.write() || (self != self && expected != expected)
+        self.write() == expected.write() || (self.is_nan() && expected.is_nan())
     }
 }
 
@@ -147,6 +150,9 @@ macro_rules! floats {
             }
             fn is_true(self) -> bool {
                 self != 0.0
+            }
+            fn is_nan(self) -> bool {
+                <$type>::is_nan(self)
             }
             fn truth(truth: bool) -> Self {
                 if truth { 1.0 } else { 0.0 }
