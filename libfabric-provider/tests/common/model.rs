@@ -58,6 +58,10 @@ struct Message {
     len: usize,
     /// The place among the looks and receives of that which has got it.
     taken: Option<usize>,
+    /// Its sender knows that it was delivered.
+    delivered: bool,
+    /// The context of the operation that its sender posted next.
+    next: usize,
 }
 
 /// A receive, or a look at what waits, in the order in which they were posted.
@@ -68,6 +72,9 @@ struct Taker {
     keeps: bool,
     /// It was cancelled, or found nothing: it says nothing about the order.
     void: bool,
+    /// Of a look that has found nothing, the messages that it could have found: they and all before them had been delivered when
+    /// it was posted, and nobody was known to have them.
+    missed: Vec<u64>,
 }
 
 enum Operation {
@@ -79,6 +86,8 @@ enum Operation {
     Look {
         taker: usize,
         flags: u64,
+        /// Messages that wait for it at least.
+        waiting: Vec<u64>,
     },
     /// The receive, or the end, of a message that was claimed.
     Claimed {
@@ -214,11 +223,11 @@ impl Player {
                 None => table!(ep, msg.injectdata(at, len, id, to)),
             };
             if answer == 0 {
-                self.sent.insert(id, Message { tag, len, taken: None });
+                self.sent.insert(id, Message { tag, len, taken: None, delivered: false, next: self.next });
             }
             return;
         }
-        self.sent.insert(id, Message { tag, len, taken: None });
+        self.sent.insert(id, Message { tag, len, taken: None, delivered: false, next: self.next });
         let before = self.next;
         self.post(Operation::Send, bytes, |_, at, context| match tag {
             Some(tag) => table!(ep, tagged.senddata(at.cast(), len, null_mut(), id, to, tag, context)),
@@ -230,7 +239,7 @@ impl Player {
     }
 
     fn taker(&mut self, pattern: Pattern, keeps: bool) -> usize {
-        self.takers.push(Taker { pattern, message: None, keeps, void: false });
+        self.takers.push(Taker { pattern, message: None, keeps, void: false, missed: Vec::new() });
         self.takers.len() - 1
     }
 
@@ -264,9 +273,20 @@ impl Player {
         }
     }
 
-    fn look(&mut self, pattern: Pattern, flags: u64) {
+    fn look(&mut self, other: &Player, pattern: Pattern, flags: u64) {
         let (taker, before) = (self.taker(pattern, flags != sys::FI_PEEK), self.next);
-        self.post(Operation::Look { taker, flags }, Vec::new(), |player, at, context| {
+        // A message is not to be seen before what was posted before it, accesses to memory included.
+        let is_access = |operation: &Operation| {
+            matches!(operation, Operation::Write { .. } | Operation::Read { .. } | Operation::Count { .. })
+        };
+        let accesses = other.operations.iter().filter(|(_, (operation, _))| is_access(operation));
+        let oldest = accesses.map(|(context, _)| *context).min().unwrap_or(usize::MAX);
+        let arrived = other.sent.iter().take_while(|(_, message)| {
+            (message.delivered || message.taken.is_some()) && message.next <= oldest
+        });
+        let waits = |message: &Message| message.taken.is_none() && fits(message.tag, pattern);
+        let waiting = arrived.filter(|(_, message)| waits(message)).map(|(id, _)| *id).collect();
+        self.post(Operation::Look { taker, flags, waiting }, Vec::new(), |player, at, context| {
             player.call(pattern, at, 0, context, flags)
         });
         if self.next == before {
@@ -393,13 +413,16 @@ impl Player {
             self.operations.remove(&entry.context).unwrap_or_else(|| panic!("{entry:?} has ended before"));
         let tag = (entry.flags & sys::FI_TAGGED != 0).then_some(entry.tag);
         match operation {
-            Operation::Send => {}
+            Operation::Send => {
+                let id = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+                self.sent.get_mut(&id).unwrap().delivered = true;
+            }
             Operation::Receive { taker, .. } => {
                 self.take(other, taker, entry.data, tag);
                 assert_eq!(entry.len, other.sent[&entry.data].len);
                 assert!(bytes[..entry.len] == content(entry.data, entry.len), "message {}", entry.data);
             }
-            Operation::Look { taker, flags } => {
+            Operation::Look { taker, flags, .. } => {
                 let pattern = self.takers[taker].pattern;
                 self.take(other, taker, entry.data, tag);
                 assert_eq!(entry.len, other.sent[&entry.data].len);
@@ -447,13 +470,16 @@ impl Player {
                 assert_eq!(failed.beyond, other.sent[&id].len - room);
                 assert!(bytes == content(id, room), "the beginning of message {id}");
             }
-            (Operation::Look { taker, .. }, sys::FI_ENOMSG) => self.takers[taker].void = true,
+            (Operation::Look { taker, waiting, .. }, sys::FI_ENOMSG) => {
+                self.takers[taker].void = true;
+                self.takers[taker].missed = waiting;
+            }
             _ => panic!("{failed:?}"),
         }
     }
 
     /// A call that chance decides.
-    fn play(&mut self, random: &mut Random, id: u64) {
+    fn play(&mut self, other: &Player, random: &mut Random, id: u64) {
         let pick = |random: &mut Random, of: &[usize]| of[random.below(of.len() as u64) as usize];
         let len = pick(random, &LENGTHS);
         let tag = (random.below(2) == 0).then(|| random.below(TAGS));
@@ -465,9 +491,9 @@ impl Player {
             5 => self.send(id, tag, len.min(1_400), true),
             6..=9 => self.receive(pattern, LONGEST),
             10 => self.receive(pattern, 50),
-            11 => self.look(pattern, sys::FI_PEEK),
-            12 => self.look(pattern, sys::FI_PEEK | sys::FI_CLAIM),
-            13 => self.look(pattern, sys::FI_PEEK | sys::FI_DISCARD),
+            11 => self.look(other, pattern, sys::FI_PEEK),
+            12 => self.look(other, pattern, sys::FI_PEEK | sys::FI_CLAIM),
+            13 => self.look(other, pattern, sys::FI_PEEK | sys::FI_DISCARD),
             14 => self.cancel(random),
             15 => {
                 if !self.claims.is_empty() {
@@ -506,6 +532,23 @@ impl Player {
                 );
             }
         }
+    }
+
+    /// Whether looks that have found nothing had nothing to find: what had been delivered before went to others that were posted
+    /// before them. Returns how often that says something.
+    fn check_misses(&self, other: &Player) -> usize {
+        let mut misses = 0;
+        for (at, look) in self.takers.iter().enumerate() {
+            for id in &look.missed {
+                let taken = other.sent[id].taken;
+                assert!(
+                    taken.is_some_and(|taken| taken < at),
+                    "look {at} found nothing, and message {id} was there"
+                );
+                misses += 1;
+            }
+        }
+        misses
     }
 
     /// Posts a receive for each message of `other` that has none.
@@ -591,7 +634,7 @@ fn play(seed: u64, mut players: [Player; 2]) {
     for id in 1..=CALLS as u64 {
         let [a, b] = &mut players;
         let (own, other) = if random.below(2) == 0 { (a, b) } else { (b, a) };
-        own.play(&mut random, id);
+        own.play(other, &mut random, id);
         if random.below(3) == 0 {
             own.drain(other);
             other.drain(own);
@@ -620,6 +663,7 @@ fn play(seed: u64, mut players: [Player; 2]) {
     let [a, b] = &players;
     a.check_order(b);
     b.check_order(a);
+    let misses = a.check_misses(b) + b.check_misses(a);
     let (mut cancelled, mut fetched) = (0, 0);
     for (own, other) in [(a, b), (b, a)] {
         for counter in 0..COUNTERS {
@@ -652,6 +696,8 @@ fn play(seed: u64, mut players: [Player; 2]) {
     for player in &players {
         assert_eq!(close(player.mr.cast()), 0);
     }
-    println!("seed {seed}: {cancelled} cancelled, {fetched} fetched");
+    println!(
+        "seed {seed}: {cancelled} cancelled, {fetched} fetched, {misses} messages went to others than looks"
+    );
     assert!(fetched > 0 && cancelled > 0);
 }
