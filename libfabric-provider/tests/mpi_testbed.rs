@@ -5,8 +5,8 @@ mod common;
 
 use std::process::{Command, Output};
 
-use common::beside;
 use common::mpi::{Library, exchange, one_sided};
+use common::weft;
 
 /// Two leaves and two spines, which trim one packet in a hundred on every link.
 const FABRIC: &str = r#"
@@ -29,12 +29,7 @@ struct Testbed {
 impl Testbed {
     /// The testbed, if the command `weft` was built; else says that the test is skipped, or fails if `CI` is set.
     fn up(hosts: &str) -> Option<Testbed> {
-        let weft = beside("weft");
-        if !weft.exists() {
-            assert!(std::env::var_os("CI").is_none(), "{} is missing", weft.display());
-            eprintln!("skipped: {} is missing; cargo build -p weft-apps builds it", weft.display());
-            return None;
-        }
+        let weft = weft()?;
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("bed.toml");
         std::fs::write(&file, FABRIC).unwrap();

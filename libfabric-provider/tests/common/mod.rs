@@ -99,6 +99,17 @@ pub(crate) fn beside(program: &str) -> PathBuf {
     tests.ancestors().nth(2).unwrap().join(program)
 }
 
+/// The command `weft`, if it was built; else says that the test is skipped, or fails if `CI` is set.
+pub(crate) fn weft() -> Option<PathBuf> {
+    let weft = beside("weft");
+    if !weft.exists() {
+        assert!(std::env::var_os("CI").is_none(), "{} is missing", weft.display());
+        eprintln!("skipped: {} is missing; cargo build -p weft-apps builds it", weft.display());
+        return None;
+    }
+    Some(weft)
+}
+
 /// The library, which cargo builds beside the tests.
 fn library() -> PathBuf {
     let tests = std::env::current_exe().unwrap();

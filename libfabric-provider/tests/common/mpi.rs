@@ -1,14 +1,14 @@
 //! MPI programs over the provider, as their libraries launch them.
 
+use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
+use std::path::PathBuf;
+use std::process::{Child, Command};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use weft::Endpoint;
-
-use super::server::Server;
-use super::{PATIENCE, Provider, target};
+use super::fabric::BOUND;
+use super::{PATIENCE, Provider, target, weft};
 
 /// Programs that spin while they wait need the processors for themselves.
 static SPINNING: Mutex<()> = Mutex::new(());
@@ -132,35 +132,70 @@ fn run(library: Library, name: &str, words: &[&str], before: &[&str]) -> Option<
     Some(format!("{said} {errors}"))
 }
 
-/// Two servers that memif joins, and a program that runs another one with the ranks of an MPI job at them in turn.
+/// Two processes of `weft serve` that memif joins, and a program that runs another one with the ranks of an MPI job at them in
+/// turn.
 pub(crate) struct Served {
-    pub(crate) servers: [Server; 2],
+    servers: Vec<Child>,
     pub(crate) in_turn: String,
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl Served {
-    pub(crate) fn over_memif() -> Served {
+    /// The servers, if the command `weft` was built; else says that the test is skipped, or fails if `CI` is set.
+    pub(crate) fn over_memif() -> Option<Served> {
+        let weft = weft()?;
         let directory = tempfile::tempdir().unwrap();
         let link = directory.path().join("memif").display().to_string();
-        let servers = [("server", 0), ("client", 1)].map(|(role, number)| {
-            let builder = Endpoint::builder(format!("memif:{link},role={role},ip=10.9.0.{}", number + 1));
-            Server::start(builder, &directory.path().join(number.to_string()))
-        });
-        let path = directory.path().join("in-turn");
+        let mut served = Served { servers: Vec::new(), in_turn: String::new(), directory };
+        for (number, role) in ["server", "client"].into_iter().enumerate() {
+            let socket = served.directory.path().join(number.to_string());
+            let said = File::create(served.said(number)).unwrap();
+            let mut command = Command::new(&weft);
+            command.arg("serve").arg("--socket").arg(&socket);
+            command.args(["--port", &format!("memif:{link},role={role}"), "--ip"]);
+            command.arg(format!("10.9.0.{}", number + 1)).stdout(said.try_clone().unwrap()).stderr(said);
+            served.servers.push(command.spawn().unwrap());
+            let begin = Instant::now();
+            while !socket.exists() {
+                let ended = served.servers[number].try_wait().unwrap();
+                assert!(ended.is_none(), "it ended: {}", served.says(number));
+                assert!(begin.elapsed() < BOUND, "it does not listen: {}", served.says(number));
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        let path = served.directory.path().join("in-turn");
         let script = format!(
             "#!/bin/sh\nrank=${{OMPI_COMM_WORLD_RANK:-$PMI_RANK}}\n\
              export FI_WEFT_PORT=serve:{}/$((rank % 2))\nexec \"$@\"\n",
-            directory.path().display()
+            served.directory.path().display()
         );
         std::fs::write(&path, script).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let in_turn = path.to_str().unwrap().to_owned();
-        Served { servers, in_turn, _directory: directory }
+        served.in_turn = path.to_str().unwrap().to_owned();
+        Some(served)
     }
 
-    /// Whether ranks have joined both.
-    pub(crate) fn were_used(&self) -> bool {
-        self.servers.iter().all(|server| server.joined() >= 2)
+    fn said(&self, server: usize) -> PathBuf {
+        self.directory.path().join(format!("said.{server}"))
+    }
+
+    /// What a server has said.
+    fn says(&self, server: usize) -> String {
+        std::fs::read_to_string(self.said(server)).unwrap()
+    }
+
+    /// How many ranks have come to each server.
+    pub(crate) fn came(&self) -> [usize; 2] {
+        [0, 1].map(|server| self.says(server).lines().filter(|line| line.ends_with(": come")).count())
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        for server in &mut self.servers {
+            // One that has ended cannot be killed.
+            let _ = server.kill();
+            let _ = server.wait();
+        }
     }
 }
