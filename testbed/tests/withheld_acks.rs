@@ -1,7 +1,8 @@
-//! If switches trim and no link loses packets, no retransmission timer ever expires, even when a window
-//! shrinks to one packet while the target has not yet acknowledged the packets it has accepted.
+//! If switches trim and no link loses packets, no retransmission timer ever expires: neither when a window shrinks to one
+//! packet while the target has not yet acknowledged the packets it has accepted, nor when many targets withhold
+//! acknowledgements of one window.
 
-use weft_cc::CcChoice;
+use weft_cc::{CcChoice, Span, Time};
 use weft_stack::rng::Rng;
 use weft_testbed::sim::{self, RunConfig, RunReport};
 use weft_testbed::topology::TopologySpec;
@@ -37,5 +38,57 @@ fn an_incast_is_trimmed_and_never_waits_for_a_timer() {
                 assert!(reports.iter().any(|report| report.packets.trimmed > 0), "{fabric} {cc} {bytes} B");
             }
         }
+    }
+}
+
+/// Host 1 sends `bytes` on each of `connections` to host 0, which share a window.
+fn pair(cc: &str, connections: u32, bytes: u64) -> RunReport {
+    let topology = "leaf-spine:hosts=4,leaves=2".parse::<TopologySpec>().unwrap().build().unwrap();
+    let spec: WorkloadSpec = format!("incast:1,from=1,to=0,flows={connections}").parse().unwrap();
+    let workload = spec.build(Some(4), bytes, &mut Rng::new(1, u64::MAX)).unwrap();
+    let cc = CcChoice::parse(cc).unwrap();
+    let report = sim::run(&RunConfig { cc, ..RunConfig::new(topology, workload) }, &mut |_| ()).unwrap();
+    assert!(report.is_complete() && report.packets.dropped == 0, "{:?}", report.stuck);
+    report
+}
+
+/// Bytes in a millisecond.
+fn goodput(report: &RunReport) -> u64 {
+    let bytes: u64 = report.flows.iter().map(|flow| flow.bytes).sum();
+    let time = report.flows.iter().filter_map(|flow| flow.end).map(|end| end.since(Time::ZERO)).max();
+    bytes * Span::from_ms(1).as_ps() / time.unwrap().as_ps()
+}
+
+#[test]
+fn connections_that_share_a_window_do_not_wait_for_each_others_acknowledgements() {
+    for cc in [
+        "nscc",
+        "smartt",
+        "dctcp",
+        "swift",
+        "lswift",
+        "mswift",
+        "constant",
+        "rccc",
+        "nscc+rccc",
+        "smartt+rccc",
+    ] {
+        let alone = pair(cc, 1, 2_000_000);
+        for connections in [2, 3, 4, 6, 8, 16, 64, 256, 512] {
+            let shared = pair(cc, connections, 2_000_000.min(128_000_000 / u64::from(connections)));
+            let (reached, limit) = (goodput(&shared), goodput(&alone) * 95 / 100);
+            assert_eq!(shared.timeouts, 0, "{cc}, {connections} connections");
+            assert!(reached >= limit, "{cc}, {connections} connections: {reached} of {limit}");
+        }
+    }
+}
+
+#[test]
+fn a_connection_that_has_a_window_to_itself_asks_for_few_acknowledgements() {
+    // One for 16 KiB, which are four packets; one for the SYN; those of packets that are the last in the window.
+    for cc in ["nscc", "smartt", "constant"] {
+        let alone = pair(cc, 1, 2_000_000);
+        let (acks, packets) = (alone.packets.acks, alone.packets.data);
+        assert!(acks <= packets / 4 + packets / 32, "{cc}: {acks} ACKs of {packets} packets");
     }
 }

@@ -27,6 +27,22 @@ pub(super) enum Standing {
     Held,
 }
 
+/// A number of bytes in units of 64, at most 4 MiB: a connection has no room for more in the cache lines of each packet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unasked(u16);
+
+impl Unasked {
+    pub(super) const NONE: Unasked = Unasked(0);
+
+    pub(super) fn plus(self, bytes: u32) -> Unasked {
+        Unasked(self.0.saturating_add(u16::try_from(bytes.div_ceil(64)).unwrap_or(u16::MAX)))
+    }
+
+    pub(super) fn bytes(self) -> u64 {
+        u64::from(self.0) * 64
+    }
+}
+
 // In the order of use: the fields that every packet needs come first and take four cache lines of the slot.
 #[repr(C)]
 pub(super) struct Connection {
@@ -45,6 +61,8 @@ pub(super) struct Connection {
     pub(super) rested: bool,
     /// The priority of its packets.
     pub(super) priority: Priority,
+    /// What has left since a packet last asked for an acknowledgement, while the connection shared its context.
+    pub(super) unasked: Unasked,
     /// Set while the target is busy: one packet is sent as often as its back-off says.
     pub(super) pause: Option<Box<Busy>>,
     /// The earliest wake-up that the timing wheel holds for this connection.
@@ -128,6 +146,7 @@ impl Connection {
             progress_at: now,
             rested: true,
             priority: Priority::LOWEST,
+            unasked: Unasked::NONE,
             refused: None,
             probed: false,
             probe_at: None,

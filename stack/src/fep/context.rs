@@ -76,6 +76,8 @@ pub(super) struct Context {
     pub(super) zone: ZoneId,
     /// Number of connections that use the context.
     pub(super) users: u32,
+    /// Number of them that have packets in flight.
+    active: u32,
     /// Whether the context counts among those that hold credit and have something to send.
     pub(super) stocked: bool,
     /// PSN of the last packet of [`Context::asked_of`] that asked. It takes no extra room here: contexts fill whole
@@ -107,6 +109,7 @@ impl Context {
             wire_mtu,
             zone,
             users: 0,
+            active: 0,
             stocked: false,
             blocked: VecDeque::new(),
             asks: if ack_each { Asking::Each } else { Asking::AsNeeded },
@@ -127,7 +130,9 @@ impl Context {
     pub(super) fn track<R>(&mut self, pdc: &mut TxPdc, change: impl FnOnce(&mut TxPdc) -> R) -> R {
         let before = pdc.in_flight();
         let result = change(pdc);
-        self.in_flight = self.in_flight + pdc.in_flight() - before;
+        let after = pdc.in_flight();
+        self.in_flight = self.in_flight + after - before;
+        self.active = self.active + u32::from(after > 0) - u32::from(before > 0);
         result
     }
 
@@ -142,13 +147,16 @@ impl Context {
         bytes: u32,
         entropy: Entropy,
     ) -> Psn {
-        self.in_flight += pdc.growth(bytes);
+        let growth = pdc.growth(bytes);
+        self.active += u32::from(growth > 0 && pdc.in_flight() == 0);
+        self.in_flight += growth;
         pdc.send_new(now, kind, bytes, entropy)
     }
 
     /// Subtracts the bytes in flight of a PDC that is given up.
     pub(super) fn forget(&mut self, pdc: &TxPdc) {
         self.in_flight -= pdc.in_flight();
+        self.active -= u32::from(pdc.in_flight() > 0);
     }
 
     pub(super) fn in_flight(&self) -> u64 {
@@ -229,6 +237,19 @@ impl Context {
     #[inline]
     pub(super) fn is_spent(&self, bytes: u64) -> bool {
         self.in_flight + bytes >= self.window() || self.credit.as_ref().is_some_and(|c| !c.may_send())
+    }
+
+    /// Whether several connections have packets in flight. Each has a target of its own, which withholds acknowledgements
+    /// until it has enough to acknowledge: together they may withhold all that the window allows.
+    #[inline]
+    pub(super) fn is_shared(&self) -> bool {
+        self.active > 1
+    }
+
+    /// Whether `unasked` bytes are more than a connection that shares the context may have in flight without having asked
+    /// for an acknowledgement. If each has as many, they are a quarter of `limit` together.
+    pub(super) fn exceeds_share(&self, unasked: u64, limit: u64) -> bool {
+        unasked * u64::from(self.active) * 4 > limit
     }
 
     /// Records that a packet with a request for an acknowledgement was sent.

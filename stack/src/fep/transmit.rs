@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use weft_cc::{Span, Time};
 
 use super::FepConfig;
-use super::connection::{Connection, Standing};
+use super::connection::{Connection, Standing, Unasked};
 use super::context::{Asking, Context, Gate};
 use super::core::{Core, control_packet};
 use super::initiator::{Initiator, count_rivals};
@@ -254,7 +254,10 @@ fn send_data(
     let stops = ends || context.is_spent(u64::from(bytes)) || !connection.pdc.may_send_new();
     let asks = context.asks == Asking::Each || connection.pause.is_some();
     // The answer to a read comes at once whatever its request says.
-    let ack_request = data.again.is_some() || stops || asks || data.is_read;
+    let mut ack_request = data.again.is_some() || stops || asks || data.is_read;
+    if context.is_shared() {
+        ack_request = asks_for_its_share(core, connection, context, bytes, ack_request);
+    }
     if ack_request {
         context.on_ask(connection.pdc.id, psn);
     }
@@ -298,6 +301,27 @@ fn send_data(
     }
     connection.wake(&mut core.wheel, key, now + rto_init);
     Ok(payload)
+}
+
+/// Whether a packet of `bytes`, which has just left on a connection that shares its context with others, asks for an
+/// acknowledgement: if it `asks` anyway, or if it and the packets before it that did not ask are more than the share of
+/// one connection.
+#[inline(never)]
+fn asks_for_its_share(
+    core: &Core,
+    connection: &mut Connection,
+    context: &Context,
+    bytes: u32,
+    asks: bool,
+) -> bool {
+    let unasked = connection.unasked.plus(bytes);
+    let limit = match context.window() {
+        u64::MAX => core.zone(context.zone).cc.params().network_bdp(),
+        window => window,
+    };
+    let asks = asks || context.exceeds_share(unasked.bytes(), limit);
+    connection.unasked = if asks { Unasked::NONE } else { unasked };
+    asks
 }
 
 /// The connection at the head of the queue has sent a packet: it goes to the end if it has more to send, or leaves.
