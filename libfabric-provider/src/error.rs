@@ -44,7 +44,10 @@ impl FiError {
     pub(crate) const NO_CQ: FiError = FiError(sys::FI_ENOCQ as i32);
     pub(crate) const OTHER: FiError = FiError(sys::FI_EOTHER as i32);
     pub(crate) const TOO_SMALL: FiError = FiError(sys::FI_ETOOSMALL as i32);
-    const TRUNCATED: FiError = FiError(sys::FI_ETRUNC as i32);
+    pub(crate) const TRUNCATED: FiError = FiError(sys::FI_ETRUNC as i32);
+    pub(crate) const ABORTED: FiError = FiError(sys::FI_ECONNABORTED);
+    pub(crate) const REFUSED: FiError = FiError(sys::FI_ECONNREFUSED);
+    pub(crate) const GONE: FiError = FiError(sys::FI_ESHUTDOWN);
 
     /// Whether an operation failed because there is no such peer any more.
     pub(crate) fn says_that_the_peer_is_gone(self) -> bool {

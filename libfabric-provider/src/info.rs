@@ -5,6 +5,7 @@ mod list;
 use std::ffi::{CString, c_char, c_int};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 
+use weft::MAX_MESSAGE;
 use weft::MAX_PROCESS;
 use weft::port::longest_payload_at;
 
@@ -116,7 +117,7 @@ pub(crate) extern "C" fn getinfo(
         // builds on our datagrams (`weft;ofi_rxd`) before our own.
         let is_layer = flags & CORE_PROVIDERS_ONLY != 0;
         for kind in Kind::wanted(wanted).filter(|kind| *kind == Kind::Rdm || !is_layer) {
-            let offered = Answer::of(kind, hints, &place, &params)
+            let offered = Answer::of(kind, hints, &place)
                 .and_then(|answer| answer.list(&wish, &params, &place, domain));
             match offered {
                 Ok(mut offered) => all.join(&mut offered),
@@ -227,16 +228,11 @@ fn demand(holds: bool, what: &str) -> Result<(), FiError> {
 }
 
 impl Answer {
-    fn of(
-        kind: Kind,
-        hints: Option<&sys::fi_info>,
-        place: &Place,
-        params: &Params,
-    ) -> Result<Answer, FiError> {
+    fn of(kind: Kind, hints: Option<&sys::fi_info>, place: &Place) -> Result<Answer, FiError> {
         demand(place.has(kind), "an endpoint for datagrams at a named port or server")?;
         let mut answer = Answer {
             kind,
-            longest: if kind == Kind::Rdm { place.longest_message(params) } else { 0 },
+            longest: if kind == Kind::Rdm { MAX_MESSAGE } else { 0 },
             inject: 0,
             caps: kind.caps(),
             transmit: Direction { caps: 0, op_flags: 0, order: kind.order() },

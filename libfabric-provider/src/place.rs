@@ -8,7 +8,7 @@ use std::os::unix::fs::FileTypeExt;
 use weft::core::port::udp::UdpPort;
 use weft::core::worker::session::SessionConfig;
 use weft::port::AnyPort;
-use weft::{Addr, Builder, BusyTimeout, Endpoint, MAX_MESSAGE, MAX_PROCESS, Source};
+use weft::{Addr, Builder, BusyTimeout, Endpoint, MAX_PROCESS, Source};
 
 use crate::addresses::Addresses;
 use crate::error::FiError;
@@ -54,15 +54,6 @@ impl Place {
     /// The bits of tags that applications have.
     pub(crate) fn tag_format(&self) -> u64 {
         if self.socket().is_some() { !RESERVED_TAG } else { u64::MAX }
-    }
-
-    /// The longest message that an endpoint there sends and receives, bytes: of the memory of one of a server a quarter is for
-    /// messages that are sent.
-    pub(crate) fn longest_message(&self, params: &Params) -> u64 {
-        match self.socket() {
-            Some(_) => u64::from(params.memory / 4),
-            None => MAX_MESSAGE,
-        }
     }
 
     /// Whether there may be endpoints: a server's socket is there.

@@ -14,6 +14,7 @@ mod peers;
 mod receive;
 mod remote;
 mod send;
+mod stand_in;
 mod waiting;
 mod watch;
 
@@ -40,6 +41,7 @@ use self::carried::Carrier;
 use self::looks::LOOK;
 use self::operation::Operation;
 use self::peers::Peers;
+use self::stand_in::StandIns;
 use self::waiting::Claimed;
 use crate::error::{FiError, lock};
 use crate::kind::Kind;
@@ -118,6 +120,8 @@ struct State {
     backlog: Backlog,
     /// Accesses to remote memory of an endpoint whose worker does none.
     carrier: Option<Box<Carrier>>,
+    /// Long messages that peers of such an endpoint fetch.
+    stand_ins: StandIns,
 }
 
 /// Says while it lives that a thread of the application sleeps and will let the endpoint work.
@@ -184,7 +188,12 @@ impl Rdm {
         let endpoint = endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
         let is_it = |operation: &Operation| operation.context == context && operation.asks.is_none();
         let number = operations.position(is_it).ok_or(FiError::NO_ENTRY)?;
-        match operations.get_mut(number).and_then(|operation| operation.id) {
+        let operation = operations.get_mut(number).ok_or(FiError::NO_ENTRY)?;
+        if operation.stand_in.is_some() || operation.fetched.is_some() {
+            // The receiver may be fetching the message: it is too late.
+            return Ok(());
+        }
+        match operation.id {
             Some(id) => endpoint.cancel(id).map_err(|error| FiError::from(&error))?,
             None => state.cancel_waiting(number)?,
         }
@@ -257,10 +266,11 @@ impl Rdm {
         Ok(())
     }
 
-    /// Lets the endpoint work if messages wait for memory, or accesses for their pieces. Returns whether some still do.
+    /// Lets the endpoint work if messages wait for memory or to be fetched, or accesses for their pieces. Returns whether some still do.
     fn delivers_waiting(&self) -> Result<bool, FiError> {
         let mut state = lock(&self.state)?;
-        let waits = |state: &State| state.backlog.has_sends() || state.carries();
+        let waits =
+            |state: &State| state.backlog.has_sends() || state.carries() || state.stand_ins.are_waiting();
         Ok(waits(&state) && state.work(self.caps.names_source).is_ok() && waits(&state))
     }
 }
@@ -280,6 +290,7 @@ impl State {
             questions: 0,
             backlog: Backlog::default(),
             carrier: None,
+            stand_ins: StandIns::default(),
         }
     }
 

@@ -6,32 +6,37 @@
 //!
 //! | part | for |
 //! |---|---|
-//! | a quarter | messages that are sent; the others wait here, in order |
+//! | a quarter | messages that are sent, a part of it for short ones only and for what stands for long ones; the others wait here, those to one peer in order |
 //! | a quarter | receives that were handed to the server; the others wait here |
-//! | a quarter, reserved | the first message that waits to be sent, if the parts above have no piece that is long enough |
+//! | a quarter, reserved | one message that waits to be sent, if the parts above have no piece that is long enough |
 //! | a quarter, reserved | the first message that was claimed for a receive, likewise |
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
+use bytes::Bytes;
 use weft::{
     Claim, Endpoint, Found, MemorySlice, OwnedBytes, ReceiveBuffer, SendBuffer, SendOptions, Source, Split,
 };
 
 use super::looks::{Filter, Look};
 use super::operation::Piece;
+use super::stand_in::SHORT;
 use super::{Bindings, State, report};
 use crate::abi::AppRoom;
 use crate::error::FiError;
 use crate::queue::Problem;
 
+/// Bytes for as many stand-ins as there may be sends.
+const SHORTS: u32 = 5 << 20;
+
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
     /// None for an endpoint that needs no memory but the application's.
     parts: Option<Parts>,
-    sends: VecDeque<Unsent>,
-    /// How many of the first messages that wait have come back from the server unsent.
-    returned: usize,
+    sends: BTreeMap<Source, Line>,
+    /// The peer that a message which had waited was sent to last.
+    served: Option<Source>,
     /// Receives for which there is no memory, and what may not overtake them, in the order of the calls.
     pub(super) takers: VecDeque<Taker>,
     /// Messages that were claimed for receives, in order.
@@ -50,10 +55,20 @@ pub(super) struct Backlog {
 struct Parts {
     /// Bytes of each part, and of the longest message.
     most: u32,
+    /// Of the part of messages that are sent, the bytes that only short ones get.
+    short: u32,
     sends: u64,
     receives: u64,
     for_a_send: Reserve,
     for_a_claimed: Reserve,
+}
+
+/// Messages to one peer that wait.
+#[derive(Debug, Default)]
+struct Line {
+    unsent: VecDeque<Unsent>,
+    /// How many of the first have come back from the server unsent.
+    returned: usize,
 }
 
 /// Memory for one message; none while one has it.
@@ -136,6 +151,8 @@ pub(super) struct Claimed {
     number: usize,
     claim: Claim,
     len: u32,
+    /// Whether it stands for a longer one.
+    stands: bool,
     room: Target,
 }
 
@@ -173,7 +190,8 @@ impl Parts {
         let mut reserve =
             || memory.allocate(most).map(|slice| Reserve(Some(slice))).map_err(|error| FiError::from(&error));
         let (for_a_send, for_a_claimed) = (reserve()?, reserve()?);
-        Ok(Parts { most, sends: 0, receives: 0, for_a_send, for_a_claimed })
+        let short = SHORTS.min(most / 4);
+        Ok(Parts { most, short, sends: 0, receives: 0, for_a_send, for_a_claimed })
     }
 
     fn of(&mut self, way: Way) -> &mut u64 {
@@ -228,14 +246,17 @@ impl Backlog {
         self.parts.as_ref().map(|parts| parts.most as usize)
     }
 
-    /// Whether the part of messages that are sent has no room for `len` bytes.
-    fn is_full(&self, len: usize) -> bool {
-        self.parts.as_ref().is_some_and(|parts| parts.sends + len as u64 > u64::from(parts.most))
+    /// Whether messages to `peer` wait to be sent.
+    pub(super) fn has_sends_to(&self, peer: Source) -> bool {
+        self.sends.contains_key(&peer)
     }
 
-    /// Whether a message of `len` bytes has to wait.
-    pub(super) fn delays_send(&self, len: usize) -> bool {
-        self.has_sends() || self.is_full(len)
+    /// Whether the part of messages that are sent has no room for `len` bytes.
+    pub(super) fn is_full(&self, len: usize) -> bool {
+        self.parts.as_ref().is_some_and(|parts| {
+            let most = if len > SHORT { parts.most - parts.short } else { parts.most };
+            parts.sends + len as u64 > u64::from(most)
+        })
     }
 
     /// Whether a receive or a look has to wait, as what was called before it could take the same message.
@@ -279,31 +300,45 @@ impl Backlog {
     }
 
     pub(super) fn defer_send(&mut self, unsent: Unsent) {
-        self.sends.push_back(unsent);
+        self.sends.entry(unsent.peer).or_default().unsent.push_back(unsent);
     }
 
     /// A message has come back unsent, behind others that have. It is sent before those that wait.
     pub(super) fn defer_returned(&mut self, unsent: Unsent) {
-        self.sends.insert(self.returned, unsent);
-        self.returned += 1;
+        let line = self.sends.entry(unsent.peer).or_default();
+        line.unsent.insert(line.returned, unsent);
+        line.returned += 1;
     }
 
-    /// Whether messages that have come back unsent wait.
-    pub(super) fn has_returned(&self) -> bool {
-        self.returned > 0
+    /// Whether messages to `peer` that have come back unsent wait.
+    pub(super) fn has_returned(&self, peer: Source) -> bool {
+        self.sends.get(&peer).is_some_and(|line| line.returned > 0)
     }
 
-    fn take_unsent(&mut self, at: usize) -> Option<Unsent> {
-        let unsent = self.sends.remove(at)?;
-        if at < self.returned {
-            self.returned -= 1;
+    fn take_unsent(&mut self, peer: Source, at: usize) -> Option<Unsent> {
+        let line = self.sends.get_mut(&peer)?;
+        let unsent = line.unsent.remove(at)?;
+        if at < line.returned {
+            line.returned -= 1;
+        }
+        if line.unsent.is_empty() {
+            self.sends.remove(&peer);
         }
         Some(unsent)
     }
 
     fn put_back(&mut self, unsent: Unsent, was_returned: bool) {
-        self.sends.push_front(unsent);
-        self.returned += usize::from(was_returned);
+        let line = self.sends.entry(unsent.peer).or_default();
+        line.unsent.push_front(unsent);
+        line.returned += usize::from(was_returned);
+    }
+
+    /// The peers that messages wait for, first those behind the one that was served last.
+    fn peers_in_turn(&self) -> Vec<Source> {
+        let mut peers: Vec<Source> = self.sends.keys().copied().collect();
+        let first = peers.partition_point(|peer| Some(*peer) <= self.served);
+        peers.rotate_left(first);
+        peers
     }
 
     pub(super) fn defer_receive(&mut self, number: usize, filter: Filter, room: Space) {
@@ -318,8 +353,8 @@ impl Backlog {
     }
 
     /// A message was claimed for a receive.
-    pub(super) fn claim(&mut self, number: usize, room: Space, claim: Claim, len: u32) {
-        self.claimed.push_back(Claimed { number, claim, len, room: Target::Undecided(room) });
+    pub(super) fn claim(&mut self, number: usize, room: Space, claim: Claim, len: u32, stands: bool) {
+        self.claimed.push_back(Claimed { number, claim, len, stands, room: Target::Undecided(room) });
     }
 }
 
@@ -350,64 +385,74 @@ impl State {
     }
 
     fn resume_sends(&mut self) -> Result<(), FiError> {
+        if !self.backlog.has_sends() {
+            return Ok(());
+        }
+        self.backlog.peers_in_turn().into_iter().try_for_each(|peer| self.resume_sends_to(peer))
+    }
+
+    fn resume_sends_to(&mut self, peer: Source) -> Result<(), FiError> {
         loop {
-            let was_returned = self.backlog.returned > 0;
-            let Some(unsent) = self.backlog.take_unsent(0) else { return Ok(()) };
+            let was_returned = self.backlog.has_returned(peer);
             // Those that come back are sent before.
-            let is_free = was_returned || !self.peers.connections.is_returning(unsent.peer);
-            match if is_free { self.place(unsent) } else { Err(unsent) } {
-                Ok(unsent) => {
-                    if let Some(unsent) = self.post_unsent(unsent)? {
-                        self.backlog.put_back(unsent, was_returned);
-                        return Ok(());
-                    }
-                }
-                Err(unsent) => {
+            if !was_returned && self.peers.connections.is_returning(peer) {
+                return Ok(());
+            }
+            let Some(unsent) = self.backlog.take_unsent(peer, 0) else { return Ok(()) };
+            let number = unsent.number;
+            match self.post_or_place(unsent) {
+                Ok(None) => self.backlog.served = Some(peer),
+                Ok(Some(unsent)) => {
                     self.backlog.put_back(unsent, was_returned);
                     return Ok(());
                 }
+                Err(error) => self.fail(number, Way::Out, error)?,
             }
         }
     }
 
-    /// Makes sure that there is memory for a message: its part, or else the reserve. Gives it back if there is none.
-    fn place(&mut self, mut unsent: Unsent) -> Result<Unsent, Unsent> {
-        let (Some(endpoint), len) = (&mut self.endpoint, unsent.buffer.len()) else { return Err(unsent) };
-        let SendBuffer::Bytes(bytes) = &unsent.buffer else { return Ok(unsent) };
-        if !self.backlog.is_full(len) && has_memory(endpoint, len) {
-            return Ok(unsent);
+    /// Posts a message that has waited, from the reserve if there is no other memory for it; gives it back if there is no room for
+    /// it yet.
+    fn post_or_place(&mut self, unsent: Unsent) -> Result<Option<Unsent>, FiError> {
+        let Some(mut unsent) = self.post_unsent(unsent)? else { return Ok(None) };
+        let SendBuffer::Bytes(bytes) = &unsent.buffer else { return Ok(Some(unsent)) };
+        if self.may_stand_in(unsent.options.tag, bytes.len()) {
+            return Ok(Some(unsent));
         }
-        let Some(parts) = &mut self.backlog.parts else { return Ok(unsent) };
-        let Some(slice) = parts.for_a_send.take(endpoint, len) else { return Err(unsent) };
-        slice.write(0, bytes);
+        let Some(slice) = self.take_reserve(bytes) else { return Ok(Some(unsent)) };
         unsent.buffer = slice.into();
-        Ok(unsent)
+        self.post_unsent(unsent)
     }
 
-    /// Posts a message that has waited; gives it back if there is no room for it yet.
-    fn post_unsent(&mut self, unsent: Unsent) -> Result<Option<Unsent>, FiError> {
-        let Unsent { number, peer, buffer, options } = unsent;
-        let len = if let SendBuffer::Bytes(bytes) = &buffer { bytes.len() } else { 0 };
-        match self.post_buffer(peer, buffer, options) {
-            Ok(id) => self.posted(number, peer, id, options, len),
-            Err((FiError::AGAIN, buffer)) => return Ok(Some(Unsent { number, peer, buffer, options })),
-            Err((error, buffer)) => {
-                self.backlog.take_sent(buffer);
-                self.fail(number, Way::Out, error)?;
-            }
+    /// The reserve with these bytes, if there is no other memory for them and nobody has it.
+    fn take_reserve(&mut self, bytes: &[u8]) -> Option<MemorySlice> {
+        let (is_full, endpoint) = (self.backlog.is_full(bytes.len()), self.endpoint.as_mut()?);
+        if !is_full && has_memory(endpoint, bytes.len()) {
+            return None;
         }
-        Ok(None)
+        let slice = self.backlog.parts.as_mut()?.for_a_send.take(endpoint, bytes.len())?;
+        slice.write(0, bytes);
+        Some(slice)
+    }
+
+    /// What to post a stand-in from, if there is memory for it.
+    pub(super) fn place_stand_in(&mut self, stand_in: Bytes) -> Option<SendBuffer> {
+        let has_room = |endpoint: &mut Endpoint| has_memory(endpoint, stand_in.len());
+        if !self.backlog.is_full(stand_in.len()) && self.endpoint.as_mut().is_some_and(has_room) {
+            return Some(stand_in.into());
+        }
+        self.take_reserve(&stand_in).map(SendBuffer::Memory)
     }
 
     /// Receives the messages that were claimed, as far as there is memory.
     pub(super) fn resume_claimed(&mut self) -> Result<(), FiError> {
         while let Some(claimed) = self.backlog.claimed.pop_front() {
-            let Claimed { number, claim, len, room } = claimed;
-            if self.backlog.longest().is_some_and(|longest| room.len(len) > longest) {
+            let Claimed { number, claim, len, stands, room } = claimed;
+            if !stands && self.backlog.longest().is_some_and(|longest| room.len(len) > longest) {
                 // Of a sender with more memory. None of this endpoint's will ever do.
                 let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
                 if endpoint.discard(claim).is_err_and(|error| error.is_back_pressure()) {
-                    self.backlog.claimed.push_front(Claimed { number, claim, len, room });
+                    self.backlog.claimed.push_front(Claimed { number, claim, len, stands, room });
                     return Ok(());
                 }
                 self.fail(number, Way::In, FiError::TOO_LONG)?;
@@ -415,11 +460,11 @@ impl State {
             }
             let buffer = match room {
                 Target::Chosen(buffer) => buffer,
-                Target::Undecided(room) => match self.choose(number, room, len)? {
+                Target::Undecided(room) => match self.choose(number, room, len, stands)? {
                     Ok(buffer) => buffer,
                     Err(room) => {
                         let room = Target::Undecided(room);
-                        self.backlog.claimed.push_front(Claimed { number, claim, len, room });
+                        self.backlog.claimed.push_front(Claimed { number, claim, len, stands, room });
                         return Ok(());
                     }
                 },
@@ -433,7 +478,7 @@ impl State {
                 }
                 Err(refused) if refused.error.is_back_pressure() => {
                     let room = Target::Chosen(refused.buffer);
-                    self.backlog.claimed.push_front(Claimed { number, claim, len, room });
+                    self.backlog.claimed.push_front(Claimed { number, claim, len, stands, room });
                     return Ok(());
                 }
                 // Its sender was lost in the middle of it.
@@ -447,24 +492,33 @@ impl State {
     }
 
     /// A buffer for a claimed message of `len` bytes: what stands for the application's own room, which needs as much memory of
-    /// the endpoint, or else the reserve. Gives the room back if there is neither.
+    /// the endpoint, or else the reserve. Gives the room back if there is neither. One that stands for a longer message is received
+    /// beside the application's room.
     fn choose(
         &mut self,
         number: usize,
         room: Space,
         len: u32,
+        stands: bool,
     ) -> Result<Result<ReceiveBuffer, Space>, FiError> {
         let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
-        let wanted = room.len().min(len as usize);
+        let wanted = if stands { len as usize } else { room.len().min(len as usize) };
         let Some(parts) = &mut self.backlog.parts else { return Ok(Ok(room.beginning(wanted).into())) };
-        if has_memory(endpoint, wanted) {
-            return Ok(Ok(room.beginning(wanted).into()));
-        }
-        let Some(slice) = parts.for_a_claimed.take(endpoint, wanted) else { return Ok(Err(room)) };
+        let buffer = if has_memory(endpoint, wanted) {
+            if !stands {
+                return Ok(Ok(room.beginning(wanted).into()));
+            }
+            vec![0; wanted].into()
+        } else {
+            match parts.for_a_claimed.take(endpoint, wanted) {
+                Some(slice) => slice.into(),
+                None => return Ok(Err(room)),
+            }
+        };
         if let (Space::One(room), Some(operation)) = (room, self.operations.get_mut(number)) {
             operation.pieces = vec![Piece(room)];
         }
-        Ok(Ok(slice.into()))
+        Ok(Ok(buffer))
     }
 
     /// Cancels a message or a receive that waits.
@@ -473,8 +527,9 @@ impl State {
     /// It does not.
     pub(super) fn cancel_waiting(&mut self, number: usize) -> Result<(), FiError> {
         let Backlog { sends, takers, claimed, .. } = &mut self.backlog;
-        if let Some(at) = sends.iter().position(|unsent| unsent.number == number) {
-            if let Some(unsent) = self.backlog.take_unsent(at) {
+        let place_of = |line: &Line| line.unsent.iter().position(|unsent| unsent.number == number);
+        if let Some((peer, at)) = sends.iter().find_map(|(peer, line)| Some((*peer, place_of(line)?))) {
+            if let Some(unsent) = self.backlog.take_unsent(peer, at) {
                 self.backlog.take_sent(unsent.buffer);
             }
             return self.fail(number, Way::Out, FiError::CANCELED);
@@ -501,20 +556,23 @@ impl State {
 
     /// Ends all operations that wait: the endpoint can work no longer.
     pub(super) fn fail_waiting(&mut self, error: FiError) -> Result<(), FiError> {
-        let Backlog { sends, takers, claimed, returned, look, .. } = &mut self.backlog;
-        (*look, *returned) = (None, 0);
+        let Backlog { sends, takers, claimed, look, .. } = &mut self.backlog;
+        *look = None;
         let (looks, receives): (Vec<_>, Vec<_>) = takers.drain(..).partition(Taker::is_look);
-        let sends = sends.drain(..).map(|unsent| (unsent.number, Way::Out));
+        let sends = std::mem::take(sends).into_values().flat_map(|line| line.unsent);
+        let sends = sends.map(|unsent| (unsent.number, Way::Out));
         let claimed = claimed.drain(..).map(|claimed| (claimed.number, Way::In));
         let receives = receives.into_iter().map(|receive| (receive.number, Way::In));
         let all: Vec<_> = sends.chain(claimed).chain(receives).collect();
         all.into_iter().try_for_each(|(number, way)| self.fail(number, way, error))?;
+        self.fail_all_stand_ins(error)?;
         looks.into_iter().try_for_each(|look| self.end_peek(look.number, Err(error), None, false))
     }
 
     /// Reports the end of an operation that the endpoint does not know.
     pub(super) fn fail(&mut self, number: usize, way: Way, error: FiError) -> Result<(), FiError> {
         let Some(operation) = self.operations.remove(number) else { return Ok(()) };
+        self.forget_stand_in(operation.sending.map(|(peer, _)| peer), operation.stand_in);
         let Bindings { transmit, receive, sent, received, .. } = &self.bindings;
         let (count, binding, counter) = match way {
             Way::Out => (&mut self.sends, transmit, sent),

@@ -205,7 +205,8 @@ impl State {
         self.backlog.next = 0;
         match (taker.kind, claim) {
             (TakerKind::Receive(room), Some(claim)) => {
-                self.backlog.claim(number, room, claim, message.len);
+                let stands = self.is_stand_in(message);
+                self.backlog.claim(number, room, claim, message.len, stands);
                 Ok(())
             }
             // The stack claims what it was asked to claim.

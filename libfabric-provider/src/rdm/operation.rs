@@ -5,6 +5,7 @@ use weft::{OperationId, ReceiveBuffer, SendOptions, Source};
 use super::State;
 use super::remote::Further;
 use super::send::HAS_DATA;
+use super::stand_in::Fetched;
 use crate::abi::AppRoom;
 use crate::error::FiError;
 use crate::queue::{Entry, Problem};
@@ -34,6 +35,12 @@ pub(super) struct Operation {
     pub(super) asks: Option<Source>,
     /// Bytes of a server's memory that it counts for.
     pub(super) memory: usize,
+    /// The number of what stands for the message that it sends.
+    pub(super) stand_in: Option<u16>,
+    /// The message that is fetched for a receive.
+    pub(super) fetched: Option<Box<Fetched>>,
+    /// Whether it is a look that drops its message.
+    pub(super) drops: bool,
 }
 
 /// A piece of an application's memory that a message is copied to when it is complete.

@@ -105,7 +105,8 @@ impl State {
         if let Some(Claimed { claim, message }) = claimed {
             let number = self.operations.insert(operation);
             self.receives += 1;
-            self.backlog.claim(number, space, claim, message.len);
+            let stands = self.is_stand_in(&message);
+            self.backlog.claim(number, space, claim, message.len, stands);
             return self.resume_claimed();
         }
         if !many && self.delays_receive(filter, len) {
@@ -142,15 +143,39 @@ impl State {
             return Ok(());
         };
         let number = context as usize;
+        let arrived = match result {
+            Ok(()) => len,
+            Err(Error::Receive(ReceiveError::Truncated { len, .. })) => len,
+            Err(_) => 0,
+        };
+        let whole = self.stands_for(header_data, arrived);
+        let is_many =
+            whole.is_some() && self.operations.get_mut(number).is_some_and(|operation| operation.many);
+        if let (Some(whole), Some(source)) = (whole, source) {
+            let named = State::named(source, tag, header_data, &buffer, if result.is_ok() { len } else { 0 });
+            if result.is_ok() && !is_many {
+                let source = if names_source { Some(self.number_of(named.peer)?) } else { None };
+                self.fetch(number, named, whole, buffer, source);
+                return Ok(());
+            }
+            // The receive has less room than the stand-in has bytes, and all of the message's bytes that it can have; or it is one for
+            // many messages, which has not the room that the message needs.
+            self.begin_fetch(None, named, 0, 0);
+        }
         let Some(operation) = self.operations.get_mut(number) else { return Ok(()) };
         let room = buffer.len();
         operation.scatter(&buffer, len as usize);
         let problem = result.err().map(|error| match error {
             Error::Receive(ReceiveError::Truncated { len, room }) => {
+                let len = whole.unwrap_or(len);
                 Problem { error: FiError::from(&error), beyond: (len - room) as usize }
             }
             _ => Problem { error: operation.given_up.unwrap_or(FiError::from(&error)), beyond: 0 },
         });
+        let problem = match whole {
+            Some(_) if is_many => Some(Problem { error: FiError::TOO_LONG, beyond: 0 }),
+            _ => problem,
+        };
         let mut entry = operation.entry(problem);
         entry.len = (len as usize).min(room);
         let mut reported = operation.reported;

@@ -2,10 +2,11 @@
 
 use bytes::Bytes;
 use weft::core::wire::ses::ReturnCode;
-use weft::{Endpoint, Error, MAX_COPY, OperationId, SendBuffer, SendError, SendOptions, Source};
+use weft::{Endpoint, Error, MAX_COPY, MAX_MESSAGE, OperationId, SendBuffer, SendError, SendOptions, Source};
 
 use super::backlog::{Unsent, Way};
 use super::connections::Returned;
+use super::stand_in::{EAGER, bytes_of};
 use super::{Bindings, DEPTH, Operation, Rdm, State, Wanted, report};
 use crate::abi::AppBytes;
 use crate::error::{FiError, lock};
@@ -132,7 +133,7 @@ impl State {
         options: SendOptions,
     ) -> Result<(), FiError> {
         let len = bytes.len();
-        if self.backlog.longest().is_some_and(|longest| len > longest) {
+        if len as u64 > MAX_MESSAGE {
             return Err(FiError::TOO_LONG);
         }
         if !self.backlog.keeps_sends() {
@@ -142,17 +143,47 @@ impl State {
         }
         // Injected bytes are copied too, as a server may give them back unsent.
         let buffer = SendBuffer::from(bytes.into_bytes());
-        let waits = self.backlog.delays_send(len) || self.peers.connections.is_returning(peer);
-        let posted =
-            if waits { Err((FiError::AGAIN, buffer)) } else { self.post_buffer(peer, buffer, options) };
-        match posted {
-            Ok(id) => self.posted(number, peer, id, options, len),
-            Err((FiError::AGAIN, buffer)) => {
-                self.backlog.defer_send(Unsent { number, peer, buffer, options });
-            }
-            Err((error, _)) => return Err(error),
+        let unsent = Unsent { number, peer, buffer, options };
+        let waits = self.backlog.has_sends_to(peer) || self.peers.connections.is_returning(peer);
+        let unsent = if waits { Some(unsent) } else { self.post_unsent(unsent)? };
+        if let Some(unsent) = unsent {
+            self.backlog.defer_send(unsent);
         }
         Ok(())
+    }
+
+    /// Posts a message that no other one to its peer waits before, or what stands for it: for one that is long, or for which there
+    /// is no memory. Gives it back if there is no room for that either.
+    pub(super) fn post_unsent(&mut self, unsent: Unsent) -> Result<Option<Unsent>, FiError> {
+        let Unsent { number, peer, mut buffer, options } = unsent;
+        // What lies in the server's memory already needs none.
+        let len = if let SendBuffer::Bytes(bytes) = &buffer { bytes.len() } else { 0 };
+        let stands = self.may_stand_in(options.tag, len);
+        let is_long = stands && len > EAGER;
+        if !is_long && !self.backlog.is_full(len) {
+            match self.post_buffer(peer, buffer, options) {
+                Ok(id) => {
+                    self.posted(number, peer, id, options, len);
+                    return Ok(None);
+                }
+                Err((FiError::AGAIN, back)) => buffer = back,
+                Err((error, back)) => {
+                    self.backlog.take_sent(back);
+                    return Err(error);
+                }
+            }
+        }
+        if stands {
+            match bytes_of(buffer) {
+                Ok(bytes) => match self.post_stand_in(number, peer, bytes, options) {
+                    Ok(()) => return Ok(None),
+                    Err((FiError::AGAIN, bytes)) => buffer = bytes.into(),
+                    Err((error, _)) => return Err(error),
+                },
+                Err(back) => buffer = back,
+            }
+        }
+        Ok(Some(Unsent { number, peer, buffer, options }))
     }
 
     /// A message was posted, with so many bytes of a server's memory if there is one.
@@ -216,7 +247,7 @@ impl State {
         self.backlog.end(Way::Out, std::mem::take(&mut operation.memory));
         let len = if let SendBuffer::Bytes(bytes) = &buffer { bytes.len() } else { 0 };
         // Behind those that have come back before.
-        let waits = self.backlog.has_returned();
+        let waits = self.backlog.has_returned(peer);
         let posted =
             if waits { Err((FiError::AGAIN, buffer)) } else { self.post_buffer(peer, buffer, options) };
         match posted {
@@ -257,15 +288,21 @@ impl State {
         }
         self.take_back(&buffer);
         self.backlog.take_sent(buffer);
-        self.sends = self.sends.saturating_sub(1);
-        let Some(operation) = self.operations.remove(number) else { return Ok(()) };
-        self.backlog.end(Way::Out, operation.memory);
-        let problem = match result {
+        let Some(result) = self.delivered(number, result) else { return Ok(()) };
+        let failure = match result {
             // It has arrived, as far as its sender is concerned: the receiver has an error entry.
             Ok(()) | Err(Error::Send(SendError::Answered(ReturnCode::TOO_LONG))) => None,
             Err(why) => Some(error.unwrap_or_else(|| FiError::from(&why))),
         };
-        let problem = problem.map(|error| Problem { error, beyond: 0 });
+        self.end_sent(number, failure)
+    }
+
+    /// The message of operation `number` has arrived, or has failed.
+    pub(super) fn end_sent(&mut self, number: usize, failure: Option<FiError>) -> Result<(), FiError> {
+        self.sends = self.sends.saturating_sub(1);
+        let Some(operation) = self.operations.remove(number) else { return Ok(()) };
+        self.backlog.end(Way::Out, operation.memory);
+        let problem = failure.map(|error| Problem { error, beyond: 0 });
         let entry = operation.entry(problem);
         let Bindings { transmit, sent, .. } = &self.bindings;
         report(transmit, sent, operation.reported, entry)

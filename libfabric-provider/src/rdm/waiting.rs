@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use weft::{Claim, Found, Matching, Waiting};
 
 use super::looks::Filter;
+use super::stand_in::Named;
 use super::{Bindings, DEPTH, Operation, Rdm, State, Wanted, report};
 use crate::error::{FiError, lock};
 use crate::queue::Problem;
@@ -76,7 +77,8 @@ impl State {
         let from = if directed && from != FI_ADDR_UNSPEC { Some(self.peer(from)?) } else { None };
         let filter = Filter { from, matching };
         let reported = wanted.is_reported(binding.selective);
-        let number = self.operations.insert(operation(matching, context, reported));
+        let drops = found == Found::IsDiscarded;
+        let number = self.operations.insert(Operation { drops, ..operation(matching, context, reported) });
         self.receives += 1;
         if self.backlog.is_behind(filter) {
             self.backlog.defer_look(number, filter, found);
@@ -107,7 +109,23 @@ impl State {
         if let (Ok(message), Some(claim)) = (message, claim) {
             self.claims.insert(operation.context, Claimed { claim, message });
         }
+        if let (Ok(message), true) = (message, operation.drops) {
+            self.tell_dropped(&message);
+        }
         self.report_waiting(&operation, message, names_source)
+    }
+
+    /// Whether a message that waits stands for a longer one.
+    pub(super) fn is_stand_in(&self, message: &Waiting) -> bool {
+        self.stands_for(message.header_data, message.len).is_some()
+    }
+
+    /// A message was dropped: the sender of one that something stands for waits for that.
+    fn tell_dropped(&mut self, message: &Waiting) {
+        if self.is_stand_in(message) {
+            let Waiting { source, tag, header_data, .. } = *message;
+            self.begin_fetch(None, Named::new(source, tag, header_data, None), 0, 0);
+        }
     }
 
     fn discard(
@@ -127,6 +145,7 @@ impl State {
             return Err(FiError::AGAIN);
         }
         self.claims.remove(&context);
+        self.tell_dropped(&claimed.message);
         let operation = operation(matching, context, wanted.is_reported(binding.selective));
         self.report_waiting(&operation, Ok(claimed.message), names_source)
     }
@@ -141,7 +160,8 @@ impl State {
         let problem = message.err().map(|error| Problem { error, beyond: 0 });
         let mut entry = operation.entry(problem);
         if let Ok(message) = message {
-            entry.len = message.len as usize;
+            let whole = self.stands_for(message.header_data, message.len);
+            entry.len = whole.unwrap_or(message.len) as usize;
             entry.take_envelope(message.tag, message.header_data);
             if names_source {
                 entry.source = self.number_of(message.source)?;

@@ -22,7 +22,8 @@ impl Rdm {
         let _ = state.sweep();
         let asked: HashSet<Source> = state.operations.iter().filter_map(|operation| operation.asks).collect();
         let named = state.operations.iter().filter_map(|operation| operation.from);
-        let named: HashSet<Source> = named.chain(state.owe_answers()).collect();
+        let named: HashSet<Source> =
+            named.chain(state.owe_answers()).chain(state.stand_ins.receivers()).collect();
         for peer in named.difference(&asked) {
             // Who cannot be asked now is asked the next time.
             let _ = state.ask(*peer);
@@ -38,7 +39,20 @@ impl Rdm {
 }
 
 impl State {
-    fn ask(&mut self, peer: Source) -> Result<(), FiError> {
+    /// Tells a peer which process this is, unless one such message, or a question, is on its way to it.
+    pub(super) fn say_here(&mut self, peer: Source) {
+        if self.operations.iter().any(|operation| operation.asks == Some(peer)) {
+            return;
+        }
+        let number = self.operations.insert(Operation { asks: Some(peer), ..Operation::default() });
+        match self.post_here(number, peer) {
+            Ok(()) => self.questions += 1,
+            // The next question will do.
+            Err(_) => drop(self.operations.remove(number)),
+        }
+    }
+
+    pub(super) fn ask(&mut self, peer: Source) -> Result<(), FiError> {
         if self.carrier.is_some() {
             let number = self.operations.insert(Operation { asks: Some(peer), ..Operation::default() });
             let posted = self.post_question(number, peer);
@@ -87,6 +101,7 @@ impl State {
                 _ => self.cancel_waiting(number),
             };
         }
-        self.fail_asks_of(peer, error)
+        self.fail_asks_of(peer, error)?;
+        self.fail_stand_ins_of(peer, error)
     }
 }

@@ -9,6 +9,7 @@ use weft::{Atomic, Error, MemorySlice, OperationId, ReadFault, RemoteMemory, Sou
 use super::super::connections::Returned;
 use super::super::operation::Piece;
 use super::super::remote::{AtomicCall, What};
+use super::super::stand_in::Named;
 use super::super::{Room, State};
 use super::wire::{ANSWER, Answer, Kind, REQUEST, Request};
 use super::{ANSWERS, Carrier, Inner, PIECE, REQUESTS, VALUES, WINDOW};
@@ -236,6 +237,36 @@ impl State {
         Ok(())
     }
 
+    /// Fetches the bytes from `begin` to `total` of a message for receive `number`, and tells its sender then; that only if there is
+    /// no such receive.
+    pub(in super::super) fn begin_fetch(
+        &mut self,
+        number: Option<usize>,
+        named: Named,
+        begin: u32,
+        total: u32,
+    ) {
+        let Some(carrier) = &mut self.carrier else { return };
+        let access = carrier.accesses.insert(Carried {
+            operation: number.unwrap_or(usize::MAX),
+            peer: named.peer,
+            memory: RemoteMemory { key: named.header_data, offset: named.tag },
+            kind: Kind::Message { end: named.end },
+            bytes: Bytes::new(),
+            data: None,
+            total,
+            asked: Some(begin),
+            under_way: 0,
+            counts: true,
+            is_told: false,
+            queued: false,
+            error: None,
+        });
+        carrier.enqueue(access);
+        // It is under way, whatever happens to others.
+        let _ = self.ask_for_pieces();
+    }
+
     /// Asks for as many pieces as there are memory and windows for, of the peers in turn.
     pub(super) fn ask_for_pieces(&mut self) -> Result<(), FiError> {
         self.post_requests()?;
@@ -267,7 +298,7 @@ impl State {
             carrier.large.push(large);
             return Ok(false);
         };
-        let (peer, is_read) = (carried.peer, carried.kind == Kind::Read);
+        let (peer, is_read) = (carried.peer, carried.kind.brings());
         let is_done = carried.asked == Some(carried.total);
         let (mut request, answer) = if is_read { (small, large) } else { (large, small) };
         let number = carrier.next;
@@ -408,7 +439,8 @@ impl State {
             }
         }
         let len = numbers.len() as u32;
-        let mut bytes = Request { total: len, len, ..Request::QUESTION }.emit().to_vec();
+        let kind = Kind::Question { life: self.stand_ins.asks_life(peer) };
+        let mut bytes = Request { kind, total: len, len, ..Request::QUESTION }.emit().to_vec();
         bytes.extend(numbers);
         bytes
     }
@@ -445,7 +477,7 @@ impl State {
             (Ok(Answer { code: ReturnCode::OK, len, .. }), Some(operation)) => {
                 if len == asked.len {
                     operation.scatter_piece(&slice, ANSWER as u32, asked.at, len);
-                } else if !operation.pieces.is_empty() && asked.error.is_none() {
+                } else if operation.takes_bytes() && asked.error.is_none() {
                     asked.error = Some(FiError::OTHER);
                 }
             }
@@ -490,7 +522,17 @@ impl State {
 
     fn end_carried(&mut self, access: usize) -> Result<(), FiError> {
         let carried = self.carrier.as_mut().and_then(|carrier| carrier.accesses.remove(access));
-        let Some(Carried { operation: number, error, .. }) = carried else { return Ok(()) };
+        let Some(Carried { operation: number, peer, memory, kind, error, .. }) = carried else {
+            return Ok(());
+        };
+        if let Kind::Message { end } = kind {
+            if error.is_some() && number != usize::MAX {
+                // Its sender need not wait for a receive that has failed.
+                let named = Named { peer, tag: memory.offset, header_data: memory.key, end };
+                self.begin_fetch(None, named, 0, 0);
+            }
+            return self.end_fetch(number, error);
+        }
         let went_on = if error.is_none() { self.go_on(number, &mut None) } else { Ok(false) };
         if went_on == Ok(true) {
             return Ok(());

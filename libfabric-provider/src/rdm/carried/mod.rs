@@ -20,7 +20,7 @@ use weft::{
 
 use self::asker::{Ask, Carried, Lane};
 use self::owner::AllHeld;
-use self::wire::{ANSWER, REQUEST};
+use self::wire::{ANSWER, Kind, REQUEST, Request};
 use super::operation::Piece;
 use super::{Operation, State};
 use crate::error::FiError;
@@ -318,9 +318,19 @@ impl State {
 
     /// Asks whether a peer is there, by a message that is delivered if it is.
     pub(super) fn post_question(&mut self, number: usize, peer: Source) -> Result<(), FiError> {
-        let bytes = bytes::Bytes::from(self.question(peer));
+        let question = self.question(peer);
+        self.post_note(number, peer, question)
+    }
+
+    /// Says which process this is.
+    pub(super) fn post_here(&mut self, number: usize, peer: Source) -> Result<(), FiError> {
+        let kind = Kind::Here { life: self.stand_ins.life() };
+        self.post_note(number, peer, Request { kind, ..Request::QUESTION }.emit().to_vec())
+    }
+
+    fn post_note(&mut self, number: usize, peer: Source, bytes: Vec<u8>) -> Result<(), FiError> {
         let options = SendOptions::default().tag(REQUESTS).context(number as u64);
-        self.post_beside(peer, bytes.into(), options).map_err(|(error, _)| error)
+        self.post_beside(peer, bytes::Bytes::from(bytes).into(), options).map_err(|(error, _)| error)
     }
 
     /// The owners that owe answers.
@@ -330,8 +340,17 @@ impl State {
 }
 
 impl Operation {
+    /// Whether what an access brings belongs to its memory.
+    fn takes_bytes(&self) -> bool {
+        !self.pieces.is_empty() || self.fetched.is_some()
+    }
+
     /// Copies `len` bytes of `slice` behind `from` to the pieces of memory of a read, from byte `at` on.
     fn scatter_piece(&mut self, slice: &MemorySlice, from: u32, at: u32, len: u32) {
+        if let Some(room) = self.fetched.as_mut().and_then(|fetched| fetched.room(at, len)) {
+            slice.read(from, room);
+            return;
+        }
         let (mut skip, mut from, mut left) = (at as usize, from, len as usize);
         for Piece(room) in &mut self.pieces {
             let room = room.as_mut();

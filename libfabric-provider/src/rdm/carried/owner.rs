@@ -13,6 +13,7 @@ use weft::{AtomicOp, Endpoint, Error, MemorySlice, Source, Written};
 
 use super::super::State;
 use super::super::connections::Returned;
+use super::super::stand_in::Named;
 use super::wire::{ANSWER, Answer, Kind, REQUEST, Request};
 use super::{ANSWERS, Carrier, Inner, PIECE, REQUESTS, VALUES, WINDOW};
 use crate::error::FiError;
@@ -106,7 +107,7 @@ fn find<'a>(
         Kind::Read => rights.read,
         Kind::Write => rights.write,
         Kind::Atomic { fetch, .. } => rights.atomic && (rights.read || !fetch),
-        Kind::Question => false,
+        Kind::Question { .. } | Kind::Message { .. } | Kind::Here { .. } => false,
     };
     if !may {
         return Err(ReturnCode::PERM_VIOLATION);
@@ -136,7 +137,7 @@ fn perform(
     let Some(memory) = &memory.bytes else { return Ok(0) };
     let mut buffer = Buffer::Region(memory.clone());
     match request.kind {
-        Kind::Question => Err(ReturnCode::UNSUPPORTED_OP),
+        Kind::Question { .. } | Kind::Message { .. } | Kind::Here { .. } => Err(ReturnCode::UNSUPPORTED_OP),
         Kind::Read if request.len > PIECE => Err(ReturnCode::UNSUPPORTED_SIZE),
         Kind::Read => {
             answer.copy_from(ANSWER as u32, memory.bytes(at, at + request.len));
@@ -177,6 +178,12 @@ impl Request {
     /// the notice behind them.
     fn ends_access(&self) -> bool {
         self.len == self.total || self.data.is_some() || self.is_done
+    }
+
+    /// The message that `from` asks for, if it asks for one.
+    fn message_for(&self, from: Source) -> Option<Named> {
+        let Kind::Message { end } = self.kind else { return None };
+        Some(Named { peer: from, tag: self.offset, header_data: self.key, end })
     }
 
     fn accessed(&self) -> Accessed {
@@ -252,12 +259,19 @@ impl State {
                 copy_to(payload(), &mut bytes);
                 bytes
             };
-            if request.kind == Kind::Question {
-                self.deny(from, &copied());
-            } else {
-                served = self.serve(from, &request, payload(), names_source);
-                if matches!(served, Ok(false)) {
-                    self.hold(Held { from, request, bytes: copied() });
+            match request.kind {
+                Kind::Question { life } => {
+                    self.deny(from, &copied());
+                    if life.is_some_and(|life| life != self.stand_ins.life()) {
+                        self.say_here(from);
+                    }
+                }
+                Kind::Here { life } => served = self.learn_life(from, life).map(|()| true),
+                _ => {
+                    served = self.serve(from, &request, payload(), names_source);
+                    if matches!(served, Ok(false)) {
+                        self.hold(Held { from, request, bytes: copied() });
+                    }
                 }
             }
         }
@@ -314,15 +328,27 @@ impl State {
                 return Ok(false);
             }
         }
-        let counts = self.bindings.count_accesses(request.key);
+        let counts = request.message_for(from).is_none() && self.bindings.count_accesses(request.key);
         let Some(carrier) = &mut self.carrier else { return Ok(true) };
         let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
         let Some(mut answer) = carrier.room_for(endpoint, from) else { return Ok(false) };
-        let done = perform(&carrier.exposed, request, bytes, &answer);
+        let message = request.message_for(from);
+        let done = match &message {
+            Some(_) if request.len > PIECE => Err(ReturnCode::UNSUPPORTED_SIZE),
+            Some(named @ Named { end: None, .. }) if request.is_done && request.len == 0 => {
+                self.stand_ins.drop_one(named).then_some(0).ok_or(ReturnCode::BAD_MKEY)
+            }
+            Some(named) => self.stand_ins.read(named, request.at, request.len, &answer, ANSWER as u32),
+            None => perform(&carrier.exposed, request, bytes, &answer),
+        };
         let (code, len) = done.map_or_else(|code| (code, 0), |len| (ReturnCode::OK, len));
         answer.write(0, &Answer { code, counts, len }.emit());
         answer.truncate(ANSWER as u32 + len);
         self.send_answer(from, request.number, answer);
+        if let Some(named) = message {
+            let has_it = request.is_done && code == ReturnCode::OK;
+            return if has_it { self.fetched_by_peer(&named).map(|()| true) } else { Ok(true) };
+        }
         if counts && code == ReturnCode::OK && request.ends_access() {
             self.bindings.count(&request.accessed())?;
         }

@@ -2,17 +2,17 @@
 //!
 //! | request | bytes | | answer | bytes |
 //! |---|---|---|---|---|
-//! | kind: 0 to ask whether the process is there, and has the requests whose numbers follow, 1 to read, 2 to write, 3 for an atomic operation | 1 | | code of the response, as UET has them | 1 |
-//! | flags: 1 the access is announced with data, 2 what was there comes back, 4 there is a value to compare with, 8 all pieces of the access have been done | 1 | | 1 if the access is to be counted when all of it has been done | 1 |
+//! | kind: 0 to ask whether the process is there, and has the requests whose numbers follow, 1 to read, 2 to write, 3 for an atomic operation, 4 to fetch a message, 5 to say which process this is | 1 | | code of the response, as UET has them | 1 |
+//! | flags: 1 the access is announced with data, 2 what was there comes back, 4 there is a value to compare with, or the end of the stand-in, or the life of the process that is asked or says so, 8 all pieces of the access have been done | 1 | | 1 if the access is to be counted when all of it has been done | 1 |
 //! | operation and datatype of an atomic operation, as UET has them | 2 | | zero | 2 |
 //! | number that the answer names | 4 | | what comes back: its length | 4 |
-//! | key | 8 | | what comes back | as it says |
-//! | where the whole access begins | 8 | | | |
+//! | key, or the header data of the stand-in | 8 | | what comes back | as it says |
+//! | where the whole access begins, or the tag of the message | 8 | | | |
 //! | length of the whole access | 4 | | | |
 //! | where in it this piece begins, and its length | 8 | | | |
 //! | zero | 4 | | | |
 //! | data to announce | 8 | | | |
-//! | value to compare with | 16 | | | |
+//! | value to compare with, or the last bytes of the stand-in, or the life of a process | 16 | | | |
 //! | what is written, the operands, or the numbers | as the length of the piece says | | | |
 
 use weft::core::wire::ses::ReturnCode;
@@ -51,7 +51,10 @@ pub(super) struct Request {
 pub(super) enum Kind {
     /// Whether the process is there: it needs no answer, as who sends it learns that it was delivered. Requests that it names
     /// and the process does not have are answered.
-    Question,
+    Question {
+        /// What the asker knows of the process: one with another life says so. 0 if it knows nothing, and wants to.
+        life: Option<u64>,
+    },
     Read,
     Write,
     Atomic {
@@ -60,6 +63,22 @@ pub(super) enum Kind {
         compare: Option<u128>,
         fetch: bool,
     },
+    /// As a read, of a message of the peer for the asker. The key is the header data of what stands for it, and the offset its tag.
+    Message {
+        /// The last bytes of the stand-in, if the asker has them: if not, it wants none of the message.
+        end: Option<u128>,
+    },
+    /// The life of the process that says so, a random number that no other has. It needs no answer.
+    Here {
+        life: u64,
+    },
+}
+
+impl Kind {
+    /// Whether bytes come back that are as long as the piece.
+    pub(super) fn brings(self) -> bool {
+        matches!(self, Kind::Read | Kind::Message { .. })
+    }
 }
 
 /// The end of a piece of an access.
@@ -75,7 +94,7 @@ pub(super) struct Answer {
 impl Request {
     /// A question.
     pub(super) const QUESTION: Request = Request {
-        kind: Kind::Question,
+        kind: Kind::Question { life: None },
         number: 0,
         key: 0,
         offset: 0,
@@ -88,15 +107,17 @@ impl Request {
 
     /// Whether bytes follow.
     pub(super) fn carries(&self) -> bool {
-        matches!(self.kind, Kind::Question | Kind::Write | Kind::Atomic { .. })
+        matches!(self.kind, Kind::Question { .. } | Kind::Write | Kind::Atomic { .. })
     }
 
     pub(super) fn emit(&self) -> [u8; REQUEST] {
         let (kind, op, datatype, compare, fetch) = match self.kind {
-            Kind::Question => (0, 0, 0, None, false),
+            Kind::Question { life } => (0, 0, 0, life.map(u128::from), false),
+            Kind::Here { life } => (5, 0, 0, Some(u128::from(life)), false),
             Kind::Read => (1, 0, 0, None, false),
             Kind::Write => (2, 0, 0, None, false),
             Kind::Atomic { op, datatype, compare, fetch } => (3, op.0, datatype.0, compare, fetch),
+            Kind::Message { end } => (4, 0, 0, end, false),
         };
         let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
         let flags = flag(self.data.is_some(), ANNOUNCED)
@@ -128,7 +149,7 @@ impl Request {
         let has = |flag| bytes[1] & flag != 0;
         let compare = u128::from(long(48)) | u128::from(long(56)) << 64;
         let kind = match bytes[0] {
-            0 => Kind::Question,
+            0 => Kind::Question { life: has(COMPARES).then_some(compare as u64) },
             1 => Kind::Read,
             2 => Kind::Write,
             3 => Kind::Atomic {
@@ -137,6 +158,8 @@ impl Request {
                 compare: has(COMPARES).then_some(compare),
                 fetch: has(FETCHES),
             },
+            5 => Kind::Here { life: compare as u64 },
+            4 => Kind::Message { end: has(COMPARES).then_some(compare) },
             _ => return None,
         };
         let request = Request {
@@ -183,7 +206,8 @@ mod tests {
     #[test]
     fn requests_are_read_as_they_were_written() {
         let kinds = [
-            Kind::Question,
+            Kind::Question { life: Some(9) },
+            Kind::Here { life: u64::MAX },
             Kind::Read,
             Kind::Write,
             Kind::Atomic {
@@ -192,8 +216,9 @@ mod tests {
                 compare: Some(u128::MAX - 7),
                 fetch: true,
             },
+            Kind::Message { end: Some(u128::MAX - 9) },
         ];
-        for (kind, data) in kinds.into_iter().zip([None, None, Some(1 << 40), None]) {
+        for (kind, data) in kinds.into_iter().zip([None, None, None, Some(1 << 40), None, None]) {
             let (key, offset) = (u64::MAX - 1, 1 << 45);
             let is_done = kind == Kind::Write;
             let request = Request { kind, number: 7, key, offset, total: 90, at: 30, len: 60, data, is_done };

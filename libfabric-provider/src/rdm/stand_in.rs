@@ -1,0 +1,518 @@
+//! Long messages of an endpoint of a server: a short one stands for each, and the receiver's provider fetches the bytes when that
+//! has met a receive ([decision 0109](../../../docs/decisions/0109-long-messages-are-fetched.md)).
+//!
+//! A stand-in has the tag of its message, if that has one, and the beginning of its bytes, so that a receive with less room than the stand-in
+//! has what it can hold. Its last byte, and its header data, are the provider's:
+//!
+//! | header data | |
+//! |---|---|
+//! | bits 0 to 32 | the sender's, as in every message |
+//! | bit 33 | the message is a stand-in |
+//! | bits 34 to 41 | the lower half of the number under which the sender knows the message |
+//! | bits 42 to 63 | the length of the message in units of 1,024 bytes |
+//!
+//! The last byte is the upper half of that number. The length of the stand-in, less 16, is the rest of the message's length. So a
+//! look that sees no bytes knows the message's length too.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+
+use bytes::{Bytes, BytesMut};
+use weft::core::wire::ses::ReturnCode;
+use weft::{Error, MemorySlice, ReceiveBuffer, SendBuffer, SendError, SendOptions, Source};
+
+use super::backlog::Way;
+use super::{Bindings, State, report};
+use crate::error::FiError;
+use crate::queue::{Entry, Problem};
+
+/// The longest message that is sent without a stand-in, bytes. Longer ones are fetched, so that what a receiver's server keeps
+/// for it, and what a sender has posted, are short messages.
+pub(super) const EAGER: usize = 64 << 10;
+/// The longest message for which nothing ever stands, bytes.
+pub(super) const SHORT: usize = 4096;
+/// The bit of the header data of a stand-in.
+const STANDS: u64 = 1 << 33;
+/// Bytes of the shortest stand-in.
+const LEAST: u32 = 16;
+/// Units of a message's length in the header data.
+const UNIT: u32 = 1 << 10;
+
+/// What stands for the tag of a message without one, where peers name it: no message of an application has this tag.
+const UNTAGGED: u64 = u64::MAX;
+
+/// The length of the message that one like this stands for; none if it is a message as others are.
+pub(super) fn stands_for(header_data: u64, len: u32) -> Option<u32> {
+    let rest = len.checked_sub(LEAST).filter(|rest| *rest < UNIT && header_data & STANDS != 0)?;
+    let whole = (header_data >> 42) as u32 * UNIT + rest;
+    (whole > len).then_some(whole)
+}
+
+/// The stand-in of a message, and its header data.
+fn stand_in(bytes: &[u8], number: u16, header_data: u64) -> Option<(Bytes, u64)> {
+    let whole = u32::try_from(bytes.len()).ok()?;
+    let len = LEAST + whole % UNIT;
+    let [low, high] = number.to_le_bytes();
+    let header = header_data | STANDS | u64::from(low) << 34 | u64::from(whole / UNIT) << 42;
+    let mut stand_in = BytesMut::with_capacity(len as usize);
+    stand_in.extend_from_slice(bytes.get(..len as usize - 1)?);
+    stand_in.extend_from_slice(&[high]);
+    Some((stand_in.freeze(), header))
+}
+
+/// The last bytes of a stand-in, by which its sender tells it from earlier ones with its number.
+fn end_of(bytes: &[u8]) -> Option<u128> {
+    bytes.last_chunk().map(|end| u128::from_le_bytes(*end))
+}
+
+/// The number in a stand-in.
+fn number_of(header_data: u64, end: u128) -> u16 {
+    u16::from_le_bytes([(header_data >> 34) as u8, (end >> 120) as u8])
+}
+
+/// A message whose stand-in has been sent.
+#[derive(Debug)]
+struct Message {
+    operation: usize,
+    tag: u64,
+    header_data: u64,
+    end: u128,
+    bytes: Bytes,
+    /// The life of the process that it is for, if that was known.
+    life: Option<u64>,
+    /// Whether the stand-in has been delivered.
+    is_delivered: bool,
+    /// Whether the receiver has what it wants.
+    is_done: bool,
+}
+
+/// The messages that peers may fetch: each one only those for it.
+#[derive(Debug)]
+pub(super) struct StandIns {
+    /// A number that no other process has, also none that takes the place of this one.
+    life: u64,
+    /// Those of peers that messages were sent to; 0 while the peer has not said it.
+    lives: HashMap<Source, u64>,
+    messages: HashMap<(Source, u16), Message>,
+    next: u16,
+    /// How many messages with the same peer, tag and header data are done of which none is named by more than that: those that
+    /// were dropped, or met receives with less room than the stand-in has bytes.
+    dropped: HashMap<(Source, u64, u64), usize>,
+}
+
+/// What a peer that fetches a message knows of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Named {
+    pub(super) peer: Source,
+    pub(super) tag: u64,
+    pub(super) header_data: u64,
+    /// The last bytes of the stand-in. Who has seen no bytes, or not all, knows none.
+    pub(super) end: Option<u128>,
+}
+
+impl Named {
+    pub(super) fn new(peer: Source, tag: Option<u64>, header_data: u64, end: Option<u128>) -> Named {
+        Named { peer, tag: tag.unwrap_or(UNTAGGED), header_data, end }
+    }
+}
+
+impl Default for StandIns {
+    fn default() -> StandIns {
+        let life = RandomState::new().hash_one(0) | 1;
+        StandIns { life, lives: HashMap::new(), messages: HashMap::new(), next: 0, dropped: HashMap::new() }
+    }
+}
+
+impl StandIns {
+    pub(super) fn life(&self) -> u64 {
+        self.life
+    }
+
+    /// What is known of a peer that has to be the same process as before; none if it may be any.
+    pub(super) fn asks_life(&self, peer: Source) -> Option<u64> {
+        let has_messages = self.messages.keys().any(|key| key.0 == peer);
+        has_messages.then(|| self.lives.get(&peer).copied().unwrap_or(0))
+    }
+
+    /// A number that no message for `peer` has.
+    fn number(&mut self, peer: Source) -> u16 {
+        // An endpoint has far fewer sends under way than there are numbers.
+        while self.messages.contains_key(&(peer, self.next)) {
+            self.next = self.next.wrapping_add(1);
+        }
+        self.next = self.next.wrapping_add(1);
+        self.next.wrapping_sub(1)
+    }
+
+    fn find(&self, named: &Named) -> Option<((Source, u16), &Message)> {
+        let key = (named.peer, number_of(named.header_data, named.end?));
+        let message = self.messages.get(&key)?;
+        let is_it = (message.tag, message.header_data) == (named.tag, named.header_data);
+        (is_it && named.end == Some(message.end)).then_some((key, message))
+    }
+
+    /// The messages that one which has seen no more than this may mean, and that are not done.
+    fn like(&self, named: &Named) -> Vec<(Source, u16)> {
+        let is_like = |key: &(Source, u16), message: &Message| {
+            let Named { peer, tag, header_data, .. } = *named;
+            !message.is_done && (key.0, message.tag, message.header_data) == (peer, tag, header_data)
+        };
+        let messages = self.messages.iter().filter(|(key, message)| is_like(key, message));
+        messages.map(|(key, _)| *key).collect()
+    }
+
+    /// Notes that a message like this is done. Returns whether there is one.
+    pub(super) fn drop_one(&mut self, named: &Named) -> bool {
+        let is_there = !self.like(named).is_empty();
+        if is_there {
+            *self.dropped.entry((named.peer, named.tag, named.header_data)).or_default() += 1;
+        }
+        is_there
+    }
+
+    /// Copies `len` bytes of a message, from byte `at` on, to `answer` behind its first `head` bytes.
+    ///
+    /// # Errors
+    /// The code to answer with.
+    pub(super) fn read(
+        &self,
+        named: &Named,
+        at: u32,
+        len: u32,
+        answer: &MemorySlice,
+        head: u32,
+    ) -> Result<u32, ReturnCode> {
+        let (_, message) = self.find(named).ok_or(ReturnCode::BAD_MKEY)?;
+        let (begin, end) = (at as usize, at as usize + len as usize);
+        let bytes = message.bytes.get(begin..end).ok_or(ReturnCode::AT_OUT_OF_RANGE)?;
+        answer.write(head, bytes);
+        Ok(len)
+    }
+
+    /// The receivers that have not got their messages.
+    pub(super) fn receivers(&self) -> impl Iterator<Item = Source> {
+        let waiting = self.messages.iter().filter(|(_, message)| message.is_delivered);
+        waiting.map(|((peer, _), _)| *peer)
+    }
+
+    /// Whether messages whose stand-ins have been delivered wait to be fetched.
+    pub(super) fn are_waiting(&self) -> bool {
+        self.receivers().next().is_some()
+    }
+}
+
+/// A message that is fetched for a receive, which has met its stand-in.
+#[derive(Debug)]
+pub(super) struct Fetched {
+    /// The entry when all is there.
+    entry: Entry,
+    /// Memory of the receive that has not several pieces.
+    room: Option<ReceiveBuffer>,
+}
+
+impl Fetched {
+    /// Where bytes of the message belong, from byte `at` on.
+    pub(super) fn room(&mut self, at: u32, len: u32) -> Option<&mut [u8]> {
+        match self.room.as_mut()? {
+            ReceiveBuffer::Owned(bytes) => {
+                let (begin, end) = (at as usize, at as usize + len as usize);
+                bytes.as_mut_slice().get_mut(begin..end)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl State {
+    /// The length of the message that one like this stands for; none if it is a message as others are.
+    pub(super) fn stands_for(&self, header_data: u64, len: u32) -> Option<u32> {
+        self.carrier.as_ref().and_then(|_| stands_for(header_data, len))
+    }
+
+    /// Whether something may stand for a message of `len` bytes. For one without a tag only if it has to: it might meet a receive
+    /// for many messages, whose room the server divides by the lengths that it sees.
+    pub(super) fn may_stand_in(&self, tag: Option<u64>, len: usize) -> bool {
+        let is_too_long = || self.backlog.longest().is_some_and(|longest| len > longest);
+        self.carrier.is_some() && len > SHORT && (tag.is_some() || is_too_long())
+    }
+
+    /// Sends what stands for a message; gives the message back if that is not sent.
+    pub(super) fn post_stand_in(
+        &mut self,
+        number: usize,
+        peer: Source,
+        bytes: Bytes,
+        options: SendOptions,
+    ) -> Result<(), (FiError, Bytes)> {
+        let own = self.stand_ins.number(peer);
+        let made = stand_in(&bytes, own, options.header_data);
+        let Some((stand_in, header_data)) = made else { return Err((FiError::TOO_LONG, bytes)) };
+        let Some(end) = end_of(&stand_in) else { return Err((FiError::OTHER, bytes)) };
+        let options = options.header_data(header_data);
+        let Some(stand_in) = self.place_stand_in(stand_in) else { return Err((FiError::AGAIN, bytes)) };
+        let len = if let SendBuffer::Bytes(stand_in) = &stand_in { stand_in.len() } else { 0 };
+        match self.post_buffer(peer, stand_in, options) {
+            Ok(id) => self.posted(number, peer, id, options, len),
+            Err((error, stand_in)) => {
+                self.backlog.take_sent(stand_in);
+                return Err((error, bytes));
+            }
+        }
+        if let Some(operation) = self.operations.get_mut(number) {
+            operation.stand_in = Some(own);
+        }
+        let (tag, is_delivered, is_done) = (options.tag.unwrap_or(UNTAGGED), false, false);
+        let life = self.stand_ins.lives.get(&peer).copied();
+        let message = Message {
+            operation: number,
+            tag,
+            header_data,
+            end,
+            bytes,
+            life: life.filter(|life| *life != 0),
+            is_delivered,
+            is_done,
+        };
+        self.stand_ins.messages.insert((peer, own), message);
+        if life.is_none() {
+            self.stand_ins.lives.insert(peer, 0);
+            // If it cannot be asked now, it is asked as all are from which something is awaited.
+            let _ = self.ask(peer);
+        }
+        Ok(())
+    }
+
+    /// The sending of operation `number` has ended. Returns how, and nothing if that was a stand-in whose message is to be
+    /// fetched.
+    pub(super) fn delivered(
+        &mut self,
+        number: usize,
+        result: Result<(), Error>,
+    ) -> Option<Result<(), Error>> {
+        let operation = self.operations.get_mut(number);
+        let key = operation.as_ref().and_then(|operation| Some((operation.sending?.0, operation.stand_in?)));
+        let Some((operation, key)) = operation.zip(key) else { return Some(result) };
+        let Some(message) = self.stand_ins.messages.get_mut(&key) else { return Some(result) };
+        // Of one that is longer than its receive the receiver says that it is done.
+        let has_arrived =
+            matches!(result, Ok(()) | Err(Error::Send(SendError::Answered(ReturnCode::TOO_LONG))));
+        if has_arrived && !message.is_done {
+            message.is_delivered = true;
+            operation.id = None;
+            self.backlog.end(Way::Out, std::mem::take(&mut operation.memory));
+            return None;
+        }
+        let is_done = message.is_done;
+        self.stand_ins.messages.remove(&key);
+        Some(if is_done { Ok(()) } else { result })
+    }
+
+    /// The receiver of a message has what it wants of that.
+    pub(super) fn fetched_by_peer(&mut self, named: &Named) -> Result<(), FiError> {
+        let found = self.stand_ins.find(named).map(|(key, _)| key);
+        found.into_iter().try_for_each(|key| self.is_done(key))?;
+        // Which of those that are alike was dropped need not be known when as many as are left were.
+        let group = (named.peer, named.tag, named.header_data);
+        let Some(&dropped) = self.stand_ins.dropped.get(&group) else { return Ok(()) };
+        let left = self.stand_ins.like(named);
+        if dropped < left.len() {
+            return Ok(());
+        }
+        self.stand_ins.dropped.remove(&group);
+        left.into_iter().try_for_each(|key| self.is_done(key))
+    }
+
+    fn is_done(&mut self, key: (Source, u16)) -> Result<(), FiError> {
+        let Some(message) = self.stand_ins.messages.get_mut(&key) else { return Ok(()) };
+        message.is_done = true;
+        if !message.is_delivered {
+            // The operation ends with its stand-in.
+            return Ok(());
+        }
+        let number = message.operation;
+        self.stand_ins.messages.remove(&key);
+        self.end_sent(number, None)
+    }
+
+    /// Nobody can fetch the message of operation `number` any more.
+    pub(super) fn forget_stand_in(&mut self, peer: Option<Source>, stand_in: Option<u16>) {
+        if let Some(key) = peer.zip(stand_in) {
+            self.stand_ins.messages.remove(&key);
+        }
+    }
+
+    /// A peer is gone: it fetches none of the messages whose stand-ins it has got.
+    pub(super) fn fail_stand_ins_of(&mut self, peer: Source, error: FiError) -> Result<(), FiError> {
+        self.stand_ins.dropped.retain(|(other, ..), _| *other != peer);
+        self.fail_stand_ins(|key, message| key == peer && message.is_delivered, error)
+    }
+
+    /// No peer fetches anything any more.
+    pub(super) fn fail_all_stand_ins(&mut self, error: FiError) -> Result<(), FiError> {
+        self.stand_ins.dropped.clear();
+        self.fail_stand_ins(|_, message| message.is_delivered, error)
+    }
+
+    fn fail_stand_ins(
+        &mut self,
+        is_one: impl Fn(Source, &Message) -> bool,
+        error: FiError,
+    ) -> Result<(), FiError> {
+        let mut failed = Vec::new();
+        self.stand_ins.messages.retain(|key, message| {
+            let stays = !is_one(key.0, message);
+            failed.extend((!stays).then_some(message.operation));
+            stays
+        });
+        failed.sort_unstable();
+        failed.into_iter().try_for_each(|number| self.end_sent(number, Some(error)))
+    }
+
+    /// A peer says which process it is. If it is another one than before, that one fetches nothing any more.
+    pub(super) fn learn_life(&mut self, peer: Source, life: u64) -> Result<(), FiError> {
+        if self.stand_ins.asks_life(peer).is_none() {
+            return Ok(());
+        }
+        self.stand_ins.lives.insert(peer, life);
+        let is_of_another = move |key: Source, message: &Message| {
+            key == peer && message.is_delivered && message.life.is_some_and(|known| known != life)
+        };
+        self.fail_stand_ins(is_of_another, FiError::REFUSED)?;
+        let left = self.stand_ins.messages.iter_mut().filter(|(key, _)| key.0 == peer);
+        left.for_each(|(_, message)| message.life = Some(life));
+        Ok(())
+    }
+
+    /// Receive `number` has met the stand-in of a message of `whole` bytes, which is in the first `len` bytes of `buffer`.
+    pub(super) fn fetch(
+        &mut self,
+        number: usize,
+        named: Named,
+        whole: u32,
+        buffer: ReceiveBuffer,
+        source: Option<u64>,
+    ) {
+        let Some(operation) = self.operations.get_mut(number) else { return };
+        operation.id = None;
+        self.backlog.end(Way::In, std::mem::take(&mut operation.memory));
+        let len = LEAST + whole % UNIT;
+        let beginning = len - 1;
+        let (mut room, mut total) = (None, 0);
+        if operation.pieces.is_empty() && matches!(buffer, ReceiveBuffer::Owned(_)) {
+            total = buffer.len();
+            room = Some(buffer);
+        } else {
+            total += operation.pieces.iter().map(|piece| piece.0.as_ref().len()).sum::<usize>();
+            operation.scatter(&buffer, beginning as usize);
+            self.backlog.take_received(buffer);
+        }
+        let beyond = (whole as usize).saturating_sub(total);
+        let total = u32::try_from(total).map_or(whole, |total| total.min(whole));
+        let problem = (beyond > 0).then_some(Problem { error: FiError::TRUNCATED, beyond });
+        let mut entry = operation.entry(problem);
+        entry.len = total as usize;
+        entry.take_envelope(Some(named.tag).filter(|tag| *tag != UNTAGGED), named.header_data);
+        entry.source = source.unwrap_or(entry.source);
+        operation.fetched = Some(Box::new(Fetched { entry, room }));
+        self.begin_fetch(Some(number), named, beginning.min(total), total);
+    }
+
+    /// A message was fetched, or cannot be.
+    pub(super) fn end_fetch(&mut self, number: usize, error: Option<FiError>) -> Result<(), FiError> {
+        let Some(operation) = self.operations.remove(number) else { return Ok(()) };
+        self.receives = self.receives.saturating_sub(1);
+        let Some(fetched) = operation.fetched else { return Ok(()) };
+        let mut entry = fetched.entry;
+        if let Some(error) = error {
+            // As of a message whose sender was lost in the middle of it.
+            let error = if error == FiError::GONE { error } else { FiError::ABORTED };
+            (entry.len, entry.problem) = (0, Some(Problem { error, beyond: 0 }));
+        }
+        let Bindings { receive, received, .. } = &self.bindings;
+        report(receive, received, operation.reported, entry)
+    }
+
+    /// What the stand-in in the first `len` bytes of `buffer` says, or its beginning if that is less.
+    pub(super) fn named(
+        peer: Source,
+        tag: Option<u64>,
+        header_data: u64,
+        buffer: &ReceiveBuffer,
+        len: u32,
+    ) -> Named {
+        let mut bytes = [0; 16];
+        let read = |at: u32| match buffer {
+            ReceiveBuffer::Memory(slice) => slice.read(at, &mut bytes) == bytes.len(),
+            other => {
+                let end = other.as_slice().and_then(|all| all.get(at as usize..len as usize));
+                end.filter(|end| end.len() == 16).is_some_and(|end| {
+                    bytes.copy_from_slice(end);
+                    true
+                })
+            }
+        };
+        let is_whole = len.checked_sub(16).is_some_and(read);
+        let end = is_whole.then(|| u128::from_le_bytes(bytes));
+        Named::new(peer, tag, header_data, end)
+    }
+}
+
+/// Bytes of a message that waits, if it has not been copied.
+pub(super) fn bytes_of(buffer: SendBuffer) -> Result<Bytes, SendBuffer> {
+    if let SendBuffer::Bytes(bytes) = buffer { Ok(bytes) } else { Err(buffer) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PEER: Source = Source { peer: weft::Addr(3), process: 4 };
+
+    #[test]
+    fn a_look_at_a_stand_in_knows_the_length_of_its_message() {
+        for len in [4_097usize, 65_537, 1 << 20, (1 << 20) + 1_023, 5_000_000] {
+            let bytes: Vec<u8> = (0..len).map(|n| (n * 7) as u8).collect();
+            let (stand_in, header) = stand_in(&bytes, 0xabcd, 1 << 32 | 77).unwrap();
+            assert_eq!(header & ((1 << 33) - 1), 1 << 32 | 77);
+            assert_eq!(stands_for(header, stand_in.len() as u32), Some(len as u32));
+            assert!(stand_in[..stand_in.len() - 1] == bytes[..stand_in.len() - 1]);
+            assert_eq!(number_of(header, end_of(&stand_in).unwrap()), 0xabcd);
+        }
+    }
+
+    #[test]
+    fn messages_that_cannot_be_stand_ins_are_messages_as_others_are() {
+        let (_, header) = stand_in(&[0; 5_000], 1, 0).unwrap();
+        assert_eq!(stands_for(header & !STANDS, 20), None, "no mark");
+        assert_eq!(stands_for(header, 15), None, "no room for a number");
+        assert_eq!(stands_for(header, 16 + 1_024), None, "too long");
+        assert_eq!(stands_for(STANDS, 20), None, "no longer than itself");
+        assert_eq!(stands_for(u64::MAX, 16 + 1_023), Some(u32::MAX));
+    }
+
+    #[test]
+    fn only_who_a_message_is_for_and_has_all_of_its_stand_in_finds_it() {
+        let mut all = StandIns { next: u16::MAX, ..StandIns::default() };
+        let (numbers, bytes) = ([all.number(PEER), all.number(PEER)], Bytes::from(vec![9u8; 5_000]));
+        assert_eq!(numbers, [u16::MAX, 0]);
+        let (stand_in, header_data) = stand_in(&bytes, numbers[0], 0).unwrap();
+        let end = end_of(&stand_in).unwrap();
+        let (life, is_delivered, is_done) = (None, false, false);
+        let message = Message { operation: 1, tag: 5, header_data, end, bytes, life, is_delivered, is_done };
+        all.messages.insert((PEER, numbers[0]), message);
+        let named = Named { peer: PEER, tag: 5, header_data, end: Some(end) };
+        assert!(all.find(&named).is_some());
+        let others = [
+            Named { peer: Source { process: 5, ..PEER }, ..named },
+            Named { tag: 6, ..named },
+            Named { header_data: header_data ^ 1, ..named },
+            Named { end: Some(end ^ 1), ..named },
+            Named { end: Some(end ^ 1 << 127), ..named },
+            Named { end: None, ..named },
+        ];
+        assert!(others.iter().all(|other| all.find(other).is_none()));
+        let unseen = Named { end: None, ..named };
+        assert!(all.drop_one(&unseen) && !all.drop_one(&Named { tag: 6, ..unseen }));
+        assert_eq!(all.dropped.get(&(PEER, 5, header_data)), Some(&1));
+    }
+}
