@@ -6,6 +6,7 @@ use weft_cc::{Span, Time};
 
 use super::Failure;
 use super::timers::TimerKey;
+use super::turns::Turns;
 use super::wheel::Wheel;
 use crate::pdc::{TxPdc, TxState};
 use crate::ses::SendMessage;
@@ -277,10 +278,10 @@ impl Connection {
 
     /// Puts the connection into the scheduler's queue if it has something to send. `key` is its own key.
     #[inline]
-    pub(super) fn make_ready(&mut self, ready: &mut VecDeque<Key>, key: Key) {
+    pub(super) fn make_ready(&mut self, ready: &mut Turns, key: Key) {
         if self.standing == Standing::Idle && self.has_work() {
             self.standing = Standing::Ready;
-            ready.push_back(key);
+            ready.push_back(key, self.source);
         }
     }
 

@@ -1,11 +1,10 @@
 //! Congestion contexts: one for each peer and traffic class, shared by all PDCs between the two, or one for each PDC.
 
-use std::collections::VecDeque;
-
 use weft_cc::credit::SenderCredit;
 use weft_cc::{AckSample, LossSample, NackSample, SenderAlgorithm, SenderCc, SentPacket, Span, Time};
 
 use super::FepConfig;
+use super::turns::Turns;
 use super::zone::ZoneId;
 use crate::packet::Addr;
 use crate::pdc::{MAX_DOUBLINGS, PacketKind, Patience, PdcConfig, RttEstimator, TxPdc};
@@ -64,7 +63,7 @@ pub(super) struct Context {
     selector: Selector,
     algorithm: SenderAlgorithm,
     /// Connections that have something to send and wait for the gate to open.
-    pub(super) blocked: VecDeque<Key>,
+    pub(super) blocked: Turns,
     pub(super) rtt: RttEstimator,
     /// When a packet of any of its connections last arrived.
     pub(super) progress_at: Time,
@@ -80,6 +79,8 @@ pub(super) struct Context {
     active: u32,
     /// Whether the context counts among those that hold credit and have something to send.
     pub(super) stocked: bool,
+    /// The process of this endpoint for whose connection the context was made.
+    pub(super) process: u16,
     /// PSN of the last packet of [`Context::asked_of`] that asked. It takes no extra room here: contexts fill whole
     /// cache lines.
     asked_with: Psn,
@@ -111,7 +112,8 @@ impl Context {
             users: 0,
             active: 0,
             stocked: false,
-            blocked: VecDeque::new(),
+            process: 0,
+            blocked: Turns::default(),
             asks: if ack_each { Asking::Each } else { Asking::AsNeeded },
             asked_of: PdcId(0),
             asked_with: Psn(0),
@@ -239,11 +241,11 @@ impl Context {
         self.in_flight + bytes >= self.window() || self.credit.as_ref().is_some_and(|c| !c.may_send())
     }
 
-    /// Whether several connections have packets in flight. Each has a target of its own, which withholds acknowledgements
-    /// until it has enough to acknowledge: together they may withhold all that the window allows.
+    /// Whether several connections have packets in flight, or will have. Each has a target of its own, which withholds
+    /// acknowledgements until it has enough to acknowledge: together they may withhold all that the window allows.
     #[inline]
     pub(super) fn is_shared(&self) -> bool {
-        self.active > 1
+        self.active > 1 || self.has_blocked()
     }
 
     /// Whether `unasked` bytes are more than a connection that shares the context may have in flight without having asked
@@ -385,6 +387,6 @@ impl Context {
     /// Bytes of heap allocated.
     pub(super) fn heap_bytes(&self) -> u64 {
         let credit = self.credit.as_deref().map_or(0, |credit| size_of_val(credit) as u64);
-        self.selector.heap_bytes() as u64 + crate::heap::of_deque(&self.blocked) + credit
+        self.selector.heap_bytes() as u64 + self.blocked.heap_bytes() + credit
     }
 }

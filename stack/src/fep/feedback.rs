@@ -1,7 +1,5 @@
 //! How an initiator takes in acknowledgements, NACKs, credit and the requests of targets.
 
-use std::collections::VecDeque;
-
 use weft_cc::{AckSample, HostReport, NackCause, NackSample, Span, Time};
 
 use super::connection::{Busy, Connection};
@@ -10,6 +8,7 @@ use super::core::Core;
 use super::initiator::{Initiator, complete_send, count_rivals, unsent_bytes};
 use super::target::{nack, trim_code};
 use super::transmit::{poll_interval, send_control};
+use super::turns::Turns;
 use super::{Failure, FepConfig};
 use crate::event::Event;
 use crate::packet::{Addr, Packet, Payload};
@@ -337,7 +336,7 @@ fn on_ack_request(
     key: Key,
     connection: &mut Connection,
     context: &mut Context,
-    ready: &mut VecDeque<Key>,
+    ready: &mut Turns,
     ack: &Ack,
 ) {
     let clear = connection.pdc.clear_psn();

@@ -4,14 +4,13 @@
 //! [`feedback`](super::feedback) takes in acknowledgements and NACKs, [`timers`](super::timers) acts as time passes,
 //! [`liveness`](super::liveness) gives up what makes no progress.
 
-use std::collections::VecDeque;
-
 use weft_cc::{CcParams, Time};
 
 use super::Resource;
 use super::connection::{Connection, Standing};
 use super::context::{Asking, Context};
 use super::core::Core;
+use super::turns::Turns;
 use super::{
     AccessId, Atomic, AtomicError, CallError, Completion, ConnectOptions, ConnectionId, Failure, FepConfig,
     MAX_PROCESS, Map, PostError, Read, ReadId, Send, SendError, SendId, TrafficClass, Windows, Write, Zone,
@@ -35,12 +34,14 @@ use crate::wire::ses::ReturnCode;
 #[repr(C)]
 pub(super) struct Initiator {
     /// Connections that may send, in turn.
-    pub(super) ready: VecDeque<Key>,
+    pub(super) ready: Turns,
     pub(super) connections: Table<Connection>,
     pub(super) contexts: Table<Context>,
     pub(super) sends: Table<SendMessage>,
     /// Number of contexts that hold credit and have something to send.
     pub(super) stocked: u32,
+    /// The process of all connections, as long as they are of one.
+    process: u16,
     /// The contexts that connections share, and those that targets know by their CCC_ID.
     by_ccc: Map<(Addr, u8), Key>,
     /// For each PDCID, less one, the first PSN that its last PDC did not use.
@@ -52,11 +53,12 @@ pub(super) struct Initiator {
 impl Initiator {
     pub(super) fn new() -> Initiator {
         Initiator {
-            ready: VecDeque::new(),
+            ready: Turns::default(),
             connections: Table::default(),
             contexts: Table::default(),
             sends: Table::default(),
             stocked: 0,
+            process: 0,
             by_ccc: Map::default(),
             last_psns: Vec::new(),
             delivered: Vec::new(),
@@ -81,9 +83,15 @@ impl Initiator {
         if let Some(&none) = [process, options.process].iter().find(|process| **process > MAX_PROCESS) {
             return Err(CallError::NoSuchProcess(none));
         }
+        if self.connections.is_empty() && self.ready.is_empty() {
+            self.ready.unite();
+            self.process = process;
+        } else if self.process != process {
+            self.ready.divide(self.process);
+        }
         let shares = zone.is_none() && core.config.windows == Windows::Pair;
         let zone = zone.unwrap_or_else(|| core.zone_of(peer));
-        let context_key = self.context_for(core, now, (peer, zone), shares.then_some(options.class));
+        let context_key = self.context_for(core, now, (peer, zone), shares.then_some(options.class), process);
         let with_cc = self.contexts.get_mut(context_key).is_some_and(|context| context.needs_credit());
         let excess = nominal_overhead(with_cc, core.config.crc) as i32 - core.config.overhead as i32;
         let random = core.rng.next_u64() as u32;
@@ -123,6 +131,7 @@ impl Initiator {
         now: Time,
         (peer, zone): (Addr, ZoneId),
         class: Option<TrafficClass>,
+        process: u16,
     ) -> Key {
         let credit = core.zone(zone).cc.sender_credit();
         let ccc_id = match class {
@@ -137,8 +146,9 @@ impl Initiator {
             let selector = lb.build(SelectorInput { paths: *paths, trimming, base_rtt, rng });
             let wire_mtu = core.config.mtu + core.config.overhead;
             let (name, ack_each) = (ccc_id.unwrap_or(0), cc.needs().ack_each);
-            let context =
+            let mut context =
                 Context::new(now, (peer, zone), name, cc.sender(), selector, credit, ack_each, wire_mtu);
+            context.process = process;
             let key = self.contexts.insert(context);
             if let Some(ccc_id) = ccc_id {
                 self.by_ccc.insert((peer, ccc_id), key);
@@ -147,6 +157,9 @@ impl Initiator {
         });
         if let Some(context) = self.contexts.get_mut(key) {
             context.users += 1;
+            if context.process != process {
+                context.blocked.divide(context.process);
+            }
         }
         key
     }
@@ -416,8 +429,8 @@ impl Initiator {
         if state.is_full() && !self.must_ask(config, context) {
             return;
         }
-        if let Some(key) = self.let_try(context) {
-            self.ready.push_back(key);
+        if let Some((key, process)) = self.let_try(context) {
+            self.ready.push_soon(key, process);
         }
     }
 
@@ -431,15 +444,16 @@ impl Initiator {
         }
         connection.standing = Standing::Idle;
         connection.ask_at = None;
-        let context_key = connection.context;
+        let (context_key, process) = (connection.context, connection.source);
         if let Some(context) = self.contexts.get_mut(context_key) {
-            context.blocked.retain(|other| *other != key);
+            context.blocked.remove(key, process);
         }
         self.unblock(config, context_key);
     }
 
-    /// Takes the next connection to try the gate of `context` from those that wait, unless one tries.
-    pub(super) fn let_try(&mut self, context: Key) -> Option<Key> {
+    /// Takes the next connection to try the gate of `context` from those that wait, unless one tries, and says which process
+    /// it is of.
+    pub(super) fn let_try(&mut self, context: Key) -> Option<(Key, u16)> {
         let context = self.contexts.get_mut(context)?;
         while context.trying.is_none()
             && let Some(key) = context.blocked.pop_front()
@@ -447,7 +461,7 @@ impl Initiator {
             if let Some(connection) = self.connections.get_mut(key) {
                 connection.standing = Standing::Ready;
                 context.trying = Some(key);
-                return Some(key);
+                return Some((key, connection.source));
             }
         }
         None
@@ -497,7 +511,7 @@ impl Initiator {
 
     /// Bytes of heap held by its queues, and by what it remembers of closed connections.
     pub(super) fn queue_bytes(&self) -> u64 {
-        heap::of_vec(&self.last_psns) + heap::of_deque(&self.ready) + heap::of_vec(&self.delivered)
+        heap::of_vec(&self.last_psns) + self.ready.heap_bytes() + heap::of_vec(&self.delivered)
     }
 }
 

@@ -56,9 +56,8 @@ impl Initiator {
         let context = self.connections.get(key).and_then(|connection| self.contexts.get(connection.context));
         let behind: Vec<Key> = context
             .into_iter()
-            .flat_map(|context| context.trying.iter().chain(&context.blocked))
-            .filter(|sibling| **sibling != key)
-            .copied()
+            .flat_map(|context| context.trying.into_iter().chain(context.blocked.iter()))
+            .filter(|sibling| *sibling != key)
             .collect();
         self.fail(core, now, key, failure);
         for sibling in behind {

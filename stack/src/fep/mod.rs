@@ -59,6 +59,7 @@ mod target_pdcs;
 mod tests;
 mod timers;
 mod transmit;
+mod turns;
 mod waiting;
 mod wheel;
 mod zone;

@@ -1,6 +1,4 @@
-//! The send scheduler: connections take turns, one packet each.
-
-use std::collections::VecDeque;
+//! The send scheduler: processes take turns, and the connections of each, one packet a turn.
 
 use weft_cc::{Span, Time};
 
@@ -12,6 +10,7 @@ use super::initiator::{Initiator, count_rivals};
 use super::liveness::is_stuck;
 use super::payload::PayloadRef;
 use super::timers::TimerKey;
+use super::turns::Turns;
 use crate::event::Event;
 use crate::packet::{Class, Network, Packet};
 use crate::pdc::{PacketKind, PdcConfig, Probes, TxState};
@@ -71,7 +70,7 @@ impl Initiator {
         now: Time,
         packet: &mut Packet,
     ) -> Option<PayloadRef> {
-        while let Some(&key) = self.ready.front() {
+        while let Some(key) = self.ready.front() {
             let Initiator { ready, connections, contexts, sends, stocked, .. } = self;
             if let Some(connection) = connections.get_mut(key)
                 && let Some((part, message)) = next_part(connection, sends, core.config.mtu)
@@ -80,10 +79,10 @@ impl Initiator {
                 let sender = Sender { key, connection, context, message, stocked };
                 match send_data(core, now, sender, part, packet) {
                     Ok(payload) => {
-                        end_turn(ready, connection);
-                        if context.trying == Some(key) {
+                        let waits = end_turn(ready, key, connection, context);
+                        if waits || context.trying == Some(key) {
                             let context = connection.context;
-                            self.end_try(context, key);
+                            self.end_try(context, key, true);
                         }
                         return Some(payload);
                     }
@@ -121,9 +120,11 @@ impl Initiator {
         let sender = Sender { key, connection, context, message, stocked };
         match send_data(core, now, sender, data, packet) {
             Ok(payload) => {
+                let waits = wait_again(key, connection, context);
                 connection.make_ready(ready, key);
-                if context.trying == Some(key) {
-                    self.end_try(context_key, key);
+                ready.pass(connection.source);
+                if waits || context.trying == Some(key) {
+                    self.end_try(context_key, key, true);
                 }
                 Some(payload)
             }
@@ -167,25 +168,32 @@ impl Initiator {
                     payload = send_close(core, now, key, connection, context, packet);
                 }
                 connection.make_ready(&mut self.ready, key);
+                self.ready.pass(connection.source);
             }
         }
-        self.end_try(context_key, key);
+        self.end_try(context_key, key, false);
         payload
     }
 
     /// If connection `key` was trying the gate of `context` and passed it, the next waiting connection tries at once.
-    /// The order is the same as if all waiting connections had been queued together.
-    fn end_try(&mut self, context_key: Key, key: Key) {
-        let Some(context) = self.contexts.get_mut(context_key).filter(|c| c.trying == Some(key)) else {
+    /// The order is the same as if all waiting connections of a process had been queued together. Its process has used its
+    /// turn if the connection `has_sent` what the gate is there for. So it is if none tries.
+    fn end_try(&mut self, context_key: Key, key: Key, has_sent: bool) {
+        let Some(context) = self.contexts.get_mut(context_key) else { return };
+        if context.trying.is_some_and(|trying| trying != key) || context.trying.is_none() && !has_sent {
             return;
-        };
+        }
         context.trying = None;
+        let connection = self.connections.get(key);
+        if has_sent && let Some(connection) = connection {
+            context.blocked.pass(connection.source);
+        }
         if context.blocked.is_empty() {
             return;
         }
-        let stopped = self.connections.get(key).is_some_and(|c| c.standing == Standing::Blocked);
-        if !stopped && let Some(next) = self.let_try(context_key) {
-            self.ready.push_front(next);
+        let stopped = !has_sent && connection.is_some_and(|c| c.standing == Standing::Blocked);
+        if !stopped && let Some((next, process)) = self.let_try(context_key) {
+            self.ready.push_next(next, process);
         }
     }
 
@@ -201,7 +209,7 @@ impl Initiator {
         if asks {
             context.asks = Asking::Next;
             connection.standing = Standing::Ready;
-            return self.ready.push_front(key);
+            return self.ready.push_front(key, connection.source);
         }
         connection.standing = Standing::Blocked;
         if connection.pdc.is_idle() {
@@ -209,8 +217,8 @@ impl Initiator {
         }
         // A connection that tried in vain keeps its place.
         match context.trying == Some(key) {
-            true => context.blocked.push_front(key),
-            false => context.blocked.push_back(key),
+            true => context.blocked.push_front(key, connection.source),
+            false => context.blocked.push_back(key, connection.source),
         }
         match gate {
             Gate::Until(at) if context.timer.is_none_or(|timer| at.is_before(timer)) => {
@@ -324,26 +332,29 @@ fn asks_for_its_share(
     asks
 }
 
-/// The connection at the head of the queue has sent a packet: it goes to the end if it has more to send, or leaves.
+/// Connection `key`, whose turn it was, has sent a packet: it waits for its next turn if it has more to send, or leaves.
+/// Returns whether it waits for the gate.
 #[inline]
-fn end_turn(ready: &mut VecDeque<Key>, connection: &mut Connection) {
-    if connection.has_work() {
-        connection.standing = Standing::Ready;
-        if ready.len() > 1 {
-            pass_turn(ready);
-        }
-    } else {
-        connection.standing = Standing::Idle;
-        ready.pop_front();
+fn end_turn(ready: &mut Turns, key: Key, connection: &mut Connection, context: &mut Context) -> bool {
+    let waits = wait_again(key, connection, context);
+    let stays = !waits && connection.has_work();
+    if !waits {
+        connection.standing = if stays { Standing::Ready } else { Standing::Idle };
     }
+    ready.end_turn(connection.source, stays);
+    waits
 }
 
-/// Moves the head of the queue to its end.
-#[inline(never)]
-fn pass_turn(ready: &mut VecDeque<Key>) {
-    if let Some(key) = ready.pop_front() {
-        ready.push_back(key);
+/// Where processes share a window, connection `key`, which has just sent a packet, waits for the gate together with those that
+/// wait for it already. Otherwise their processes could not tell whose turn it is. Returns whether it does.
+#[inline]
+fn wait_again(key: Key, connection: &mut Connection, context: &mut Context) -> bool {
+    let waits = context.blocked.has_several() && connection.has_work();
+    if waits {
+        connection.standing = Standing::Blocked;
+        context.blocked.push_back(key, connection.source);
     }
+    waits
 }
 
 /// Whether a target that has acknowledged nothing may have forgotten the PDC by now.

@@ -1,0 +1,401 @@
+//! Who is next: connections that wait for the link or for a window take turns, by the process that they belong to first.
+//!
+//! Each process with something to send has an equal part, however many connections it has, and so has each connection of a
+//! process. As long as all connections are of one process, as in most endpoints, they wait in one queue.
+
+use std::collections::VecDeque;
+
+use super::Map;
+use crate::heap;
+use crate::table::Key;
+
+/// The number of a process of this endpoint.
+type Process = u16;
+
+/// Connections that wait, in the order of their turns. Each is in there once at most.
+#[derive(Debug)]
+pub(super) enum Turns {
+    /// All are of one process.
+    Of(VecDeque<Key>),
+    /// They may be of several.
+    Among(Box<Processes>),
+}
+
+// It stands where endpoints and contexts have room for one queue.
+const _: () = assert!(size_of::<Turns>() == size_of::<VecDeque<Key>>());
+
+/// Queues of processes.
+#[derive(Debug, Default)]
+pub(super) struct Processes {
+    /// Places in `queues` of the processes, in the order of their turns. All that have connections waiting are among them.
+    /// Others leave when their turn comes.
+    order: VecDeque<u32>,
+    queues: Vec<Queue>,
+    /// Each process's place in `queues`.
+    places: Map<Process, u32>,
+    /// Number of connections that wait.
+    len: usize,
+}
+
+/// The connections of one process that wait.
+#[derive(Debug, Default)]
+struct Queue {
+    keys: VecDeque<Key>,
+    /// Whether the process is in the order.
+    is_listed: bool,
+}
+
+impl Default for Turns {
+    fn default() -> Turns {
+        Turns::Of(VecDeque::new())
+    }
+}
+
+impl Turns {
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        match self {
+            Turns::Of(queue) => queue.is_empty(),
+            Turns::Among(processes) => processes.len == 0,
+        }
+    }
+
+    /// From now on connections may be of several processes. Until now they were all of `process`.
+    pub(super) fn divide(&mut self, process: Process) {
+        if let Turns::Of(queue) = self {
+            let mut processes = Box::<Processes>::default();
+            queue.drain(..).for_each(|key| processes.push_back(key, process));
+            *self = Turns::Among(processes);
+        }
+    }
+
+    /// From now on all connections are of one process again. None waits now.
+    pub(super) fn unite(&mut self) {
+        if let Turns::Among(_) = self {
+            *self = Turns::default();
+        }
+    }
+
+    /// The connection whose turn it is.
+    #[inline]
+    pub(super) fn front(&mut self) -> Option<Key> {
+        match self {
+            Turns::Of(queue) => queue.front().copied(),
+            Turns::Among(processes) => processes.front(),
+        }
+    }
+
+    /// Takes the connection whose turn it is. Its process keeps its turn until [`Turns::pass`]: a connection that could not
+    /// use the turn leaves it to the next one of its process.
+    #[inline]
+    pub(super) fn pop_front(&mut self) -> Option<Key> {
+        match self {
+            Turns::Of(queue) => queue.pop_front(),
+            Turns::Among(processes) => processes.pop_front(),
+        }
+    }
+
+    /// `process` has used its turn with a connection that was taken.
+    #[inline]
+    pub(super) fn pass(&mut self, process: Process) {
+        if let Turns::Among(processes) = self {
+            processes.pass(process);
+        }
+    }
+
+    /// The connection whose turn it is, of `process`, has used the turn, and waits for the next one if it `stays`.
+    #[inline]
+    pub(super) fn end_turn(&mut self, process: Process, stays: bool) {
+        match self {
+            Turns::Of(queue) if stays => {
+                if queue.len() > 1 {
+                    rotate(queue);
+                }
+            }
+            Turns::Of(queue) => {
+                queue.pop_front();
+            }
+            Turns::Among(processes) => processes.end_turn(process, stays),
+        }
+    }
+
+    /// Connection `key` of `process` waits for its turn behind the others of its process.
+    #[inline]
+    pub(super) fn push_back(&mut self, key: Key, process: Process) {
+        match self {
+            Turns::Of(queue) => queue.push_back(key),
+            Turns::Among(processes) => processes.push_back(key, process),
+        }
+    }
+
+    /// Connection `key` of `process` waits for its turn before the others of its process. If none of them waits, the
+    /// process is next.
+    #[inline]
+    pub(super) fn push_front(&mut self, key: Key, process: Process) {
+        match self {
+            Turns::Of(queue) => queue.push_front(key),
+            Turns::Among(processes) => processes.push_front(key, process),
+        }
+    }
+
+    /// Whether connections wait that may be of several processes.
+    #[inline]
+    pub(super) fn has_several(&self) -> bool {
+        match self {
+            Turns::Of(_) => false,
+            Turns::Among(processes) => processes.len > 0,
+        }
+    }
+
+    /// Connection `key` of `process`, for which connections of other processes may wait, waits for its turn before all but
+    /// one of its process; if there is only one process, before the others.
+    #[inline]
+    pub(super) fn push_next(&mut self, key: Key, process: Process) {
+        match self {
+            Turns::Of(queue) => queue.push_front(key),
+            Turns::Among(processes) => processes.push_soon(key, process),
+        }
+    }
+
+    /// As [`Turns::push_next`], but if there is only one process behind the others.
+    #[inline]
+    pub(super) fn push_soon(&mut self, key: Key, process: Process) {
+        match self {
+            Turns::Of(queue) => queue.push_back(key),
+            Turns::Among(processes) => processes.push_soon(key, process),
+        }
+    }
+
+    /// Connection `key` of `process` waits no longer.
+    pub(super) fn remove(&mut self, key: Key, process: Process) {
+        match self {
+            Turns::Of(queue) => queue.retain(|other| *other != key),
+            Turns::Among(processes) => processes.remove(key, process),
+        }
+    }
+
+    /// All that wait, process by process.
+    pub(super) fn iter(&self) -> impl Iterator<Item = Key> {
+        let (one, several) = match self {
+            Turns::Of(queue) => (Some(queue), None),
+            Turns::Among(processes) => (None, Some(processes.queues.iter().map(|queue| &queue.keys))),
+        };
+        one.into_iter().chain(several.into_iter().flatten()).flatten().copied()
+    }
+
+    /// Bytes of heap held.
+    pub(super) fn heap_bytes(&self) -> u64 {
+        match self {
+            Turns::Of(queue) => heap::of_deque(queue),
+            Turns::Among(processes) => processes.bytes(),
+        }
+    }
+}
+
+/// Moves the head of the queue to its end.
+#[inline(never)]
+fn rotate(queue: &mut VecDeque<Key>) {
+    if let Some(key) = queue.pop_front() {
+        queue.push_back(key);
+    }
+}
+
+// Not inlined: endpoints with one process have the code of a queue.
+impl Processes {
+    /// The place of `process`.
+    fn place(&mut self, process: Process) -> u32 {
+        let next = self.queues.len() as u32;
+        let place = *self.places.entry(process).or_insert(next);
+        if place == next {
+            self.queues.push(Queue::default());
+        }
+        place
+    }
+
+    /// The place of the process whose turn it is.
+    fn next(&mut self) -> Option<usize> {
+        while let Some(&place) = self.order.front() {
+            let queue = &mut self.queues[place as usize];
+            if !queue.keys.is_empty() {
+                return Some(place as usize);
+            }
+            queue.is_listed = false;
+            self.order.pop_front();
+        }
+        None
+    }
+
+    #[inline(never)]
+    fn front(&mut self) -> Option<Key> {
+        let place = self.next()?;
+        self.queues[place].keys.front().copied()
+    }
+
+    #[inline(never)]
+    fn pop_front(&mut self) -> Option<Key> {
+        let place = self.next()?;
+        self.len -= 1;
+        self.queues[place].keys.pop_front()
+    }
+
+    #[inline(never)]
+    fn pass(&mut self, process: Process) {
+        let place = self.place(process);
+        // It keeps its place behind the others also if nothing of it waits at the moment: those that use their turns after it
+        // must not get before it.
+        if self.order.front() == Some(&place) {
+            self.order.rotate_left(1);
+        }
+    }
+
+    #[inline(never)]
+    fn end_turn(&mut self, process: Process, stays: bool) {
+        if let Some(key) = self.pop_front()
+            && stays
+        {
+            self.push_back(key, process);
+        }
+        self.pass(process);
+    }
+
+    #[inline(never)]
+    fn push_back(&mut self, key: Key, process: Process) {
+        let place = self.place(process);
+        self.queues[place as usize].keys.push_back(key);
+        self.list(place);
+    }
+
+    #[inline(never)]
+    fn push_soon(&mut self, key: Key, process: Process) {
+        let place = self.place(process);
+        let keys = &mut self.queues[place as usize].keys;
+        keys.insert(keys.len().min(1), key);
+        self.list(place);
+    }
+
+    /// The process at `place` has one connection more that waits: it is in the order, or goes to its end.
+    fn list(&mut self, place: u32) {
+        self.len += 1;
+        if !std::mem::replace(&mut self.queues[place as usize].is_listed, true) {
+            self.order.push_back(place);
+        }
+    }
+
+    #[inline(never)]
+    fn push_front(&mut self, key: Key, process: Process) {
+        let place = self.place(process);
+        let queue = &mut self.queues[place as usize];
+        queue.keys.push_front(key);
+        self.len += 1;
+        if !std::mem::replace(&mut queue.is_listed, true) {
+            self.order.push_front(place);
+        }
+    }
+
+    fn remove(&mut self, key: Key, process: Process) {
+        let place = self.place(process);
+        let keys = &mut self.queues[place as usize].keys;
+        let before = keys.len();
+        keys.retain(|other| *other != key);
+        self.len -= before - keys.len();
+    }
+
+    fn bytes(&self) -> u64 {
+        let keys: u64 = self.queues.iter().map(|queue| heap::of_deque(&queue.keys)).sum();
+        size_of::<Processes>() as u64
+            + heap::of_deque(&self.order)
+            + heap::of_vec(&self.queues)
+            + heap::of_map(&self.places)
+            + keys
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(index: u32) -> Key {
+        Key { index, generation: 0 }
+    }
+
+    /// Connections 0 to 2 of process 1, and 10 and 11 of process 2.
+    fn two_processes() -> Turns {
+        let mut turns = Turns::default();
+        (0..3).for_each(|index| turns.push_back(key(index), 1));
+        turns.divide(1);
+        (10..12).for_each(|index| turns.push_back(key(index), 2));
+        turns
+    }
+
+    /// The connections that have the next turns, each of which stays.
+    fn next(turns: &mut Turns, count: usize) -> Vec<u32> {
+        let turn = |_| {
+            let front = turns.front().unwrap();
+            turns.end_turn(if front.index < 10 { 1 } else { 2 }, true);
+            front.index
+        };
+        (0..count).map(turn).collect()
+    }
+
+    #[test]
+    fn processes_take_turns_and_so_do_the_connections_of_each() {
+        assert_eq!(next(&mut two_processes(), 7), [0, 10, 1, 11, 2, 10, 0]);
+    }
+
+    #[test]
+    fn a_turn_that_a_connection_cannot_use_is_its_process_s() {
+        let mut turns = two_processes();
+        assert_eq!(turns.pop_front(), Some(key(0)));
+        assert_eq!(next(&mut turns, 4), [1, 10, 2, 11]);
+        turns.push_front(key(0), 1);
+        assert_eq!(next(&mut turns, 3), [0, 10, 1]);
+        // One that was taken and has used it.
+        assert_eq!(turns.pop_front(), Some(key(11)));
+        turns.pass(2);
+        turns.push_back(key(11), 2);
+        assert_eq!(next(&mut turns, 4), [2, 10, 0, 11]);
+    }
+
+    #[test]
+    fn a_process_whose_only_connection_has_used_its_turn_comes_back_before_those_that_used_theirs_later() {
+        let mut turns = two_processes();
+        turns.push_back(key(20), 3);
+        for (index, process) in [(0, 1), (10, 2), (20, 3), (1, 1)] {
+            assert_eq!(turns.pop_front(), Some(key(index)));
+            turns.pass(process);
+        }
+        turns.push_back(key(20), 3);
+        let turn = || {
+            let key = turns.pop_front()?;
+            turns.pass(key.index as u16 / 10 + 1);
+            Some(key.index)
+        };
+        assert_eq!(std::iter::from_fn(turn).collect::<Vec<_>>(), [11, 20, 2]);
+    }
+
+    #[test]
+    fn connections_that_leave_take_no_turns() {
+        let mut turns = two_processes();
+        turns.remove(key(1), 1);
+        turns.remove(key(10), 2);
+        assert_eq!(turns.iter().map(|key| key.index).collect::<Vec<_>>(), [0, 2, 11]);
+        turns.remove(key(11), 2);
+        assert_eq!(next(&mut turns, 3), [0, 2, 0]);
+        turns.end_turn(1, false);
+        turns.end_turn(1, false);
+        assert!(turns.is_empty() && turns.front().is_none() && turns.pop_front().is_none());
+        turns.push_back(key(10), 2);
+        assert_eq!(next(&mut turns, 2), [10, 10]);
+    }
+
+    #[test]
+    fn a_connection_for_which_others_wait_has_its_turn_soon() {
+        let mut turns = two_processes();
+        turns.push_soon(key(3), 1);
+        turns.push_soon(key(12), 2);
+        assert_eq!(next(&mut turns, 6), [0, 10, 3, 12, 1, 11]);
+        let mut turns = Turns::default();
+        (0..3).for_each(|index| turns.push_soon(key(index), 1));
+        assert_eq!(next(&mut turns, 3), [0, 1, 2]);
+    }
+}

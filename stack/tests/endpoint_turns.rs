@@ -1,0 +1,151 @@
+//! Processes of one endpoint have equal parts of its link, and of a window or credit that they share, however many
+//! connections they have. So have the connections of a process.
+
+mod harness;
+
+use harness::{Alone, MTU, Pair, params, receive_any};
+use weft_stack::buffer::Buffer;
+use weft_stack::cc::CcChoice;
+use weft_stack::fep::{ConnectOptions, FepConfig, Send};
+use weft_stack::packet::{Addr, Packet};
+use weft_stack::wire::pds::Pds;
+use weft_stack::{Span, Time};
+
+/// The usual network with `cc`, whose window is `packets` long if it is constant.
+fn config(cc: &str, packets: u64) -> FepConfig {
+    let mut cc = CcChoice::parse(cc).unwrap();
+    if cc.name() == "constant" {
+        cc.set("window", &(packets * params().wire_mtu()).to_string()).unwrap();
+    }
+    FepConfig::new(&cc, &params())
+}
+
+/// Longer than anything that a test sends.
+fn message() -> Send {
+    Send { buffer: Buffer::Virtual(1 << 30), tag: None, header_data: 0, context: 0 }
+}
+
+/// The place of a packet's connection in the order in which they were opened, if it carries data.
+fn connection_of(packet: &Packet) -> Option<usize> {
+    match packet.pds {
+        Pds::Request(request) => Some(usize::from(request.spdcid.0) - 1),
+        _ => None,
+    }
+}
+
+/// Sums `packets` of connections up by their processes, of which each has so many connections as `processes` says.
+fn by_process(packets: &[u64], processes: &[usize]) -> Vec<u64> {
+    let mut rest = packets;
+    let mut sums = Vec::new();
+    for &connections in processes {
+        let (own, others) = rest.split_at(connections);
+        sums.push(own.iter().sum());
+        rest = others;
+    }
+    sums
+}
+
+/// The least and the most of `counts`.
+fn extremes(counts: &[u64]) -> (u64, u64) {
+    (*counts.iter().min().unwrap(), *counts.iter().max().unwrap())
+}
+
+#[test]
+fn processes_have_equal_parts_of_the_link() {
+    let mut alone = Alone::new(config("constant", 1 << 16));
+    let processes = [50, 1, 4];
+    // The order in which they come does not matter, nor that one has another peer.
+    for (process, connections) in (1..).zip(processes) {
+        for _ in 0..connections {
+            let (peer, options) = (Addr(1 + u32::from(process == 2)), ConnectOptions::default());
+            let connection = alone.fep.connect_of(process, alone.now, peer, options).unwrap();
+            alone.post_send(connection, message());
+        }
+    }
+    let mut packets = [0; 55];
+    for _ in 0..300 {
+        let packet = alone.transmit().expect("the window is long");
+        packets[connection_of(&packet).unwrap()] += 1;
+    }
+    assert_eq!(by_process(&packets, &processes), [100, 100, 100], "{packets:?}");
+    assert_eq!((extremes(&packets[..50]), extremes(&packets[51..])), ((2, 2), (25, 25)), "{packets:?}");
+}
+
+#[test]
+fn connections_of_one_process_take_turns_packet_by_packet() {
+    let mut alone = Alone::new(config("constant", 1 << 16));
+    for _ in 0..3 {
+        let connection = alone.fep.connect_of(7, alone.now, Addr(1), ConnectOptions::default()).unwrap();
+        alone.post_send(connection, message());
+    }
+    let sent: Vec<_> = (0..7).map(|_| connection_of(&alone.transmit().unwrap()).unwrap()).collect();
+    assert_eq!(sent, [0, 1, 2, 0, 1, 2, 0]);
+}
+
+/// Packets of each connection that processes with so many connections to one peer send in 2 ms.
+fn packets_to_a_peer(config: &FepConfig, processes: &[usize]) -> Vec<u64> {
+    let mut pair = Pair::new(config);
+    for (process, &connections) in (1..).zip(processes) {
+        for _ in 0..connections {
+            let connection =
+                pair.feps[0].connect_of(process, pair.now, Addr(1), ConnectOptions::default()).unwrap();
+            pair.post_send(connection, message());
+            pair.feps[1].post_receive(receive_any(MTU as usize)).unwrap();
+        }
+    }
+    let mut packets = vec![0; processes.iter().sum()];
+    pair.run(Time::ZERO + Span::from_ms(2), |transit| {
+        if let Some(connection) = connection_of(&transit.packet) {
+            packets[connection] += 1;
+        }
+        Some(Span::from_us(5))
+    });
+    packets
+}
+
+#[test]
+fn processes_have_equal_parts_of_a_window_and_of_credit() {
+    for (cc, window) in
+        [("constant", 1), ("constant", 3), ("constant", 30), ("nscc", 0), ("rccc", 0), ("swift", 0)]
+    {
+        let processes = [40, 1, 3, 1];
+        let packets = packets_to_a_peer(&config(cc, window), &processes);
+        let parts = by_process(&packets, &processes);
+        let ((least, most), all) = (extremes(&parts), parts.iter().sum::<u64>());
+        assert!(all >= 190, "{cc}, {window} packets: {parts:?}");
+        // The last window may have packets of some only.
+        assert!(most - least <= 4 + all / 50, "{cc}, {window} packets: {parts:?}");
+        let (least, most) = extremes(&packets[..40]);
+        assert!(most - least <= 2 + all / 40 / 10, "{cc}, {window} packets: {packets:?}");
+    }
+}
+
+#[test]
+fn a_process_that_comes_later_has_its_part_at_once() {
+    let mut pair = Pair::new(&config("constant", 4));
+    let connect = |pair: &mut Pair, process| {
+        let connection =
+            pair.feps[0].connect_of(process, pair.now, Addr(1), ConnectOptions::default()).unwrap();
+        pair.post_send(connection, message());
+        pair.feps[1].post_receive(receive_any(MTU as usize)).unwrap();
+    };
+    (0..100).for_each(|_| connect(&mut pair, 1));
+    let mut packets = Vec::new();
+    let rounds = |pair: &mut Pair, packets: &mut Vec<usize>| {
+        for _ in 0..20 {
+            while let Some(transit) = pair.transmit(0) {
+                packets.extend(connection_of(&transit.packet));
+                pair.arrive(&transit);
+            }
+            assert!(pair.flush(1), "each window is acknowledged");
+        }
+    };
+    rounds(&mut pair, &mut packets);
+    assert_eq!(packets.len(), 80);
+    connect(&mut pair, 2);
+    packets.clear();
+    rounds(&mut pair, &mut packets);
+    let later = packets.iter().filter(|connection| **connection == 100).count();
+    // Targets may withhold the acknowledgement of a quarter of the window.
+    assert!(packets.len() >= 60 && packets.len().abs_diff(2 * later) <= 2, "{later} of {packets:?}");
+}
