@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the tests of rings, regions, sessions and memif, in one process and in several, under a sanitiser of the nightly
-# toolchain; under that of addresses also two processes that call every function of the libfabric provider.
+# toolchain; under that of addresses also tests of the libfabric provider, of which one calls every function of every table.
 # scripts/sanitize.sh [address|thread]      (default: address)
 # The thread sanitiser needs the sources of the standard library (rustup component add rust-src --toolchain nightly).
 set -euo pipefail
@@ -35,5 +35,6 @@ if [ "$sanitiser" = address ]; then
     # The provider, which libfabric loads, uses the sanitiser of the program: that has to export it. Memory that libfabric
     # keeps to the end of the process is no leak of the provider's.
     export RUSTFLAGS="$RUSTFLAGS -Clink-arg=-rdynamic" ASAN_OPTIONS=detect_leaks=0
-    cargo +nightly test -p weft-libfabric-provider --test every_function --target "$host"
+    cargo +nightly test -p weft-libfabric-provider --target "$host" --test every_function --test calls --test waiting \
+        --test remote --test threads --test served_random --test served_gone
 fi
