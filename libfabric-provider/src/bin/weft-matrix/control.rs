@@ -2,7 +2,7 @@
 //! 0 hears all and tells all, itself included, over a TCP connection to each.
 
 use std::collections::VecDeque;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,8 @@ use crate::triggers::Owners;
 
 /// How long a process at rank 0's port may take to say who it is.
 const GREETING: Duration = Duration::from_secs(5);
+/// Bytes of the longest greeting.
+const LONGEST_GREETING: usize = 4096;
 const CONNECT: Duration = Duration::from_secs(1);
 
 /// The first word of a rank.
@@ -302,16 +304,18 @@ fn gather(
     let end = Instant::now() + patience;
     let mut lines: Vec<Option<Line<ToRoot, ToRank>>> = (1..own.job.ranks).map(|_| None).collect();
     while lines.iter().any(Option::is_none) {
+        // However many connect that are none of this job.
+        let is_over = Instant::now() >= end;
         match listener.accept() {
-            Ok((stream, _)) => {
-                let Some((rank, stream)) = greet(stream, own)? else { continue };
+            Ok((stream, _)) if !is_over => {
+                let Some((rank, stream)) = greet(stream, own, end)? else { continue };
                 let place = &mut lines[rank as usize - 1];
                 if place.replace(Line::new(stream).map_err(failed)?).is_some() {
                     return Err(Failure::Run(format!("two processes say that they are rank {rank}")));
                 }
             }
-            Err(_) if Instant::now() < end => std::thread::sleep(Duration::from_millis(2)),
-            Err(_) => {
+            Err(_) if !is_over => std::thread::sleep(Duration::from_millis(2)),
+            _ => {
                 let missing: Vec<String> = (1..)
                     .zip(&lines)
                     .filter(|(_, line)| line.is_none())
@@ -326,8 +330,8 @@ fn gather(
 }
 
 /// Hears who has connected. None if it is nobody of this job.
-fn greet(stream: TcpStream, own: &Hello) -> Result<Option<(u32, TcpStream)>, Failure> {
-    let Some(hello) = exchange(&stream, own) else { return Ok(None) };
+fn greet(stream: TcpStream, own: &Hello, end: Instant) -> Result<Option<(u32, TcpStream)>, Failure> {
+    let Some(hello) = exchange(&stream, own, end) else { return Ok(None) };
     if hello.token != own.token {
         return Ok(None);
     }
@@ -351,17 +355,32 @@ fn describe(job: &Job) -> String {
     format!("{ranks} ranks, --provider {provider}{verify} and a matrix whose hash is {matrix:x}")
 }
 
-/// Both ends say who they are. None if the other one does not.
-fn exchange(stream: &TcpStream, own: &Hello) -> Option<Hello> {
+/// Both ends say who they are. None if the other one does not, soon and before `end`.
+fn exchange(stream: &TcpStream, own: &Hello, end: Instant) -> Option<Hello> {
     stream.set_nonblocking(false).ok()?;
-    stream.set_read_timeout(Some(GREETING)).ok()?;
+    let end = end.min(Instant::now() + GREETING);
     let mut line = serde_json::to_vec(own).ok()?;
     line.push(b'\n');
     (&mut &*stream).write_all(&line).ok()?;
-    let mut line = String::new();
-    // Neither end says more before it has heard this.
-    BufReader::with_capacity(1, std::io::Read::take(stream, 4096)).read_line(&mut line).ok()?;
-    serde_json::from_str(&line).ok()
+    serde_json::from_slice(&hear(stream, end)?).ok()
+}
+
+/// The line that the other end says, if all of it comes before `end`. Nothing behind it is taken.
+fn hear(mut stream: &TcpStream, end: Instant) -> Option<Vec<u8>> {
+    let mut line = Vec::new();
+    while line.len() < LONGEST_GREETING {
+        let left = end.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?;
+        stream.set_read_timeout(Some(left)).ok()?;
+        let mut byte = [0];
+        if stream.read(&mut byte).ok()? == 0 {
+            return None;
+        }
+        if byte == *b"\n" {
+            return Some(line);
+        }
+        line.extend(byte);
+    }
+    None
 }
 
 /// Connects to rank 0, which is at one of `addresses`, soon.
@@ -377,7 +396,7 @@ fn join(addresses: &[SocketAddr], own: &Hello, patience: Duration) -> Result<Lin
                     continue;
                 }
             };
-            match exchange(&stream, own) {
+            match exchange(&stream, own, end) {
                 Some(hello) if hello.token == own.token && hello.rank == 0 => {
                     return Line::new(stream).map_err(|error| Failure::Run(error.to_string()));
                 }
@@ -419,6 +438,19 @@ mod tests {
         let refused = gather(&listener, &hello(0, 2, 1), Duration::from_secs(60)).unwrap_err().to_string();
         assert!(refused.contains("rank 1") && refused.contains("hash is 8"), "{refused}");
         drop(joined.join());
+    }
+
+    #[test]
+    fn strangers_who_say_nothing_do_not_delay_the_end_of_patience() {
+        let (listener, addresses) = listen();
+        let silent: Vec<_> = (0..20).map(|_| TcpStream::connect(addresses[0]).unwrap()).collect();
+        let missing = gather(&listener, &hello(0, 2, 1), Duration::from_millis(300));
+        assert!(missing.unwrap_err().to_string().starts_with("rank(s) 1 have not come"));
+        let heard = silent.iter().filter(|stream| {
+            stream.set_nonblocking(true).unwrap();
+            stream.peek(&mut [0]).is_ok_and(|bytes| bytes > 0)
+        });
+        assert_eq!(heard.count(), 1, "after the end of patience nobody is greeted");
     }
 
     #[test]
