@@ -7,9 +7,9 @@ use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
 use common::fabric::{BOUND, Entry, Failed, How, Side, Wish, table};
+use common::inside_with;
 use common::processes::{self, Process};
 use common::server::{Server, open, server, servers};
-use common::{inside, inside_with};
 use weft::core::wire::ses::ReturnCode;
 use weft::{Completion, ConnectOptions, Endpoint, Found, Matching, ReceiveOptions, SendOptions};
 use weft_fi::sys::{self, FI_ADDR_UNSPEC};
@@ -323,7 +323,7 @@ fn peer() {
 #[test]
 fn long_messages_end_when_their_sender_or_their_receiver_is_gone() {
     const NAME: &str = "long_messages_end_when_their_sender_or_their_receiver_is_gone";
-    if !inside(NAME) {
+    if !inside_with(NAME, LITTLE) {
         return;
     }
     if processes::number().is_some() {
@@ -468,7 +468,7 @@ impl Stranger {
 fn a_message_is_fetched_by_nobody_but_whom_it_is_for_and_stand_ins_of_strangers_do_no_harm() {
     const NAME: &str =
         "a_message_is_fetched_by_nobody_but_whom_it_is_for_and_stand_ins_of_strangers_do_no_harm";
-    if !inside(NAME) {
+    if !inside_with(NAME, LITTLE) {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
@@ -476,7 +476,7 @@ fn a_message_is_fetched_by_nobody_but_whom_it_is_for_and_stand_ins_of_strangers_
     let a = open(&server);
     let (mut one, mut other) = (Stranger::new(&server, &a), Stranger::new(&server, &a));
     let to_one = a.insert(&one.name(&a));
-    let message = bytes(100_000, 2);
+    let message = bytes(LONG, 2);
     a.send(to_one, &message, Some(5), 1);
     // What stands for it.
     let mut options = ReceiveOptions::default();
@@ -517,16 +517,19 @@ fn a_message_is_fetched_by_nobody_but_whom_it_is_for_and_stand_ins_of_strangers_
     {
         assert_eq!(one.ask(request(10 + n as u32, header, tag, 0, 9, end, true)).0, BAD_KEY);
     }
-    assert_eq!(one.ask(request(20, header, 5, 99_999, 2, end, false)).0, ReturnCode::AT_OUT_OF_RANGE.0);
+    assert_eq!(
+        one.ask(request(20, header, 5, LONG as u32 - 1, 2, end, false)).0,
+        ReturnCode::AT_OUT_OF_RANGE.0
+    );
     assert_eq!(a.cq.read(), None);
     let answer = one.ask(request(21, header, 5, 50_000, 30_000, end, false));
     assert_eq!((answer.0, answer.1.len()), (OK, 30_000));
     assert!(answer.1 == message[50_000..80_000]);
     assert_eq!(a.cq.read(), None);
-    assert_eq!(one.ask(request(22, header, 5, 100_000, 0, end, true)).0, OK);
+    assert_eq!(one.ask(request(22, header, 5, LONG as u32, 0, end, true)).0, OK);
     assert_eq!(a.cq.next().unwrap().context, 1);
     // It is done once.
-    assert_eq!(one.ask(request(23, header, 5, 100_000, 0, end, true)).0, BAD_KEY);
+    assert_eq!(one.ask(request(23, header, 5, LONG as u32, 0, end, true)).0, BAD_KEY);
     assert_eq!(a.cq.read(), None);
     // Stand-ins for messages that are not there: the receives fail, as its sender does not have them, and others go on.
     let mut room = vec![0; 100_000];
@@ -562,6 +565,7 @@ fn a_message_is_fetched_by_nobody_but_whom_it_is_for_and_stand_ins_of_strangers_
     };
     assert_eq!(failed, Err(Failed { context: 2, error: sys::FI_ECONNABORTED, beyond: 0 }));
     let own = a.insert(&a.name());
+    room.resize(LONG, 0);
     a.receive(&mut room, own, Some((9, 0)), 3);
     a.send(own, &message, Some(9), 4);
     let both = [a.cq.next().unwrap().context, a.cq.next().unwrap().context];

@@ -14,7 +14,7 @@ fn random_calls_end_as_a_model_says_through_servers() {
     play_between(31, 1..=4);
 }
 
-/// A quarter of 1 MiB takes three of the model's longest receives. The others wait for memory.
+/// A quarter of 1 MiB takes one of the model's longest receives. The others wait for memory.
 #[test]
 fn random_calls_end_as_a_model_says_while_receives_wait_for_memory() {
     let name = "random_calls_end_as_a_model_says_while_receives_wait_for_memory";

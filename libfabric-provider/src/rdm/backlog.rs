@@ -12,7 +12,7 @@
 //! | a quarter, reserved | the first message that was claimed for a receive, likewise |
 
 use std::collections::{BTreeMap, VecDeque};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use weft::{
@@ -27,6 +27,9 @@ use crate::abi::AppRoom;
 use crate::error::FiError;
 use crate::queue::Problem;
 
+/// How long the first message to a peer waits for memory, unless others to that get it, before something stands for it: as long as
+/// memory comes back, it goes faster at once than it would be fetched.
+const PATIENCE: Duration = Duration::from_millis(100);
 /// Bytes for as many stand-ins as there may be sends.
 const SHORTS: u32 = 5 << 20;
 
@@ -69,6 +72,8 @@ struct Line {
     unsent: VecDeque<Unsent>,
     /// How many of the first have come back from the server unsent.
     returned: usize,
+    /// Since when its first one waits.
+    since: Option<Instant>,
 }
 
 /// Memory for one message; none while one has it.
@@ -231,9 +236,9 @@ impl Backlog {
         !self.sends.is_empty()
     }
 
-    /// Whether something waits that nothing but looks ends.
+    /// Whether something waits that nothing but looks, or time, ends.
     pub(super) fn looks(&self) -> bool {
-        !self.takers.is_empty()
+        !self.takers.is_empty() || self.has_sends()
     }
 
     /// Whether messages for which there is no room now wait here.
@@ -249,6 +254,11 @@ impl Backlog {
     /// Whether messages to `peer` wait to be sent.
     pub(super) fn has_sends_to(&self, peer: Source) -> bool {
         self.sends.contains_key(&peer)
+    }
+
+    /// Whether the part of messages that are sent never has room for `len` bytes.
+    pub(super) fn never_holds(&self, len: usize) -> bool {
+        self.parts.as_ref().is_some_and(|parts| len as u64 > u64::from(parts.most - parts.short))
     }
 
     /// Whether the part of messages that are sent has no room for `len` bytes.
@@ -300,12 +310,15 @@ impl Backlog {
     }
 
     pub(super) fn defer_send(&mut self, unsent: Unsent) {
-        self.sends.entry(unsent.peer).or_default().unsent.push_back(unsent);
+        let line = self.sends.entry(unsent.peer).or_default();
+        line.since.get_or_insert_with(Instant::now);
+        line.unsent.push_back(unsent);
     }
 
     /// A message has come back unsent, behind others that have. It is sent before those that wait.
     pub(super) fn defer_returned(&mut self, unsent: Unsent) {
         let line = self.sends.entry(unsent.peer).or_default();
+        line.since.get_or_insert_with(Instant::now);
         line.unsent.insert(line.returned, unsent);
         line.returned += 1;
     }
@@ -327,8 +340,10 @@ impl Backlog {
         Some(unsent)
     }
 
-    fn put_back(&mut self, unsent: Unsent, was_returned: bool) {
+    /// Puts one back that has waited since then.
+    fn put_back(&mut self, unsent: Unsent, was_returned: bool, since: Option<Instant>) {
         let line = self.sends.entry(unsent.peer).or_default();
+        line.since = since;
         line.unsent.push_front(unsent);
         line.returned += usize::from(was_returned);
     }
@@ -398,12 +413,21 @@ impl State {
             if !was_returned && self.peers.connections.is_returning(peer) {
                 return Ok(());
             }
+            let since = self.backlog.sends.get(&peer).and_then(|line| line.since);
             let Some(unsent) = self.backlog.take_unsent(peer, 0) else { return Ok(()) };
             let number = unsent.number;
-            match self.post_or_place(unsent) {
-                Ok(None) => self.backlog.served = Some(peer),
+            match self.post_or_place(unsent, since.is_some_and(|since| since.elapsed() >= PATIENCE)) {
+                Ok(None) => {
+                    self.backlog.served = Some(peer);
+                    // While there is no memory, something stands for those behind one that has waited in vain, too.
+                    let operation = self.operations.get_mut(number);
+                    let is_sent = operation.is_none_or(|operation| operation.stand_in.is_none());
+                    if let Some(line) = self.backlog.sends.get_mut(&peer) {
+                        line.since = if is_sent { Some(Instant::now()) } else { since };
+                    }
+                }
                 Ok(Some(unsent)) => {
-                    self.backlog.put_back(unsent, was_returned);
+                    self.backlog.put_back(unsent, was_returned, since);
                     return Ok(());
                 }
                 Err(error) => self.fail(number, Way::Out, error)?,
@@ -413,15 +437,15 @@ impl State {
 
     /// Posts a message that has waited, from the reserve if there is no other memory for it; gives it back if there is no room for
     /// it yet.
-    fn post_or_place(&mut self, unsent: Unsent) -> Result<Option<Unsent>, FiError> {
-        let Some(mut unsent) = self.post_unsent(unsent)? else { return Ok(None) };
+    fn post_or_place(&mut self, unsent: Unsent, has_waited: bool) -> Result<Option<Unsent>, FiError> {
+        let Some(mut unsent) = self.post_unsent(unsent, has_waited)? else { return Ok(None) };
         let SendBuffer::Bytes(bytes) = &unsent.buffer else { return Ok(Some(unsent)) };
         if self.may_stand_in(unsent.options.tag, bytes.len()) {
             return Ok(Some(unsent));
         }
         let Some(slice) = self.take_reserve(bytes) else { return Ok(Some(unsent)) };
         unsent.buffer = slice.into();
-        self.post_unsent(unsent)
+        self.post_unsent(unsent, has_waited)
     }
 
     /// The reserve with these bytes, if there is no other memory for them and nobody has it.

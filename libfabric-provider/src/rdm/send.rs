@@ -6,7 +6,7 @@ use weft::{Endpoint, Error, MAX_COPY, MAX_MESSAGE, OperationId, SendBuffer, Send
 
 use super::backlog::{Unsent, Way};
 use super::connections::Returned;
-use super::stand_in::{EAGER, bytes_of};
+use super::stand_in::bytes_of;
 use super::{Bindings, DEPTH, Operation, Rdm, State, Wanted, report};
 use crate::abi::AppBytes;
 use crate::error::{FiError, lock};
@@ -145,22 +145,25 @@ impl State {
         let buffer = SendBuffer::from(bytes.into_bytes());
         let unsent = Unsent { number, peer, buffer, options };
         let waits = self.backlog.has_sends_to(peer) || self.peers.connections.is_returning(peer);
-        let unsent = if waits { Some(unsent) } else { self.post_unsent(unsent)? };
+        let unsent = if waits { Some(unsent) } else { self.post_unsent(unsent, false)? };
         if let Some(unsent) = unsent {
             self.backlog.defer_send(unsent);
         }
         Ok(())
     }
 
-    /// Posts a message that no other one to its peer waits before, or what stands for it: for one that is long, or for which there
-    /// is no memory. Gives it back if there is no room for that either.
-    pub(super) fn post_unsent(&mut self, unsent: Unsent) -> Result<Option<Unsent>, FiError> {
+    /// Posts a message that no other one to its peer waits before, or what stands for it: for one that is too long for the memory, or
+    /// that `has_waited` for that. Gives it back if there is no room for it yet.
+    pub(super) fn post_unsent(
+        &mut self,
+        unsent: Unsent,
+        has_waited: bool,
+    ) -> Result<Option<Unsent>, FiError> {
         let Unsent { number, peer, mut buffer, options } = unsent;
         // What lies in the server's memory already needs none.
         let len = if let SendBuffer::Bytes(bytes) = &buffer { bytes.len() } else { 0 };
-        let stands = self.may_stand_in(options.tag, len);
-        let is_long = stands && len > EAGER;
-        if !is_long && !self.backlog.is_full(len) {
+        let stands = self.may_stand_in(options.tag, len) && (has_waited || self.backlog.never_holds(len));
+        if !self.backlog.is_full(len) {
             match self.post_buffer(peer, buffer, options) {
                 Ok(id) => {
                     self.posted(number, peer, id, options, len);

@@ -26,9 +26,6 @@ use super::{Bindings, State, report};
 use crate::error::FiError;
 use crate::queue::{Entry, Problem};
 
-/// The longest message that is sent without a stand-in, bytes. Longer ones are fetched, so that what a receiver's server keeps
-/// for it, and what a sender has posted, are short messages.
-pub(super) const EAGER: usize = 64 << 10;
 /// The longest message for which nothing ever stands, bytes.
 pub(super) const SHORT: usize = 4096;
 /// The bit of the header data of a stand-in.

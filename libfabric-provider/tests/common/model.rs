@@ -22,8 +22,8 @@ const SLOT: usize = 12_000;
 const COUNTERS: usize = 4;
 const MEMORY: usize = SLOTS * SLOT + COUNTERS * 8;
 /// Bytes of messages: less than a packet, one, several, and more than endpoints of servers send at once.
-const LENGTHS: [usize; 6] = [8, 100, 1_400, 9_000, 40_000, 70_000];
-const LONGEST: usize = 70_000;
+const LENGTHS: [usize; 6] = [8, 100, 1_400, 9_000, 40_000, 200_000];
+const LONGEST: usize = 200_000;
 /// Calls of each seed.
 const CALLS: usize = 600;
 const TRUNCATED: i32 = sys::FI_ETRUNC as i32;
