@@ -178,7 +178,7 @@ impl Rdm {
         posted.or_else(|error| followed.and(Err(error)))
     }
 
-    /// Asks for operations with this context to be cancelled: the first that is under way.
+    /// Asks for operations with this context to be cancelled: the first that is under way and can be.
     ///
     /// # Errors
     /// There is none.
@@ -187,10 +187,12 @@ impl Rdm {
         let State { endpoint, operations, .. } = &mut *state;
         let endpoint = endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
         let is_it = |operation: &Operation| operation.context == context && operation.asks.is_none();
-        let number = operations.position(is_it).ok_or(FiError::NO_ENTRY)?;
+        let can_be = |operation: &Operation| operation.stand_in.is_none() && operation.fetched.is_none();
+        let best = operations.position(|operation| is_it(operation) && can_be(operation));
+        let number = best.or_else(|| operations.position(is_it)).ok_or(FiError::NO_ENTRY)?;
         let operation = operations.get_mut(number).ok_or(FiError::NO_ENTRY)?;
-        if operation.stand_in.is_some() || operation.fetched.is_some() {
-            // The receiver may be fetching the message: it is too late.
+        if !can_be(operation) {
+            // The receiver may be fetching the message, which no other receive would get: it is too late.
             return Ok(());
         }
         match operation.id {

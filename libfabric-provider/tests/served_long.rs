@@ -306,12 +306,18 @@ fn open_as(server: &str) -> Side {
     Side::open(&wish, How::default())
 }
 
-/// What a further process does: it sends a long message, or receives none.
+/// What a further process does: it sends a long message, or receives one, or none.
 fn peer() {
     let side = open_as(&std::env::var(SERVER).unwrap());
     println!("name {}", u128::from_be_bytes(side.name()));
     let to = processes::told();
     let message = bytes(LONG, 1);
+    if let Some(name) = to.strip_prefix("receive ") {
+        let (from, mut room) = (side.insert(&name.parse::<u128>().unwrap().to_be_bytes()), vec![0; LONG]);
+        side.receive(&mut room, from, Some((1, 0)), 1);
+        assert!(side.cq.next().unwrap().len == LONG && room == message);
+        println!("received");
+    }
     if let Ok(name) = to.parse::<u128>() {
         let number = side.insert(&name.to_be_bytes());
         side.send(number, &message, Some(1), 1);
@@ -396,6 +402,59 @@ fn long_messages_end_when_their_sender_or_their_receiver_is_gone() {
     assert!(room == message);
 }
 
+#[test]
+fn a_message_to_a_successor_of_its_peer_waits_until_that_receives_it() {
+    const NAME: &str = "a_message_to_a_successor_of_its_peer_waits_until_that_receives_it";
+    if !inside_with(NAME, LITTLE) {
+        return;
+    }
+    if processes::number().is_some() {
+        return peer();
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let server = server(&directory, 65, |builder| builder);
+    let a = open(&server);
+    let own = u128::from_be_bytes(a.name());
+    let mut process = Process::start(NAME, 1, &[(SERVER, &server.name())]);
+    let to = a.insert(&process.says("name ").parse::<u128>().unwrap().to_be_bytes());
+    process.tell(&format!("receive {own}"));
+    let message = bytes(LONG, 1);
+    a.send(to, &message, Some(1), 1);
+    assert_eq!(a.cq.next().unwrap().context, 1);
+    process.says("received");
+    process.child.kill().unwrap();
+    process.child.wait().unwrap();
+    let successor = open_as(&server.name());
+    a.send(to, &message, Some(1), 2);
+    // Longer than from one question to the next.
+    assert_eq!(a.cq.read_within(5_000), None);
+    let (from_a, mut room) = (successor.insert(&own.to_be_bytes()), vec![0; LONG]);
+    successor.receive(&mut room, from_a, Some((1, 0)), 3);
+    let [sent, received] = ends(&a, &successor);
+    assert_eq!((sent.unwrap().context, received.unwrap().context), (2, 3));
+    assert!(room == message);
+}
+
+#[test]
+fn an_endpoint_that_is_closed_first_delivers_the_long_messages_that_it_has_sent() {
+    if !inside_with("an_endpoint_that_is_closed_first_delivers_the_long_messages_that_it_has_sent", LITTLE) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let servers = servers(&directory, 67);
+    let b = open(&servers[1]);
+    for n in 0..3 {
+        let a = open(&servers[0]);
+        let (to_b, from_a) = (a.insert(&b.name()), b.insert(&a.name()));
+        let (message, mut room) = (bytes(LONG, n), vec![0; LONG]);
+        b.receive(&mut room, from_a, Some((1, 0)), 2);
+        a.send(to_b, &message, Some(1), 1);
+        drop(a);
+        assert_eq!(b.cq.next().unwrap().len, LONG);
+        assert!(room == message);
+    }
+}
+
 /// A request for a part of a message, as `rdm/carried/wire.rs` describes it.
 fn request(
     number: u32,
@@ -450,6 +509,37 @@ impl Stranger {
         let (len, buffer) = self.receive();
         let bytes = buffer.to_bytes(len);
         (bytes[0], bytes[8..].to_vec())
+    }
+
+    /// Sends a stand-in of a message of 5,000 bytes, with the tag 8. Returns the message.
+    fn send_stand_in(&mut self, number: u8) -> Vec<u8> {
+        let message = bytes(5_000, number.into());
+        let mut stand_in = message[..16 + 5_000 % 1_024].to_vec();
+        *stand_in.last_mut().unwrap() = 0;
+        let header = 1 << 33 | u64::from(number) << 34 | (5_000 / 1_024) << 42;
+        let options = SendOptions::default().tag(8).header_data(header);
+        self.endpoint.send_with(self.connection, stand_in, options).unwrap();
+        message
+    }
+
+    /// The next request: its number, where the piece begins, and its length.
+    fn next_request(&mut self) -> [u32; 3] {
+        let mut requests = ReceiveOptions::default();
+        requests.matching = Matching::Tagged { tag: 1 << 63, ignore: 0 };
+        loop {
+            self.endpoint.receive_with(vec![0; 1_000], requests).unwrap();
+            let (len, buffer) = self.receive();
+            let bytes = buffer.to_bytes(len);
+            if bytes[0] == 4 {
+                return [4, 28, 32].map(|at| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()));
+            }
+        }
+    }
+
+    fn answer(&mut self, number: u32, code: u8, bytes: &[u8]) {
+        let answer = [&[code, 0, 0, 0], &(bytes.len() as u32).to_le_bytes()[..], bytes].concat();
+        let options = SendOptions::default().tag(1 << 63 | 1 << 32 | u64::from(number));
+        self.endpoint.send_with(self.connection, answer, options).unwrap();
     }
 
     fn receive(&mut self) -> (u32, weft::ReceiveBuffer) {
@@ -570,5 +660,55 @@ fn a_message_is_fetched_by_nobody_but_whom_it_is_for_and_stand_ins_of_strangers_
     a.send(own, &message, Some(9), 4);
     let both = [a.cq.next().unwrap().context, a.cq.next().unwrap().context];
     assert_eq!(both[0] + both[1], 7);
+    assert!(room == message);
+}
+
+#[test]
+fn a_receive_that_has_all_bytes_ends_well_though_the_sender_is_gone_then() {
+    if !inside_with("a_receive_that_has_all_bytes_ends_well_though_the_sender_is_gone_then", LITTLE) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let server = server(&directory, 71, |builder| builder);
+    let a = open(&server);
+    let mut one = Stranger::new(&server, &a);
+    let mut room = vec![0; 5_000];
+    a.receive(&mut room, FI_ADDR_UNSPEC, Some((8, 0)), 2);
+    let message = one.send_stand_in(3);
+    let [number, at, len] = one.next_request();
+    one.answer(number, ReturnCode::OK.0, &message[at as usize..(at + len) as usize]);
+    // It is told that the receiver has all, and has no time to answer.
+    assert_eq!(one.next_request()[2], 0);
+    drop(one);
+    let ended = a.cq.read_within(60_000).expect("an entry within a minute");
+    assert_eq!(ended.map(|entry| (entry.context, entry.len)), Ok((2, 5_000)));
+    assert!(room == message);
+}
+
+/// A request that its sender says not to have is made again.
+#[test]
+fn pieces_of_a_message_that_are_lost_are_asked_for_again() {
+    if !inside_with("pieces_of_a_message_that_are_lost_are_asked_for_again", LITTLE) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let server = server(&directory, 73, |builder| builder);
+    let a = open(&server);
+    let mut one = Stranger::new(&server, &a);
+    let mut room = vec![0; 5_000];
+    a.receive(&mut room, FI_ADDR_UNSPEC, Some((8, 0)), 2);
+    let message = one.send_stand_in(3);
+    let first = one.next_request();
+    one.answer(first[0], ReturnCode::BAD_PID.0, &[]);
+    let [number, at, len] = one.next_request();
+    assert_eq!([at, len], first[1..]);
+    one.answer(number, ReturnCode::OK.0, &message[at as usize..(at + len) as usize]);
+    let [notice, _, len] = one.next_request();
+    assert_eq!(len, 0);
+    one.answer(notice, ReturnCode::BAD_PID.0, &[]);
+    let [notice, _, len] = one.next_request();
+    assert_eq!(len, 0);
+    one.answer(notice, ReturnCode::OK.0, &[]);
+    assert_eq!(a.cq.next().map(|entry| (entry.context, entry.len)), Ok((2, 5_000)));
     assert!(room == message);
 }

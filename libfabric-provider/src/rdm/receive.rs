@@ -11,7 +11,7 @@ use crate::abi::AppRoom;
 use crate::error::{FiError, lock};
 use crate::kind::Kind;
 use crate::queue::Problem;
-use crate::sys::{self, FI_ADDR_UNSPEC, fi_addr_t};
+use crate::sys::{self, FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, fi_addr_t};
 
 /// A receive to post.
 pub(crate) struct Incoming {
@@ -154,7 +154,7 @@ impl State {
         if let (Some(whole), Some(source)) = (whole, source) {
             let named = State::named(source, tag, header_data, &buffer, if result.is_ok() { len } else { 0 });
             if result.is_ok() && !is_many {
-                let source = if names_source { Some(self.number_of(named.peer)?) } else { None };
+                let source = names_source.then(|| self.number_of(named.peer).unwrap_or(FI_ADDR_NOTAVAIL));
                 self.fetch(number, named, whole, buffer, source);
                 return Ok(());
             }

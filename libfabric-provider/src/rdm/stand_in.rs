@@ -15,7 +15,9 @@
 //! look that sees no bytes knows the message's length too.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
+use std::io::Read;
 
 use bytes::{Bytes, BytesMut};
 use weft::core::wire::ses::ReturnCode;
@@ -91,6 +93,7 @@ pub(super) struct StandIns {
     /// Those of peers that messages were sent to; 0 while the peer has not said it.
     lives: HashMap<Source, u64>,
     messages: HashMap<(Source, u16), Message>,
+    /// The number of the next one. The first is random, so that no message has the number of one that a process before this one sent.
     next: u16,
     /// How many messages with the same peer, tag and header data are done of which none is named by more than that: those that
     /// were dropped, or met receives with less room than the stand-in has bytes.
@@ -113,10 +116,17 @@ impl Named {
     }
 }
 
+/// A number of the system's random source: what the standard library knows of is the same in processes that were forked.
+fn random() -> u64 {
+    let mut bytes = [0; 8];
+    let read = File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut bytes));
+    read.map_or_else(|_| RandomState::new().hash_one(std::process::id()), |()| u64::from_le_bytes(bytes))
+}
+
 impl Default for StandIns {
     fn default() -> StandIns {
-        let life = RandomState::new().hash_one(0) | 1;
-        StandIns { life, lives: HashMap::new(), messages: HashMap::new(), next: 0, dropped: HashMap::new() }
+        let (life, next) = (random() | 1, random() as u16);
+        StandIns { life, lives: HashMap::new(), messages: HashMap::new(), next, dropped: HashMap::new() }
     }
 }
 
@@ -127,18 +137,21 @@ impl StandIns {
 
     /// What is known of a peer that has to be the same process as before; none if it may be any.
     pub(super) fn asks_life(&self, peer: Source) -> Option<u64> {
-        let has_messages = self.messages.keys().any(|key| key.0 == peer);
-        has_messages.then(|| self.lives.get(&peer).copied().unwrap_or(0))
+        self.has_messages_for(peer).then(|| self.lives.get(&peer).copied().unwrap_or(0))
     }
 
-    /// A number that no message for `peer` has.
-    fn number(&mut self, peer: Source) -> u16 {
+    fn has_messages_for(&self, peer: Source) -> bool {
+        self.messages.keys().any(|key| key.0 == peer)
+    }
+
+    /// The next number that no message for `peer` has.
+    fn number(&self, peer: Source) -> u16 {
+        let mut number = self.next;
         // An endpoint has far fewer sends under way than there are numbers.
-        while self.messages.contains_key(&(peer, self.next)) {
-            self.next = self.next.wrapping_add(1);
+        while self.messages.contains_key(&(peer, number)) {
+            number = number.wrapping_add(1);
         }
-        self.next = self.next.wrapping_add(1);
-        self.next.wrapping_sub(1)
+        number
     }
 
     fn find(&self, named: &Named) -> Option<((Source, u16), &Message)> {
@@ -192,9 +205,9 @@ impl StandIns {
         waiting.map(|((peer, _), _)| *peer)
     }
 
-    /// Whether messages whose stand-ins have been delivered wait to be fetched.
+    /// Whether messages wait to be fetched, also those whose stand-ins have not been delivered.
     pub(super) fn are_waiting(&self) -> bool {
-        self.receivers().next().is_some()
+        !self.messages.is_empty()
     }
 }
 
@@ -258,20 +271,18 @@ impl State {
         if let Some(operation) = self.operations.get_mut(number) {
             operation.stand_in = Some(own);
         }
+        let is_first = !self.stand_ins.has_messages_for(peer);
+        if is_first {
+            // The process may have made room for another one since it was asked.
+            self.stand_ins.lives.remove(&peer);
+        }
+        self.stand_ins.next = own.wrapping_add(1);
         let (tag, is_delivered, is_done) = (options.tag.unwrap_or(UNTAGGED), false, false);
-        let life = self.stand_ins.lives.get(&peer).copied();
-        let message = Message {
-            operation: number,
-            tag,
-            header_data,
-            end,
-            bytes,
-            life: life.filter(|life| *life != 0),
-            is_delivered,
-            is_done,
-        };
+        let life = self.stand_ins.lives.get(&peer).copied().filter(|life| *life != 0);
+        let message =
+            Message { operation: number, tag, header_data, end, bytes, life, is_delivered, is_done };
         self.stand_ins.messages.insert((peer, own), message);
-        if life.is_none() {
+        if is_first || life.is_none() && !self.is_asking(peer) {
             self.stand_ins.lives.insert(peer, 0);
             // If it cannot be asked now, it is asked as all are from which something is awaited.
             let _ = self.ask(peer);
@@ -300,7 +311,7 @@ impl State {
             return None;
         }
         let is_done = message.is_done;
-        self.stand_ins.messages.remove(&key);
+        self.forget_stand_in(Some(key.0), Some(key.1));
         Some(if is_done { Ok(()) } else { result })
     }
 
@@ -308,7 +319,11 @@ impl State {
     pub(super) fn fetched_by_peer(&mut self, named: &Named) -> Result<(), FiError> {
         let found = self.stand_ins.find(named).map(|(key, _)| key);
         found.into_iter().try_for_each(|key| self.is_done(key))?;
-        // Which of those that are alike was dropped need not be known when as many as are left were.
+        self.end_dropped(named)
+    }
+
+    /// Which of those that are alike was dropped need not be known when as many as are left were.
+    fn end_dropped(&mut self, named: &Named) -> Result<(), FiError> {
         let group = (named.peer, named.tag, named.header_data);
         let Some(&dropped) = self.stand_ins.dropped.get(&group) else { return Ok(()) };
         let left = self.stand_ins.like(named);
@@ -333,13 +348,19 @@ impl State {
 
     /// Nobody can fetch the message of operation `number` any more.
     pub(super) fn forget_stand_in(&mut self, peer: Option<Source>, stand_in: Option<u16>) {
-        if let Some(key) = peer.zip(stand_in) {
-            self.stand_ins.messages.remove(&key);
-        }
+        let key = peer.zip(stand_in);
+        let Some((key, message)) = key.and_then(|key| Some((key, self.stand_ins.messages.remove(&key)?)))
+        else {
+            return;
+        };
+        let Message { tag, header_data, .. } = message;
+        // This one ends, whatever happens to others.
+        let _ = self.end_dropped(&Named { peer: key.0, tag, header_data, end: None });
     }
 
     /// A peer is gone: it fetches none of the messages whose stand-ins it has got.
     pub(super) fn fail_stand_ins_of(&mut self, peer: Source, error: FiError) -> Result<(), FiError> {
+        self.stand_ins.lives.remove(&peer);
         self.stand_ins.dropped.retain(|(other, ..), _| *other != peer);
         self.fail_stand_ins(|key, message| key == peer && message.is_delivered, error)
     }
@@ -370,7 +391,10 @@ impl State {
         if self.stand_ins.asks_life(peer).is_none() {
             return Ok(());
         }
-        self.stand_ins.lives.insert(peer, life);
+        let known = self.stand_ins.lives.insert(peer, life);
+        if known.is_some_and(|known| known != 0 && known != life) {
+            self.stand_ins.dropped.retain(|(other, ..), _| *other != peer);
+        }
         let is_of_another = move |key: Source, message: &Message| {
             key == peer && message.is_delivered && message.life.is_some_and(|known| known != life)
         };
@@ -490,13 +514,14 @@ mod tests {
     #[test]
     fn only_who_a_message_is_for_and_has_all_of_its_stand_in_finds_it() {
         let mut all = StandIns { next: u16::MAX, ..StandIns::default() };
-        let (numbers, bytes) = ([all.number(PEER), all.number(PEER)], Bytes::from(vec![9u8; 5_000]));
-        assert_eq!(numbers, [u16::MAX, 0]);
-        let (stand_in, header_data) = stand_in(&bytes, numbers[0], 0).unwrap();
+        let (number, bytes) = (all.number(PEER), Bytes::from(vec![9u8; 5_000]));
+        assert_eq!(number, u16::MAX);
+        let (stand_in, header_data) = stand_in(&bytes, number, 0).unwrap();
         let end = end_of(&stand_in).unwrap();
         let (life, is_delivered, is_done) = (None, false, false);
         let message = Message { operation: 1, tag: 5, header_data, end, bytes, life, is_delivered, is_done };
-        all.messages.insert((PEER, numbers[0]), message);
+        all.messages.insert((PEER, number), message);
+        assert_eq!(all.number(PEER), 0);
         let named = Named { peer: PEER, tag: 5, header_data, end: Some(end) };
         assert!(all.find(&named).is_some());
         let others = [

@@ -39,12 +39,19 @@ impl Rdm {
 }
 
 impl State {
-    /// Tells a peer which process this is, unless one such message, or a question, is on its way to it.
+    /// Whether a question to `peer` is under way, or the answer to one of its questions.
+    pub(super) fn is_asking(&self, peer: Source) -> bool {
+        self.operations.iter().any(|operation| operation.asks == Some(peer))
+    }
+
+    /// Tells a peer which process this is, unless one such message is on its way to it.
     pub(super) fn say_here(&mut self, peer: Source) {
-        if self.operations.iter().any(|operation| operation.asks == Some(peer)) {
+        let says = |operation: &Operation| operation.asks == Some(peer) && operation.says_here;
+        if self.operations.iter().any(says) {
             return;
         }
-        let number = self.operations.insert(Operation { asks: Some(peer), ..Operation::default() });
+        let here = Operation { asks: Some(peer), says_here: true, ..Operation::default() };
+        let number = self.operations.insert(here);
         match self.post_here(number, peer) {
             Ok(()) => self.questions += 1,
             // The next question will do.

@@ -10,7 +10,7 @@ use super::super::connections::Returned;
 use super::super::operation::Piece;
 use super::super::remote::{AtomicCall, What};
 use super::super::stand_in::Named;
-use super::super::{Room, State};
+use super::super::{DEPTH, Room, State};
 use super::wire::{ANSWER, Answer, Kind, REQUEST, Request};
 use super::{ANSWERS, Carrier, Inner, PIECE, REQUESTS, VALUES, WINDOW};
 use crate::error::FiError;
@@ -30,6 +30,8 @@ pub(super) struct Carried {
     total: u32,
     /// Bytes that were asked for; none before the first piece, which may have no bytes.
     asked: Option<u32>,
+    /// Pieces that the peer did not have the requests for, where they begin and their lengths: they are asked for again.
+    again: Vec<(u32, u32)>,
     /// Pieces that were asked for and have not ended.
     under_way: usize,
     /// Whether the owner is to be told when all pieces have been done.
@@ -69,6 +71,8 @@ pub(super) struct Ask {
     number: u32,
     /// Whether the owner had the request when it was asked last.
     was_there: bool,
+    /// Whether the owner has lost it, and it may be asked for again.
+    is_lost: bool,
     error: Option<FiError>,
 }
 
@@ -87,6 +91,9 @@ impl Carried {
         if self.error.is_some() {
             return None;
         }
+        if let Some(piece) = self.again.last() {
+            return Some(*piece);
+        }
         if self.asked == Some(self.total) {
             return (self.owes_notice() && self.under_way == 0).then_some((at, 0));
         }
@@ -100,8 +107,16 @@ impl Carried {
     }
 
     fn has_ended(&self) -> bool {
-        let is_done = self.asked == Some(self.total) && !self.owes_notice();
+        let is_done = self.asked == Some(self.total) && self.again.is_empty() && !self.owes_notice();
         self.under_way == 0 && (self.error.is_some() || is_done)
+    }
+}
+
+impl Lane {
+    /// Whether a further piece may be asked for if there is memory for so many: the peer may never answer, so it gets one piece, and
+    /// further ones while it leaves as many to all others.
+    fn may_ask(&self, free: usize) -> bool {
+        self.window < WINDOW && (self.window == 0 || self.window < free)
     }
 }
 
@@ -121,11 +136,11 @@ impl Carrier {
     }
 
     fn enqueue_lane(&mut self, peer: Source) {
+        let free = self.large.len();
         let Some(lane) = self.lanes.get_mut(&peer) else { return };
         if lane.ready.is_empty() && lane.window == 0 {
             self.lanes.remove(&peer);
-        } else if !lane.ready.is_empty() && lane.window < WINDOW && !std::mem::replace(&mut lane.queued, true)
-        {
+        } else if !lane.ready.is_empty() && lane.may_ask(free) && !std::mem::replace(&mut lane.queued, true) {
             self.turns.push_back(peer);
         }
     }
@@ -140,8 +155,9 @@ impl Carrier {
     /// The next piece to ask the peer of a lane for: the access, where the piece begins, and its length. Accesses of which
     /// nothing is to be asked for now leave the lane.
     fn next_piece(&mut self, peer: Source, ended: &mut Vec<usize>) -> Option<(usize, u32, u32)> {
+        let free = self.large.len();
         let lane = self.lanes.get_mut(&peer)?;
-        while lane.window < WINDOW
+        while lane.may_ask(free)
             && let Some(&access) = lane.ready.front()
         {
             let carried = self.accesses.get_mut(access);
@@ -225,6 +241,7 @@ impl State {
             data,
             total,
             asked: None,
+            again: Vec::new(),
             under_way: 0,
             counts: false,
             is_told: false,
@@ -247,6 +264,11 @@ impl State {
         total: u32,
     ) {
         let Some(carrier) = &mut self.carrier else { return };
+        let is_notice = |carried: &&Carried| carried.operation == usize::MAX && carried.peer == named.peer;
+        if number.is_none() && carrier.accesses.iter().filter(is_notice).count() >= DEPTH {
+            // No endpoint has so many messages under way.
+            return;
+        }
         let access = carrier.accesses.insert(Carried {
             operation: number.unwrap_or(usize::MAX),
             peer: named.peer,
@@ -256,6 +278,7 @@ impl State {
             data: None,
             total,
             asked: Some(begin),
+            again: Vec::new(),
             under_way: 0,
             counts: true,
             is_told: false,
@@ -299,7 +322,9 @@ impl State {
             return Ok(false);
         };
         let (peer, is_read) = (carried.peer, carried.kind.brings());
-        let is_done = carried.asked == Some(carried.total);
+        // None of the other pieces has no bytes then.
+        let is_done = carried.asked == Some(carried.total) && len == 0;
+        let is_again = !carried.again.is_empty();
         let (mut request, answer) = if is_read { (small, large) } else { (large, small) };
         let number = carrier.next;
         carrier.next = carrier.next.wrapping_add(1);
@@ -321,10 +346,20 @@ impl State {
         if carries > 0 {
             request.write(REQUEST as u32, &carried.bytes[at as usize..(at + len) as usize]);
         }
-        let (room, is_sent, was_there, error) = (None, false, false, None);
-        let ask =
-            Ask { access, peer, at, len, is_read, request: None, room, is_sent, number, was_there, error };
-        let ask = carrier.asks.insert(ask);
+        let ask = carrier.asks.insert(Ask {
+            access,
+            peer,
+            at,
+            len,
+            is_read,
+            request: None,
+            room: None,
+            is_sent: false,
+            number,
+            was_there: false,
+            is_lost: false,
+            error: None,
+        });
         let (tag, inner) = (ANSWERS + u64::from(number), Inner::AnswerRoom(ask));
         let most = ANSWER as u32 + if is_read { len } else { VALUES };
         let posted = self.post_inner_room(answer, most, tag, Some(peer), inner);
@@ -335,7 +370,12 @@ impl State {
                     (ask.room, ask.request) = (Some(room), Some(request));
                 }
                 if let Some(carried) = carrier.accesses.get_mut(access) {
-                    (carried.asked, carried.under_way) = (Some(at + len), carried.under_way + 1);
+                    carried.under_way += 1;
+                    if is_again {
+                        carried.again.pop();
+                    } else {
+                        carried.asked = Some(at + len);
+                    }
                     carried.is_told |= is_done;
                 }
                 carrier.lanes.entry(peer).or_default().window += 1;
@@ -472,6 +512,8 @@ impl State {
             // The last piece of a write with data tells it, and so does the only one.
             carried.counts |= carried.data.is_none() && asked.len < carried.total;
         }
+        // What is read of a message, and what its sender is told, may be so twice.
+        let is_of_message = matches!(&carried, Some(Carried { kind: Kind::Message { .. }, .. }));
         let operation = carried.and_then(|carried| self.operations.get_mut(carried.operation));
         match (answer, operation) {
             (Ok(Answer { code: ReturnCode::OK, len, .. }), Some(operation)) => {
@@ -482,6 +524,9 @@ impl State {
                 }
             }
             (Ok(Answer { code: ReturnCode::OK, .. }), None) => {}
+            (Ok(Answer { code: ReturnCode::BAD_PID, .. }), _) if is_of_message => {
+                asked.is_lost = asked.error.is_none();
+            }
             (Ok(Answer { code, .. }), _) => {
                 let refused = Error::Access(ReadFault::Answered(code));
                 asked.error.get_or_insert(FiError::from(&refused));
@@ -502,7 +547,8 @@ impl State {
         if !carrier.asks.get_mut(ask).is_some_and(has_ended) {
             return Ok(());
         }
-        let Some(Ask { access, peer, error, .. }) = carrier.asks.remove(ask) else { return Ok(()) };
+        let Some(ended) = carrier.asks.remove(ask) else { return Ok(()) };
+        let Ask { access, peer, at, len, is_lost, error, .. } = ended;
         if let Some(lane) = carrier.lanes.get_mut(&peer) {
             lane.window -= 1;
         }
@@ -510,6 +556,9 @@ impl State {
         let Some(carried) = carrier.accesses.get_mut(access) else { return Ok(()) };
         carried.under_way -= 1;
         carried.error = carried.error.or(error);
+        if is_lost {
+            if len > 0 { carried.again.push((at, len)) } else { carried.is_told = false }
+        }
         // One in the lane ends when it leaves that.
         if carried.has_ended() && !carried.queued {
             return self.end_carried(access);
@@ -522,10 +571,12 @@ impl State {
 
     fn end_carried(&mut self, access: usize) -> Result<(), FiError> {
         let carried = self.carrier.as_mut().and_then(|carrier| carrier.accesses.remove(access));
-        let Some(Carried { operation: number, peer, memory, kind, error, .. }) = carried else {
+        let Some(Carried { operation: number, peer, memory, kind, is_told, error, .. }) = carried else {
             return Ok(());
         };
         if let Kind::Message { end } = kind {
+            // The receive has all bytes when its sender is told so, and needs no answer to that.
+            let error = error.filter(|_| !is_told);
             if error.is_some() && number != usize::MAX {
                 // Its sender need not wait for a receive that has failed.
                 let named = Named { peer, tag: memory.offset, header_data: memory.key, end };
