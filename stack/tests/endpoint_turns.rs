@@ -3,11 +3,11 @@
 
 mod harness;
 
-use harness::{Alone, MTU, Pair, params, receive_any};
+use harness::{Alone, MTU, Pair, fep, params, receive_any};
 use weft_stack::buffer::Buffer;
 use weft_stack::cc::CcChoice;
-use weft_stack::fep::{ConnectOptions, FepConfig, Send};
-use weft_stack::packet::{Addr, Packet};
+use weft_stack::fep::{ConnectOptions, Fep, FepConfig, Send};
+use weft_stack::packet::{Addr, Packet, Payload};
 use weft_stack::wire::pds::Pds;
 use weft_stack::{Span, Time};
 
@@ -148,4 +148,122 @@ fn a_process_that_comes_later_has_its_part_at_once() {
     let later = packets.iter().filter(|connection| **connection == 100).count();
     // Targets may withhold the acknowledgement of a quarter of the window.
     assert!(packets.len() >= 60 && packets.len().abs_diff(2 * later) <= 2, "{later} of {packets:?}");
+}
+
+/// An endpoint with connections to three peers, of which each acknowledges each packet.
+struct Star {
+    alone: Alone,
+    peers: [Fep; 3],
+}
+
+impl Star {
+    /// Each process of `processes` has so many connections to each peer. They are opened peer by peer.
+    fn new(config: &FepConfig, processes: &[usize]) -> Star {
+        let peers = [1, 2, 3].map(|n| fep(n, config.clone(), 3, Time::ZERO));
+        let mut star = Star { alone: Alone::new(config.clone()), peers };
+        for peer in 0..3 {
+            for (process, &connections) in (1..).zip(processes) {
+                for _ in 0..connections {
+                    star.connect(process, peer);
+                }
+            }
+        }
+        star
+    }
+
+    fn connect(&mut self, process: u16, peer: usize) {
+        let Star { alone, peers } = self;
+        let options = ConnectOptions::default();
+        let connection = alone.fep.connect_of(process, alone.now, Addr(1 + peer as u32), options).unwrap();
+        alone.post_send(connection, message());
+        peers[peer].post_receive(receive_any(MTU as usize)).unwrap();
+    }
+
+    /// `packet` arrives, and is acknowledged at once.
+    fn acknowledge(&mut self, mut packet: Packet) {
+        let Pds::Request(request) = &mut packet.pds else { panic!("{packet:?}") };
+        request.ack_request = true;
+        let Star { alone, peers } = self;
+        let peer = &mut peers[packet.net.dst.0 as usize - 1];
+        peer.on_packet(alone.now, &packet, Payload::Virtual(packet.payload_len));
+        while let Some(answer) = peer.poll_transmit(alone.now) {
+            alone.arrive(&answer.packet, &[]);
+        }
+    }
+
+    /// Closes all windows once and has all packets acknowledged. Then so many packets leave, one by one, the window of each
+    /// being open again when it has left. Returns how many of them each connection has sent.
+    fn send_one_by_one(&mut self, connections: usize, steps: usize) -> Vec<u64> {
+        let burst = self.alone.transmit_all();
+        burst.into_iter().for_each(|packet| self.acknowledge(packet));
+        let mut packets = vec![0; connections];
+        for _ in 0..steps {
+            let packet = self.alone.transmit().expect("no window is full");
+            packets[connection_of(&packet).unwrap()] += 1;
+            self.acknowledge(packet);
+        }
+        packets
+    }
+}
+
+#[test]
+fn no_connection_starves_at_an_open_window_while_the_link_is_the_limit() {
+    let (processes, each) = ([20, 20], 40);
+    for window in [1, 3, 8] {
+        let packets = Star::new(&config("constant", window), &processes).send_one_by_one(3 * each, 2_400);
+        let to_peers: Vec<_> = packets.chunks(each).map(|of_peer| by_process(of_peer, &processes)).collect();
+        let of_processes = [0, 1].map(|process| to_peers.iter().map(|parts| parts[process]).sum::<u64>());
+        assert!(of_processes[0].abs_diff(of_processes[1]) <= 10, "window {window}: {to_peers:?}");
+        let (least, most) = extremes(&to_peers.concat());
+        assert!(most - least <= 100, "window {window}: {to_peers:?}");
+        let (least, most) = extremes(&packets);
+        assert!(least >= 10 && most <= 30, "window {window}: {packets:?}");
+    }
+}
+
+/// One process has connections to all peers, and others to one only.
+#[test]
+fn processes_have_equal_parts_of_the_link_when_their_window_is_open_again() {
+    let mut star = Star::new(&config("constant", 3), &[30]);
+    (2..5).for_each(|process| star.connect(process, 0));
+    let packets = star.send_one_by_one(93, 1_000);
+    let parts = by_process(&packets, &[90, 1, 1, 1]);
+    let (least, most) = extremes(&parts);
+    assert!(least >= 200 && most <= 300, "{parts:?}");
+}
+
+#[test]
+fn processes_leave_no_memory_behind_where_their_connections_waited() {
+    let mut alone = Alone::new(config("constant", 1));
+    let connect = |alone: &mut Alone, process| {
+        let options = ConnectOptions::default();
+        let connection = alone.fep.connect_of(process, alone.now, Addr(1), options).unwrap();
+        alone.post_send(connection, message());
+        connection
+    };
+    // The window stays full.
+    (1..3).for_each(|process| _ = connect(&mut alone, process));
+    assert_eq!(alone.transmit_all().len(), 1);
+    let mut after = Vec::new();
+    for process in 3..103 {
+        let waiting: Vec<_> = (0..64).map(|_| connect(&mut alone, process)).collect();
+        assert!(alone.transmit().is_none());
+        waiting.into_iter().for_each(|connection| alone.fep.abort(alone.now, connection).unwrap());
+        alone.transmit_all();
+        alone.completions();
+        after.push(alone.fep.footprint().contexts);
+    }
+    assert_eq!(after.last(), after.first(), "{after:?}");
+}
+
+/// Another process has connections to the same peers, which have nothing to send.
+#[test]
+fn no_peer_s_connections_wait_for_ever_for_those_of_others_at_the_link() {
+    let mut star = Star::new(&config("constant", 8), &[20]);
+    for peer in 1..4 {
+        star.alone.fep.connect_of(2, star.alone.now, Addr(peer), ConnectOptions::default()).unwrap();
+    }
+    let packets = star.send_one_by_one(60, 1_200);
+    let (least, most) = extremes(&packets);
+    assert!(least >= 10 && most <= 30, "{packets:?}");
 }

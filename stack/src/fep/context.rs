@@ -212,6 +212,11 @@ impl Context {
         }
     }
 
+    /// Whether a packet of full size may be sent.
+    pub(super) fn is_open(&self, config: &FepConfig, now: Time) -> bool {
+        self.gate(config, now, self.wire_mtu.into()) == Gate::Open
+    }
+
     /// When a packet may leave that its algorithm wants to leave at `at`; `None` if at once. While something is in flight
     /// that is `at`. Otherwise it is sooner in two cases:
     ///

@@ -79,7 +79,7 @@ impl Initiator {
                 let sender = Sender { key, connection, context, message, stocked };
                 match send_data(core, now, sender, part, packet) {
                     Ok(payload) => {
-                        let waits = end_turn(ready, key, connection, context);
+                        let waits = end_turn(&core.config, now, ready, key, connection, context);
                         if waits || context.trying == Some(key) {
                             let context = connection.context;
                             self.end_try(context, key, true);
@@ -120,7 +120,8 @@ impl Initiator {
         let sender = Sender { key, connection, context, message, stocked };
         match send_data(core, now, sender, data, packet) {
             Ok(payload) => {
-                let waits = wait_again(key, connection, context);
+                let waits = ready.is_divided()
+                    && wait_again(&core.config, now, ready.is_empty(), key, connection, context);
                 connection.make_ready(ready, key);
                 ready.pass(connection.source);
                 if waits || context.trying == Some(key) {
@@ -176,23 +177,19 @@ impl Initiator {
     }
 
     /// If connection `key` was trying the gate of `context` and passed it, the next waiting connection tries at once.
-    /// The order is the same as if all waiting connections of a process had been queued together. Its process has used its
-    /// turn if the connection `has_sent` what the gate is there for. So it is if none tries.
+    /// The order is the same as if all waiting connections of a process had been queued together. If the connection
+    /// `has_sent` what the gate is there for, its process has used its turn at the gate, and the next one tries also if
+    /// none was trying.
     fn end_try(&mut self, context_key: Key, key: Key, has_sent: bool) {
         let Some(context) = self.contexts.get_mut(context_key) else { return };
         if context.trying.is_some_and(|trying| trying != key) || context.trying.is_none() && !has_sent {
             return;
         }
         context.trying = None;
-        let connection = self.connections.get(key);
-        if has_sent && let Some(connection) = connection {
+        if has_sent && let Some(connection) = self.connections.get(key) {
             context.blocked.pass(connection.source);
         }
-        if context.blocked.is_empty() {
-            return;
-        }
-        let stopped = !has_sent && connection.is_some_and(|c| c.standing == Standing::Blocked);
-        if !stopped && let Some((next, process)) = self.let_try(context_key) {
+        if let Some((next, process)) = self.let_try(context_key) {
             self.ready.push_next(next, process);
         }
     }
@@ -335,8 +332,15 @@ fn asks_for_its_share(
 /// Connection `key`, whose turn it was, has sent a packet: it waits for its next turn if it has more to send, or leaves.
 /// Returns whether it waits for the gate.
 #[inline]
-fn end_turn(ready: &mut Turns, key: Key, connection: &mut Connection, context: &mut Context) -> bool {
-    let waits = wait_again(key, connection, context);
+fn end_turn(
+    config: &FepConfig,
+    now: Time,
+    ready: &mut Turns,
+    key: Key,
+    connection: &mut Connection,
+    context: &mut Context,
+) -> bool {
+    let waits = ready.is_divided() && wait_again(config, now, ready.len() == 1, key, connection, context);
     let stays = !waits && connection.has_work();
     if !waits {
         connection.standing = if stays { Standing::Ready } else { Standing::Idle };
@@ -345,11 +349,23 @@ fn end_turn(ready: &mut Turns, key: Key, connection: &mut Connection, context: &
     waits
 }
 
-/// Where processes share a window, connection `key`, which has just sent a packet, waits for the gate together with those that
-/// wait for it already. Otherwise their processes could not tell whose turn it is. Returns whether it does.
-#[inline]
-fn wait_again(key: Key, connection: &mut Connection, context: &mut Context) -> bool {
-    let waits = context.blocked.has_several() && connection.has_work();
+/// Where processes share a window, connection `key`, which has just sent a packet, waits for the gate together with those
+/// that wait for it already: otherwise their processes could not tell whose turn it is. But if the gate is open, and other
+/// connections wait for the link (it `is_alone` otherwise), what they share is the link: the connection stays there, and those
+/// at the gate come to the link one by one. Returns whether it waits for the gate.
+#[inline(never)]
+fn wait_again(
+    config: &FepConfig,
+    now: Time,
+    is_alone: bool,
+    key: Key,
+    connection: &mut Connection,
+    context: &mut Context,
+) -> bool {
+    let waits = context.has_blocked()
+        && context.blocked.is_divided()
+        && connection.has_work()
+        && (is_alone || !context.is_open(config, now));
     if waits {
         connection.standing = Standing::Blocked;
         context.blocked.push_back(key, connection.source);

@@ -31,19 +31,30 @@ pub(super) struct Processes {
     /// Others leave when their turn comes.
     order: VecDeque<u32>,
     queues: Vec<Queue>,
+    /// Places in `queues` that no process has.
+    free: Vec<u32>,
     /// Each process's place in `queues`.
     places: Map<Process, u32>,
     /// Number of connections that wait.
     len: usize,
 }
 
-/// The connections of one process that wait.
+/// The connections of one process that wait. They do so in two queues, which take turns, so that a connection in one of
+/// them cannot keep those in the other waiting, however many come.
 #[derive(Debug, Default)]
 struct Queue {
     keys: VecDeque<Key>,
+    /// Those for which connections of other processes may wait. They are few, so that they wait for few.
+    soon: VecDeque<Key>,
+    /// Whether the next turn is one of `soon`.
+    is_soons_turn: bool,
+    process: Process,
     /// Whether the process is in the order.
     is_listed: bool,
 }
+
+/// A queue that is empty keeps room for as many connections.
+const SPARE: usize = 16;
 
 impl Default for Turns {
     fn default() -> Turns {
@@ -138,17 +149,24 @@ impl Turns {
         }
     }
 
-    /// Whether connections wait that may be of several processes.
+    /// Whether connections may be of several processes.
     #[inline]
-    pub(super) fn has_several(&self) -> bool {
+    pub(super) fn is_divided(&self) -> bool {
+        matches!(self, Turns::Among(_))
+    }
+
+    /// Number of connections that wait.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
         match self {
-            Turns::Of(_) => false,
-            Turns::Among(processes) => processes.len > 0,
+            Turns::Of(queue) => queue.len(),
+            Turns::Among(processes) => processes.len,
         }
     }
 
-    /// Connection `key` of `process`, for which connections of other processes may wait, waits for its turn before all but
-    /// one of its process; if there is only one process, before the others.
+    /// Connection `key` of `process`, for which connections of other processes may wait, waits for its turn. It has every
+    /// second turn of its process, together with others that came in this way. If there is only one process, it is before
+    /// all others.
     #[inline]
     pub(super) fn push_next(&mut self, key: Key, process: Process) {
         match self {
@@ -157,7 +175,7 @@ impl Turns {
         }
     }
 
-    /// As [`Turns::push_next`], but if there is only one process behind the others.
+    /// As [`Turns::push_next`], but if there is only one process, the connection is behind all others.
     #[inline]
     pub(super) fn push_soon(&mut self, key: Key, process: Process) {
         match self {
@@ -166,10 +184,10 @@ impl Turns {
         }
     }
 
-    /// Connection `key` of `process` waits no longer.
+    /// Connection `key` of `process` waits no longer. This takes longer the more connections wait, unless it is the first.
     pub(super) fn remove(&mut self, key: Key, process: Process) {
         match self {
-            Turns::Of(queue) => queue.retain(|other| *other != key),
+            Turns::Of(queue) => remove(queue, key),
             Turns::Among(processes) => processes.remove(key, process),
         }
     }
@@ -178,7 +196,7 @@ impl Turns {
     pub(super) fn iter(&self) -> impl Iterator<Item = Key> {
         let (one, several) = match self {
             Turns::Of(queue) => (Some(queue), None),
-            Turns::Among(processes) => (None, Some(processes.queues.iter().map(|queue| &queue.keys))),
+            Turns::Among(processes) => (None, Some(processes.queues.iter().flat_map(Queue::both))),
         };
         one.into_iter().chain(several.into_iter().flatten()).flatten().copied()
     }
@@ -200,27 +218,69 @@ fn rotate(queue: &mut VecDeque<Key>) {
     }
 }
 
+/// Takes `key` out of the queue.
+fn remove(queue: &mut VecDeque<Key>, key: Key) {
+    match queue.front() {
+        Some(first) if *first == key => _ = queue.pop_front(),
+        _ => queue.retain(|other| *other != key),
+    }
+}
+
+impl Queue {
+    /// The queue whose turn it is.
+    fn next(&mut self) -> &mut VecDeque<Key> {
+        match self.takes_soon() {
+            true => &mut self.soon,
+            false => &mut self.keys,
+        }
+    }
+
+    /// Whether the next connection is one of `soon`.
+    fn takes_soon(&self) -> bool {
+        self.keys.is_empty() || self.is_soons_turn && !self.soon.is_empty()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.keys.is_empty() && self.soon.is_empty()
+    }
+
+    fn both(&self) -> [&VecDeque<Key>; 2] {
+        [&self.keys, &self.soon]
+    }
+}
+
 // Not inlined: endpoints with one process have the code of a queue.
 impl Processes {
     /// The place of `process`.
     fn place(&mut self, process: Process) -> u32 {
-        let next = self.queues.len() as u32;
-        let place = *self.places.entry(process).or_insert(next);
-        if place == next {
-            self.queues.push(Queue::default());
+        if let Some(&place) = self.places.get(&process) {
+            return place;
         }
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.queues.push(Queue::default());
+            self.queues.len() as u32 - 1
+        });
+        self.queues[place as usize].process = process;
+        self.places.insert(process, place);
         place
+    }
+
+    /// The process at `place`, of which nothing waits, is no longer in the order.
+    fn free(&mut self, place: u32) {
+        let queue = &mut self.queues[place as usize];
+        (queue.is_listed, queue.is_soons_turn) = (false, false);
+        self.places.remove(&queue.process);
+        self.free.push(place);
     }
 
     /// The place of the process whose turn it is.
     fn next(&mut self) -> Option<usize> {
         while let Some(&place) = self.order.front() {
-            let queue = &mut self.queues[place as usize];
-            if !queue.keys.is_empty() {
+            if !self.queues[place as usize].is_empty() {
                 return Some(place as usize);
             }
-            queue.is_listed = false;
             self.order.pop_front();
+            self.free(place);
         }
         None
     }
@@ -228,22 +288,31 @@ impl Processes {
     #[inline(never)]
     fn front(&mut self) -> Option<Key> {
         let place = self.next()?;
-        self.queues[place].keys.front().copied()
+        self.queues[place].next().front().copied()
     }
 
     #[inline(never)]
     fn pop_front(&mut self) -> Option<Key> {
         let place = self.next()?;
         self.len -= 1;
-        self.queues[place].keys.pop_front()
+        let queue = self.queues[place].next();
+        let key = queue.pop_front();
+        // What it has grown by costs as much as those that it was for.
+        if queue.is_empty() && queue.capacity() > SPARE {
+            *queue = VecDeque::new();
+        }
+        key
     }
 
     #[inline(never)]
     fn pass(&mut self, process: Process) {
-        let place = self.place(process);
         // It keeps its place behind the others also if nothing of it waits at the moment: those that use their turns after it
         // must not get before it.
-        if self.order.front() == Some(&place) {
+        if let Some(&place) = self.order.front()
+            && self.queues[place as usize].process == process
+        {
+            let queue = &mut self.queues[place as usize];
+            queue.is_soons_turn = !queue.is_soons_turn && !queue.soon.is_empty();
             self.order.rotate_left(1);
         }
     }
@@ -268,8 +337,7 @@ impl Processes {
     #[inline(never)]
     fn push_soon(&mut self, key: Key, process: Process) {
         let place = self.place(process);
-        let keys = &mut self.queues[place as usize].keys;
-        keys.insert(keys.len().min(1), key);
+        self.queues[place as usize].soon.push_back(key);
         self.list(place);
     }
 
@@ -285,26 +353,41 @@ impl Processes {
     fn push_front(&mut self, key: Key, process: Process) {
         let place = self.place(process);
         let queue = &mut self.queues[place as usize];
-        queue.keys.push_front(key);
+        match queue.is_soons_turn {
+            true => queue.soon.push_front(key),
+            false => queue.keys.push_front(key),
+        }
         self.len += 1;
         if !std::mem::replace(&mut queue.is_listed, true) {
             self.order.push_front(place);
         }
     }
 
+    #[inline(never)]
     fn remove(&mut self, key: Key, process: Process) {
-        let place = self.place(process);
-        let keys = &mut self.queues[place as usize].keys;
-        let before = keys.len();
-        keys.retain(|other| *other != key);
-        self.len -= before - keys.len();
+        let Some(&place) = self.places.get(&process) else { return };
+        let queue = &mut self.queues[place as usize];
+        let before = queue.keys.len() + queue.soon.len();
+        remove(&mut queue.keys, key);
+        remove(&mut queue.soon, key);
+        self.len -= before - queue.keys.len() - queue.soon.len();
+        // Those of whom nothing waits might wait for their turns without end if nothing of the others can leave.
+        if self.queues[place as usize].is_empty() {
+            self.queues[place as usize] = Queue { process, ..Queue::default() };
+            self.order.retain(|other| *other != place);
+            self.free(place);
+        }
+        if self.len == 0 {
+            *self = Processes::default();
+        }
     }
 
     fn bytes(&self) -> u64 {
-        let keys: u64 = self.queues.iter().map(|queue| heap::of_deque(&queue.keys)).sum();
+        let keys: u64 = self.queues.iter().flat_map(Queue::both).map(heap::of_deque).sum();
         size_of::<Processes>() as u64
             + heap::of_deque(&self.order)
             + heap::of_vec(&self.queues)
+            + heap::of_vec(&self.free)
             + heap::of_map(&self.places)
             + keys
     }
@@ -397,5 +480,65 @@ mod tests {
         let mut turns = Turns::default();
         (0..3).for_each(|index| turns.push_soon(key(index), 1));
         assert_eq!(next(&mut turns, 3), [0, 1, 2]);
+    }
+
+    /// Each context has one connection that tries its gate. When that has sent, the next one is of the same process.
+    #[test]
+    fn connections_for_which_others_wait_do_not_keep_one_waiting_for_which_others_wait_too() {
+        let mut turns = two_processes();
+        (3..6).for_each(|index| turns.push_soon(key(index), 1));
+        let mut sent = Vec::new();
+        for _ in 0..24 {
+            let front = turns.front().unwrap();
+            let process = if matches!(front.index, 10 | 11) { 2 } else { 1 };
+            turns.end_turn(process, front.index < 3 || process == 2);
+            // Connections 4 and 5 have successors.
+            if front.index > 3 && process == 1 {
+                turns.push_soon(key(front.index + 10), 1);
+            }
+            sent.push(front.index);
+        }
+        let of_one: Vec<_> = sent.iter().filter(|index| !matches!(index, 10 | 11)).copied().collect();
+        assert_eq!(of_one, [0, 3, 1, 4, 2, 5, 0, 14, 1, 15, 2, 24]);
+    }
+
+    #[test]
+    fn a_connection_that_may_leave_before_all_others_is_next() {
+        for turns_used in 0..4 {
+            let mut turns = two_processes();
+            turns.push_soon(key(3), 1);
+            turns.push_soon(key(4), 1);
+            next(&mut turns, 2 * turns_used);
+            let front = turns.pop_front().unwrap();
+            turns.push_front(front, 1);
+            assert_eq!(turns.front(), Some(front), "after {turns_used} turns");
+        }
+    }
+
+    #[test]
+    fn memory_of_processes_of_which_nothing_waits_is_given_back() {
+        let mut turns = two_processes();
+        next(&mut turns, 10);
+        let before = turns.heap_bytes();
+        for process in 3..103 {
+            (100..400).for_each(|index| turns.push_back(key(index), process));
+            (100..400).for_each(|index| turns.remove(key(index), process));
+            (100..400).for_each(|index| turns.push_back(key(index), process));
+            let mut left = 300;
+            while left > 0 {
+                let front = turns.front().unwrap();
+                let own = match front.index {
+                    ..10 => 1,
+                    10..100 => 2,
+                    _ => process,
+                };
+                turns.end_turn(own, own != process);
+                left -= u32::from(own == process);
+            }
+        }
+        assert!(turns.heap_bytes() <= before + 1_024, "{before} and {}", turns.heap_bytes());
+        (0..3).for_each(|index| turns.remove(key(index), 1));
+        (10..12).for_each(|index| turns.remove(key(index), 2));
+        assert!(turns.is_empty() && turns.heap_bytes() == size_of::<Processes>() as u64);
     }
 }
