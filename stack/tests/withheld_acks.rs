@@ -228,6 +228,59 @@ impl Network {
     }
 }
 
+/// Packets go back and forth between both endpoints until neither has any to send.
+fn exchange(pair: &mut Pair) {
+    loop {
+        let mut is_quiet = true;
+        for from in 0..2 {
+            while let Some(transit) = pair.transmit(from) {
+                pair.now += Span::from_us(1);
+                pair.arrive(&transit);
+                is_quiet = false;
+            }
+        }
+        if is_quiet {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_packet_asks_if_the_next_turn_of_its_connection_is_far_away() {
+    let mut largest = CcChoice::parse("constant").unwrap();
+    largest.set("window_bdp", "1000").unwrap();
+    for cc in [CcChoice::parse("constant").unwrap(), largest, CcChoice::parse("rccc").unwrap()] {
+        let config = Arc::new(FepConfig::new(&cc, &params()));
+        let feps = [0, 1].map(|n| fep(n, config.clone(), 1, Time::ZERO));
+        let mut pair = Pair::of(feps, Time::ZERO);
+        let connect = |_| pair.connect_from(0, ConnectOptions::default());
+        let connections: Vec<ConnectionId> = (0..512).map(connect).collect();
+        let post = |pair: &mut Pair, len: u32| {
+            for &connection in &connections {
+                let buffer = || Buffer::Virtual(len);
+                pair.post_send(
+                    connection,
+                    Send { buffer: buffer(), tag: Some(1), header_data: 0, context: 0 },
+                );
+                let matching = Matching::Tagged { tag: 1, ignore: 0 };
+                let receive = Receive { buffer: buffer(), from: None, matching, context: 0 };
+                pair.feps[1].post_receive(receive).unwrap();
+            }
+        };
+        // Their targets know them, so that nothing but their number makes the first packets of the long messages ask.
+        post(&mut pair, 1);
+        exchange(&mut pair);
+        let sent = pair.completions(0).iter().filter(|done| matches!(done, Completion::Sent { .. })).count();
+        assert_eq!(sent, connections.len());
+        post(&mut pair, 40_000);
+        for n in 0..6 {
+            let transit = pair.transmit(0).unwrap_or_else(|| panic!("packet {n} does not leave"));
+            let Pds::Request(request) = &transit.packet.pds else { continue };
+            assert!(request.ack_request, "packet {n} with {:?}", cc.settings().first());
+        }
+    }
+}
+
 #[test]
 fn no_message_waits_for_a_withheld_acknowledgement() {
     let cases = std::env::var("WEFT_WITHHELD_CASES").map_or(3_000, |text| text.parse().unwrap());

@@ -46,7 +46,9 @@ fn pair(cc: &str, connections: u32, bytes: u64) -> RunReport {
     let topology = "leaf-spine:hosts=4,leaves=2".parse::<TopologySpec>().unwrap().build().unwrap();
     let spec: WorkloadSpec = format!("incast:1,from=1,to=0,flows={connections}").parse().unwrap();
     let workload = spec.build(Some(4), bytes, &mut Rng::new(1, u64::MAX)).unwrap();
-    let cc = CcChoice::parse(cc).unwrap();
+    let (name, window) = cc.split_once(" of 1000 BDP").map_or((cc, None), |(name, _)| (name, Some("1000")));
+    let mut cc = CcChoice::parse(name).unwrap();
+    window.into_iter().for_each(|window| cc.set("window_bdp", window).unwrap());
     let report = sim::run(&RunConfig { cc, ..RunConfig::new(topology, workload) }, &mut |_| ()).unwrap();
     assert!(report.is_complete() && report.packets.dropped == 0, "{:?}", report.stuck);
     report
@@ -69,6 +71,7 @@ fn connections_that_share_a_window_do_not_wait_for_each_others_acknowledgements(
         "lswift",
         "mswift",
         "constant",
+        "constant of 1000 BDP",
         "rccc",
         "nscc+rccc",
         "smartt+rccc",

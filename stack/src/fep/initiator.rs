@@ -477,7 +477,7 @@ impl Initiator {
             return false;
         }
         let ack_bytes = config.zones.get(context.zone).pdc.ack_bytes;
-        if context.in_flight() >= u64::from(ack_bytes) * u64::from(context.users) {
+        if context.in_flight() >= u64::from(ack_bytes) * u64::from(context.active()) {
             return false;
         }
         let (pdc, psn) = context.asked();

@@ -48,6 +48,8 @@ struct Sender<'a> {
     connection: &'a mut Connection,
     context: &'a mut Context,
     message: &'a mut SendMessage,
+    /// [`Initiator::ready`].
+    ready: &'a Turns,
     /// [`Initiator::stocked`].
     stocked: &'a mut u32,
 }
@@ -76,7 +78,7 @@ impl Initiator {
                 && let Some((part, message)) = next_part(connection, sends, core.config.mtu)
                 && let Some(context) = contexts.get_mut(connection.context)
             {
-                let sender = Sender { key, connection, context, message, stocked };
+                let sender = Sender { key, connection, context, message, ready, stocked };
                 match send_data(core, now, sender, part, packet) {
                     Ok(payload) => {
                         let waits = end_turn(&core.config, now, ready, key, connection, context);
@@ -117,7 +119,7 @@ impl Initiator {
             Next::Nothing => return self.send_no_data(core, now, key, false, packet),
         };
         let context = contexts.get_mut(context_key)?;
-        let sender = Sender { key, connection, context, message, stocked };
+        let sender = Sender { key, connection, context, message, ready, stocked };
         match send_data(core, now, sender, data, packet) {
             Ok(payload) => {
                 let waits = ready.is_divided()
@@ -242,7 +244,7 @@ fn send_data(
     data: Data,
     packet: &mut Packet,
 ) -> Result<PayloadRef, Held> {
-    let Sender { key, connection, context, message, stocked } = sender;
+    let Sender { key, connection, context, message, ready, stocked } = sender;
     // A read counts for the bytes that it asks for: they will pass the bottleneck between the target and here, and the
     // window limits how many are on that way.
     let overhead = core.config.overhead;
@@ -260,8 +262,8 @@ fn send_data(
     let asks = context.asks == Asking::Each || connection.pause.is_some();
     // The answer to a read comes at once whatever its request says.
     let mut ack_request = data.again.is_some() || stops || asks || data.is_read;
-    if context.is_shared() {
-        ack_request = asks_for_its_share(core, connection, context, bytes, ack_request);
+    if context.users > 1 {
+        ack_request = asks_for_its_share(core, connection, context, ready, bytes, ack_request);
     }
     if ack_request {
         context.on_ask(connection.pdc.id, psn);
@@ -310,23 +312,25 @@ fn send_data(
 
 /// Whether a packet of `bytes`, which has just left on a connection that shares its context with others, asks for an
 /// acknowledgement: if it `asks` anyway, or if it and the packets before it that did not ask are more than the share of
-/// one connection.
+/// one connection. `ready` are the connections that wait for the link.
 #[inline(never)]
 fn asks_for_its_share(
     core: &Core,
     connection: &mut Connection,
     context: &Context,
+    ready: &Turns,
     bytes: u32,
     asks: bool,
 ) -> bool {
+    if asks {
+        connection.unasked = Unasked::NONE;
+        return true;
+    }
     let unasked = connection.unasked.plus(bytes);
-    let limit = match context.window() {
-        u64::MAX => core.zone(context.zone).cc.params().network_bdp(),
-        window => window,
-    };
-    let asks = asks || context.exceeds_share(unasked.bytes(), limit);
-    connection.unasked = if asks { Unasked::NONE } else { unasked };
-    asks
+    let limit = context.window().min(core.zone(context.zone).cc.params().network_bdp());
+    let exceeds = context.exceeds_share(unasked.bytes(), limit, ready.len());
+    connection.unasked = if exceeds { Unasked::NONE } else { unasked };
+    exceeds
 }
 
 /// Connection `key`, whose turn it was, has sent a packet: it waits for its next turn if it has more to send, or leaves.
