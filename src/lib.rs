@@ -30,9 +30,9 @@ pub use weft_stack::buffer::{MAX_MESSAGE, OwnedBytes, Split};
 /// Congestion control: the traits, and the registry of algorithms by name.
 pub use weft_stack::cc;
 pub use weft_stack::fep::{
-    Atomic, AtomicError, BusyTimeout, CallError, ConnectOptions, ExposeRefusal, Failure, Limits, MAX_PROCESS,
-    PeerRefusal, ReadFault, ReceiveError, Resource, Rights, SendError, TrafficClass, Unreachable, Windows,
-    Written,
+    Atomic, AtomicError, BusyTimeout, CallError, ConnectOptions, ExposeRefusal, Failure, JobId, Limits,
+    MAX_PROCESS, PeerRefusal, ReadFault, ReceiveError, Resource, Rights, SendError, TrafficClass,
+    Unreachable, Windows, Written,
 };
 pub use weft_stack::packet::Addr;
 pub use weft_stack::ses::{Claim, MAX_SEGMENT, Matching, Source, Waiting};

@@ -136,6 +136,7 @@ impl ServeArgs {
             connections: self.connections,
             memory,
             peers: PEERS,
+            ..SessionConfig::default()
         }
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use weft_stack::cc::{CcChoice, Rate, Span};
-use weft_stack::fep::{BusyTimeout, Limits, Windows};
+use weft_stack::fep::{BusyTimeout, JobId, Limits, Windows};
 use weft_stack::packet::Addr;
 use weft_stack::ses::MAX_SEGMENT;
 use weft_stack::spray::LbChoice;
@@ -48,6 +48,7 @@ pub struct Builder {
     process: Process,
     thread: Option<Option<usize>>,
     session: SessionConfig,
+    job: Option<JobId>,
     /// The options that were set, by the methods' names.
     set: Vec<&'static str>,
 }
@@ -82,6 +83,7 @@ impl Builder {
             process: Process::Number(0),
             thread: None,
             session: SessionConfig::default(),
+            job: None,
             set: Vec::new(),
         }
     }
@@ -310,6 +312,13 @@ impl Builder {
         self.with("process", |b| b.process = Process::Number(number))
     }
 
+    /// The job that this endpoint belongs to: messages and accesses of peers of other jobs are answered with BAD_JOB_ID, and its
+    /// own carry the job. None if nothing is said, which takes those of any job.
+    #[must_use]
+    pub fn job(self, job: JobId) -> Builder {
+        self.with("job", |b| b.job = Some(job))
+    }
+
     /// A process number that nobody else has, for one of several applications of a server; [`Endpoint::process`] tells it.
     #[must_use]
     pub fn any_process(self) -> Builder {
@@ -392,12 +401,17 @@ impl Builder {
         Ok(Place::Port(self.spec.parse()?))
     }
 
+    /// What is asked for from the session's server.
+    fn asked(&self) -> SessionConfig {
+        SessionConfig { job: self.job.unwrap_or(self.session.job), ..self.session }
+    }
+
     fn no_effect(&self, option: &'static str, why: &'static str) -> BuildError {
         BuildError::NoEffect { option, spec: self.spec.clone(), why }
     }
 
     fn join(self, socket: PathBuf) -> Result<Remote, BuildError> {
-        const EFFECTIVE: [&str; 5] = ["idle", "memory", "process", "any_process", "session"];
+        const EFFECTIVE: [&str; 6] = ["idle", "job", "memory", "process", "any_process", "session"];
         if let Some(option) = self.set.iter().copied().find(|option| !EFFECTIVE.contains(option)) {
             return Err(self.no_effect(option, OF_SERVER));
         }
@@ -406,19 +420,20 @@ impl Builder {
             // Unless a number is asked for, any will do: processes that join a server are many.
             Process::Number(number) => self.set.contains(&"process").then_some(number),
         };
-        let client = Client::join(&socket, &self.session, process, JOIN)?;
+        let client = Client::join(&socket, &self.asked(), process, JOIN)?;
         Ok(Remote::new(client, self.idle, None))
     }
 
     fn open(self, spec: &PortSpec) -> Result<Backend, BuildError> {
         if let Some(core) = self.thread {
+            let session = self.asked();
             let (mut worker, info, ..) = self.worker(spec, &[])?;
             worker.set_idle(self.idle);
             let process = match self.process {
                 Process::Number(number) => number,
                 Process::Any => 0,
             };
-            let (thread, client) = WorkerThread::spawn(worker, &info, &self.session, process, core)?;
+            let (thread, client) = WorkerThread::spawn(worker, &info, &session, process, core)?;
             return Ok(Backend::Remote(Box::new(Remote::new(client, self.idle, Some(thread)))));
         }
         if self.set.contains(&"session") {
@@ -433,6 +448,7 @@ impl Builder {
             worker.fep_mut().close_process(0)?;
             worker.fep_mut().open_process(process)?;
         }
+        worker.fep_mut().set_job(process, self.job.unwrap_or_default())?;
         let direct = Direct::new(worker, Some(info), process, memory);
         Ok(Backend::Direct(Box::new(direct.map_err(|error| system("a descriptor to wait for", error))?)))
     }

@@ -114,6 +114,10 @@ impl Direct {
         Ok(addr)
     }
 
+    pub(super) fn let_go(&mut self, peer: Addr) {
+        self.worker.book_mut().let_go(peer);
+    }
+
     /// The error for a call that names a peer which the address book has forgotten.
     #[inline]
     fn why_forgotten(&self, peer: Addr) -> Option<Error> {

@@ -160,6 +160,15 @@ impl Endpoint {
         each!(self, inner => inner.peer(&peer))
     }
 
+    /// Lets a peer that [`Endpoint::peer`] has returned be forgotten: when the address book is full, another one may take its
+    /// room, if there is no connection to it and none from it. Whoever asks for the peer again gets it, perhaps under another
+    /// address. A worker elsewhere keeps it until this endpoint ends.
+    pub fn let_go(&mut self, peer: Addr) {
+        if let Backend::Direct(direct) = &mut self.backend {
+            direct.let_go(peer);
+        }
+    }
+
     /// Opens a connection to process 0 of a peer. Messages may be posted on it at once. [`Completion::Connected`] follows
     /// when the peer can be reached, or after some three seconds [`Completion::Closed`] with
     /// [`CallError::Unreachable`](weft_stack::fep::CallError::Unreachable), if its Ethernet address has to be asked for and nobody answers. Whether the peer is

@@ -24,6 +24,11 @@ fn datagrams_and_messages_take_turns() {
 }
 
 #[test]
+fn a_process_that_receives_only_datagrams_answers_messages_with_bad_pid() {
+    datagram_model::a_process_that_receives_only_datagrams_answers_messages();
+}
+
+#[test]
 fn a_flood_of_datagrams_takes_no_memory_and_causes_no_packet() {
     datagram_model::a_flood_takes_no_memory_and_causes_no_packet();
 }

@@ -6,11 +6,12 @@ mod harness;
 use harness::{Alone, MTU, Pair, content, forge, params, untagged};
 use weft_stack::Span;
 use weft_stack::cc::CcChoice;
-use weft_stack::fep::{ConnectOptions, FepConfig};
+use weft_stack::fep::{CallError, ConnectOptions, FepConfig, JobId, SendError};
 use weft_stack::packet::{Packet, Payload};
 use weft_stack::wire::pds::{
     Ack, CcState, ControlKind, DelayEcho, DeliveryMode, NsccState, Pds, VendorFlags,
 };
+use weft_stack::wire::ses::{ReturnCode, Ses};
 
 /// All packets of a message of `len` bytes over a connection that is then closed, in the order in which they arrive.
 fn packets_of(config: &FepConfig, mode: DeliveryMode, len: usize) -> Vec<Packet> {
@@ -185,4 +186,59 @@ fn credit_names_both_ends_of_its_pdc() {
         }
     }
     assert!(announced > 10, "{announced} announcements");
+}
+
+/// UET's requests name the job of their process; a target of another job answers BAD_JOB_ID.
+#[test]
+fn requests_and_their_responses_carry_the_job_of_the_sender() {
+    let job = |number| JobId::new(number).unwrap();
+    let theirs = job(0xab_cdef);
+    for (ours, accepted) in [(theirs, true), (job(1), false), (JobId::NONE, false)] {
+        let mut pair = Pair::new(&with_cc("nscc"));
+        pair.feps[0].set_job(0, ours).unwrap();
+        pair.feps[1].set_job(0, theirs).unwrap();
+        let connection = pair.connect_from(0, ConnectOptions::default());
+        pair.post_send(connection, untagged(content(1, 10), 0));
+        pair.post_send(connection, untagged(content(1, 20 * MTU as usize), 0));
+        let mut packets = Vec::new();
+        exchange(&mut pair, &mut packets);
+        let wanted = if accepted { Ok(()) } else { Err(SendError::Answered(ReturnCode::BAD_JOB_ID)) };
+        assert_eq!([pair.sent_result(), pair.sent_result()], [wanted, wanted], "{ours:?}");
+        let (mut requests, mut refusals) = (0, 0);
+        for packet in &packets {
+            match &packet.ses {
+                Ses::Standard(request) => {
+                    assert_eq!(request.job_id, ours.get());
+                    requests += 1;
+                }
+                Ses::Response(response) if response.return_code == ReturnCode::BAD_JOB_ID => {
+                    assert_eq!(response.job_id, ours.get());
+                    refusals += 1;
+                }
+                _ => {}
+            }
+        }
+        assert!(requests >= 2 && (refusals > 0) != accepted, "{requests} requests, {refusals} refusals");
+    }
+    // Of no job: takes those of any.
+    let mut pair = Pair::new(&with_cc("nscc"));
+    pair.feps[0].set_job(0, theirs).unwrap();
+    assert_eq!(pair.feps[0].set_job(5, theirs), Err(CallError::ProcessNotOpen(5)));
+    let connection = pair.connect_from(0, ConnectOptions::default());
+    pair.post_send(connection, untagged(content(1, 3 * MTU as usize), 0));
+    exchange(&mut pair, &mut Vec::new());
+    assert_eq!(pair.sent_result(), Ok(()));
+    // A process that opens under the number of one that is gone belongs to no job.
+    let fep = &mut pair.feps[0];
+    fep.close_process(0).unwrap();
+    fep.open_process(0).unwrap();
+    let connection = pair.connect_from(0, ConnectOptions::default());
+    pair.post_send(connection, untagged(content(1, 10), 0));
+    let mut packets = Vec::new();
+    exchange(&mut pair, &mut packets);
+    let jobs = packets.iter().filter_map(|packet| match &packet.ses {
+        Ses::Standard(request) => Some(request.job_id),
+        _ => None,
+    });
+    assert!(jobs.eq([0]), "{packets:?}");
 }

@@ -260,6 +260,26 @@ fn a_target_is_waited_for_without_end_where_that_is_asked_for() {
 }
 
 #[test]
+fn a_patient_connection_waits_for_a_busy_target_until_it_is_aborted() {
+    for (cc, trimming, mode) in busy_settings() {
+        let mut pair = with_busy_target(config(cc, trimming));
+        let options = ConnectOptions { mode, ..ConnectOptions::default() };
+        let (hasty, patient) = (pair.connect_from(0, options), pair.connect_from(0, options.patient(true)));
+        post_on(&mut pair, &[hasty, patient], 100_000);
+        let case = format!("{cc}, trimming {trimming}, {mode:?}");
+        let later = Time::ZERO + LONG_AFTER.times(20);
+        let done = pair.run(later, |_| Some(DELAY));
+        assert_eq!(failures(&done, Time::ZERO).len(), 1, "{case}: {done:?}");
+        assert!(pair.feps[0].is_open(patient) && !pair.feps[0].is_open(hasty), "{case}");
+        pair.now = later;
+        pair.feps[0].abort(later, patient).unwrap();
+        let done = pair.run(later + LONG_AFTER, |_| Some(DELAY));
+        let [(after, Failure::Busy { .. })] = failures(&done, later)[..] else { panic!("{case}: {done:?}") };
+        assert!(after <= PATIENCE, "{case}: {after}");
+    }
+}
+
+#[test]
 fn the_silence_of_a_busy_target_ends_an_endless_wait() {
     for (cc, trimming, mode) in busy_settings() {
         let mut pair = with_busy_target(patient(cc, trimming));

@@ -110,8 +110,8 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             what: "kinds of receives",
             all: none(),
             holder: "application",
-            reserved: "64".to_owned(),
-            most: "64".to_owned(),
+            reserved: limits.receive_kinds.to_string(),
+            most: limits.receive_kinds.to_string(),
             then: "`Limit { ReceiveKinds }`",
         },
         Row {

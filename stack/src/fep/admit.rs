@@ -119,6 +119,9 @@ fn find(processes: &Processes, pdc: &TargetPdc, header: &StandardRequest) -> Res
     if !processes.is_open(header.pid_on_fep) {
         return Err(ReturnCode::BAD_PID);
     }
+    if !processes.is_of_job(header) {
+        return Err(ReturnCode::BAD_JOB_ID);
+    }
     processes.memory.as_deref().ok_or(ReturnCode::BAD_MKEY)?.find(pdc.rx.peer, header)
 }
 

@@ -34,6 +34,9 @@ pub struct ConnectOptions {
     /// The peer's process that receives the messages: 0, or one that it has [opened](super::Fep::open_process). At
     /// most [`MAX_PROCESS`].
     pub process: u16,
+    /// The connection is not given up while the peer answers, however long it takes nothing, as if
+    /// [`FepConfig::busy_timeout`](super::FepConfig::busy_timeout) were endless. That ends when it is aborted.
+    pub patient: bool,
 }
 
 impl ConnectOptions {
@@ -53,6 +56,12 @@ impl ConnectOptions {
     #[must_use]
     pub fn process(self, process: u16) -> ConnectOptions {
         ConnectOptions { process, ..self }
+    }
+
+    /// The same, and waiting without end for a peer that answers, or not.
+    #[must_use]
+    pub fn patient(self, patient: bool) -> ConnectOptions {
+        ConnectOptions { patient, ..self }
     }
 }
 

@@ -114,6 +114,9 @@ pub struct Limits {
     pub sends: usize,
     /// Receives of one process that are posted and have matched no message.
     pub receives: usize,
+    /// Kinds of receives of one process: masks of ignored bits of tags, with or without a sender. A message is looked up once for
+    /// each. The oldest eight receives do not count.
+    pub receive_kinds: usize,
     /// Processes that may be open at a time.
     pub processes: usize,
     /// Messages that have met no receive, of all processes and peers together. Those that meet a receive as they arrive
@@ -170,6 +173,7 @@ impl Default for Limits {
             closed_pdcs_per_peer: 1 << 16,
             sends: 1 << 20,
             receives: 1 << 20,
+            receive_kinds: 64,
             processes: usize::from(MAX_PROCESS) + 1,
             unexpected_messages: 1 << 20,
             unexpected_bytes: 4 << 30,

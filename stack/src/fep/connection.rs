@@ -82,12 +82,16 @@ pub(super) struct Connection {
     pub(super) probed: bool,
     /// Whether the target asked for the connection to be closed.
     pub(super) closed_by_peer: bool,
+    /// Whether a target that answers and takes nothing is waited for without end.
+    pub(super) patient: bool,
     /// The CLEAR_PSN of the last CLEAR_CMD, so that it is not repeated with every acknowledgement.
     pub(super) cleared: Option<Psn>,
     /// When to ask for credit again, while the connection waits for it.
     pub(super) ask_at: Option<Time>,
     /// Number of times that it has asked since it last had credit.
     pub(super) asks: u8,
+    /// The job of the process that sends, if processes of this endpoint belong to jobs.
+    pub(super) job: u32,
     /// How many messages were withdrawn since the queue was last without gaps.
     pub(super) withdrawn: u32,
 }
@@ -156,6 +160,8 @@ impl Connection {
             withdrawn: 0,
             cleared: None,
             closed_by_peer: false,
+            patient: false,
+            job: 0,
         }
     }
 

@@ -37,6 +37,8 @@ pub(super) struct Core {
     pub(super) in_burst: bool,
     /// Whether datagrams wait for the port, or one has just been handed to it.
     pub(super) has_datagrams: bool,
+    /// Whether a process belongs to a job.
+    pub(super) has_jobs: bool,
     /// How long the packet at hand has waited at this host, for acknowledgements to report; zero if nobody measured it.
     pub(super) waited: Span,
     /// Acknowledgements, NACKs and control packets that wait for the port.
@@ -64,6 +66,7 @@ impl Core {
             replied: false,
             in_burst: false,
             has_datagrams: false,
+            has_jobs: false,
             waited: Span::ZERO,
             control: VecDeque::new(),
             events: Events::default(),

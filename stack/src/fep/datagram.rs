@@ -8,7 +8,7 @@
 //! No congestion control limits them, as nothing comes back that could tell it anything: they leave as fast as the port takes
 //! them.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use weft_cc::Time;
 
@@ -16,7 +16,7 @@ use super::config::FepConfig;
 use super::core::Core;
 use super::initiator::{Initiator, fail_send};
 use super::payload::PayloadRef;
-use super::process::process_of;
+use super::process::{Processes, process_of};
 use super::{
     CallError, Completion, Fep, MAX_PROCESS, Map, PostError, ReceiveError, Resource, SendError, SendId,
 };
@@ -71,6 +71,8 @@ pub(super) struct Datagrams {
     was_last: bool,
     /// The receives of each process. The name of a receive is greater than those of older ones.
     receives: Map<u16, BTreeMap<ReceiveId, DatagramReceive>>,
+    /// Processes that receive datagrams and nothing else.
+    only: BTreeSet<u16>,
 }
 
 /// A datagram that waits for the port.
@@ -89,6 +91,7 @@ impl Datagrams {
         size_of_val(self) as u64
             + heap::of_deque(&self.waiting)
             + heap::of_map(&self.receives)
+            + (self.only.len() * size_of::<u16>()) as u64
             + receives.sum::<u64>()
     }
 
@@ -101,6 +104,12 @@ impl Datagrams {
     /// Forgets the receives of a process that is closed.
     pub(super) fn close_process(&mut self, process: u16) {
         self.receives.remove(&process);
+        self.only.remove(&process);
+    }
+
+    /// Whether `process` receives datagrams and nothing else.
+    pub(super) fn is_only(&self, process: u16) -> bool {
+        self.only.contains(&process)
     }
 
     /// Takes out the oldest that waits to leave.
@@ -149,6 +158,19 @@ impl Fep {
         Ok(SendId(send))
     }
 
+    /// Closes process `process` for everything but datagrams: messages and accesses of peers are answered with BAD_PID, as if
+    /// it were not open, so that a sender does not wait for a receive that never comes.
+    ///
+    /// # Errors
+    /// [`CallError::ProcessNotOpen`].
+    pub fn receive_only_datagrams(&mut self, process: u16) -> Result<(), CallError> {
+        let job = self.job_of(process);
+        self.close_process(process)?;
+        self.datagrams.get_or_insert_default().only.insert(process);
+        self.target.processes.set_job(process, job);
+        Ok(())
+    }
+
     /// Posts a receive of one datagram to process `process`, of any sender. Datagrams meet the receives of their process in
     /// the order in which those were posted; [`Completion::Received`] brings them. Messages never meet these receives, and
     /// datagrams no others. [`Fep::cancel_receive`] takes it back.
@@ -166,7 +188,8 @@ impl Fep {
         if matches!(receive.buffer, Buffer::Bytes(_)) {
             return refuse(CallError::ReadOnly, receive.buffer);
         }
-        if !self.target.processes.is_open(process) {
+        let is_open = |datagrams: &Datagrams| datagrams.is_only(process);
+        if !self.target.processes.is_open(process) && !self.datagrams.as_deref().is_some_and(is_open) {
             return refuse(CallError::ProcessNotOpen(process), receive.buffer);
         }
         let receives = self.datagrams.get_or_insert_default().receives.entry(process).or_default();
@@ -225,9 +248,11 @@ impl Fep {
             self.core.has_datagrams = false;
             return None;
         };
+        let job = if self.core.has_jobs { self.job_of(outgoing.source) } else { 0 };
+        let datagrams = self.datagrams.as_mut()?;
         datagrams.was_last = true;
         datagrams.handed_out = Some(outgoing.send);
-        send(&mut self.core, &self.initiator, now, &outgoing, packet)
+        send(&mut self.core, &self.initiator, now, &outgoing, job, packet)
     }
 }
 
@@ -261,6 +286,7 @@ fn send(
     initiator: &Initiator,
     now: Time,
     outgoing: &Outgoing,
+    job: u32,
     packet: &mut Packet,
 ) -> Option<PayloadRef> {
     let &Outgoing { send, peer, process, source } = outgoing;
@@ -275,6 +301,7 @@ fn send(
         ses: Ses::Standard(StandardRequest {
             opcode: Opcode::DATAGRAM_SEND,
             pid_on_fep: process,
+            job_id: job,
             ..message.request(source, 0, len)
         }),
     };
@@ -288,6 +315,7 @@ fn send(
 pub(super) fn on_datagram(
     core: &mut Core,
     datagrams: Option<&mut Datagrams>,
+    processes: &Processes,
     now: Time,
     packet: &Packet,
     payload: Payload<'_>,
@@ -299,6 +327,9 @@ pub(super) fn on_datagram(
     let Some((header, header_data)) = header_of(packet, payload) else {
         return core.ignore(now, packet, "UUD packet that is no whole datagram");
     };
+    if !processes.is_of_job(header) {
+        return core.events.emit(now, Event::DatagramDropped { peer, why: "another job" });
+    }
     let receives = datagrams.and_then(|datagrams| datagrams.receives.get_mut(&header.pid_on_fep));
     let Some((id, DatagramReceive { mut buffer, context })) = receives.and_then(BTreeMap::pop_first) else {
         return core.events.emit(now, Event::DatagramDropped { peer, why: "no receive" });

@@ -219,6 +219,9 @@ impl Display for Refused {
         write!(f, "return code {:#04x}", self.0.0)?;
         let meaning = match self.0 {
             ReturnCode::BAD_PID => "BAD_PID: it has no process of the number that the message was for",
+            ReturnCode::BAD_JOB_ID => {
+                "BAD_JOB_ID: the process that the message was for belongs to another job"
+            }
             ReturnCode::TOO_LONG => "TOO_LONG: the message is longer than the receive that it met",
             ReturnCode::BAD_MKEY => "BAD_MKEY: its process exposes no memory with this key",
             ReturnCode::PERM_VIOLATION => "PERM_VIOLATION: the memory is for another process or peer",

@@ -525,8 +525,10 @@ fn take_response(
         (ReturnCode::OK | ReturnCode::NULL, None, _) => Outcome::Nothing,
         (code, ..) => {
             message.refusal = Some(code);
-            // An access is over with its first error; of a message only a missing process refuses all that follows.
-            let ends = message.is_access() || code == ReturnCode::BAD_PID;
+            // An access is over with its first error; of a message only a process that is missing, or of another job, refuses
+            // all that follows.
+            let refuses_all = [ReturnCode::BAD_PID, ReturnCode::BAD_JOB_ID].contains(&code);
+            let ends = message.is_access() || refuses_all;
             if ends { Outcome::Refused(send) } else { Outcome::Nothing }
         }
     }

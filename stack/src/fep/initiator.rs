@@ -109,6 +109,7 @@ impl Initiator {
                 source: process,
                 process: options.process,
                 priority,
+                patient: options.patient,
                 ..Connection::new(pdc, context_key, now)
             }
         });
@@ -121,6 +122,13 @@ impl Initiator {
         core.note_connected(peer);
         core.events.emit(now, Event::PdcOpened { peer, pdc: pdc_id(key), context: context_key.index });
         Ok(ConnectionId(key))
+    }
+
+    /// What connection `id` sends belongs to job `job`.
+    pub(super) fn set_job(&mut self, id: ConnectionId, job: u32) {
+        if let Some(connection) = self.connections.get_mut(id.0) {
+            connection.job = job;
+        }
     }
 
     /// The congestion context of a new connection to `peer` with the settings of `zone`, with one user more; made if it
@@ -331,6 +339,8 @@ impl Initiator {
             context.backlog = context.backlog.saturating_sub(backlog);
         }
         connection.pdc.state = TxState::Draining;
+        // Nobody waits for it any more.
+        connection.patient = false;
         let unused = connection.pdc.is_unused();
         for send in std::mem::take(&mut connection.queue) {
             match self.sends.get_mut(send) {

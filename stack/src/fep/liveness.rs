@@ -4,8 +4,8 @@
 //!   packet of it has come that belongs to a connection of the same congestion context. No single packet's bad luck can
 //!   do that.
 //! - The peer answers, but for [`FepConfig::busy_timeout`] no packet of the connection has arrived: the target refuses
-//!   or is busy, grants no credit, or the path swallows packets of this size. This time may be endless. If the peer
-//!   was silent for most of it, the error says that it gave no answer.
+//!   or is busy, grants no credit, or the path swallows packets of this size. This time may be endless, for all connections
+//!   or for one ([`ConnectOptions::patient`](super::ConnectOptions::patient)). If the peer was silent for most of it, the error says that it gave no answer.
 //!
 //! A connection that waits behind others for the window, and has nothing under way, has no timer. Those that have waited
 //! for as long are given up together with the one whose timer finds out.
@@ -107,6 +107,9 @@ fn stuck_until(config: &FepConfig, connection: &Connection, context: &Context) -
 
 /// When the peer has been busy for too long; `None` where it is waited for without end.
 fn busy_until(config: &FepConfig, connection: &Connection, context: &Context) -> Option<Time> {
+    if connection.patient {
+        return None;
+    }
     Some(stuck_since(connection, context) + config.busy_timeout.bound()?.min(LONGEST))
 }
 

@@ -86,7 +86,7 @@ pub use payload::{PayloadRef, Transmit};
 pub use read::{ExposeError, ExposeRefusal, Exposure, Read, ReadError, ReadFault, ReadId};
 pub use zone::{Zone, ZoneId, ZoneMap, ZoneTable, Zones};
 
-pub use crate::wire::ses::MAX_PROCESS;
+pub use crate::wire::ses::{JobId, MAX_PROCESS};
 
 use self::core::Core;
 use crate::buffer::Buffer;
@@ -180,7 +180,33 @@ impl Fep {
         peer: Addr,
         options: ConnectOptions,
     ) -> Result<ConnectionId, CallError> {
-        self.initiator.connect(&mut self.core, now, process, peer, None, options)
+        let id = self.initiator.connect(&mut self.core, now, process, peer, None, options)?;
+        if self.core.has_jobs {
+            self.initiator.set_job(id, self.job_of(process));
+        }
+        Ok(id)
+    }
+
+    /// Process `process` belongs to job `job` from now on, or to none with job 0: requests of other jobs for it are answered
+    /// with BAD_JOB_ID, and what it sends on connections that it opens from now on, and its datagrams, carry the job. One of
+    /// no job takes requests of any. This keeps jobs apart that share hosts; it is no protection from hosts that lie.
+    ///
+    /// # Errors
+    /// [`CallError::ProcessNotOpen`].
+    pub fn set_job(&mut self, process: u16, job: JobId) -> Result<(), CallError> {
+        let job = job.get();
+        let processes = &mut self.target.processes;
+        if !processes.is_open(process) && !self.datagrams.as_deref().is_some_and(|d| d.is_only(process)) {
+            return Err(CallError::ProcessNotOpen(process));
+        }
+        processes.set_job(process, job);
+        self.core.has_jobs |= job != 0;
+        Ok(())
+    }
+
+    /// The job that process `process` belongs to; 0 for none.
+    fn job_of(&self, process: u16) -> u32 {
+        self.target.processes.jobs.get(&process).copied().unwrap_or(0)
     }
 
     /// As [`Fep::connect`], but with the settings of `zone` instead of those of the zone that the peer is in, and with a
@@ -440,7 +466,10 @@ impl Fep {
                 }
                 _ => target.on_control(core, now, packet, control),
             },
-            Pds::Uud(_) => return on_datagram(core, self.datagrams.as_deref_mut(), now, packet, payload),
+            Pds::Uud(_) => {
+                let (datagrams, processes) = (self.datagrams.as_deref_mut(), &target.processes);
+                return on_datagram(core, datagrams, processes, now, packet, payload);
+            }
             Pds::Tss(_) | Pds::Rudi(_) => core.ignore(now, packet, "PDS type not implemented"),
         }
         if target.grants_credit() {

@@ -13,10 +13,11 @@ use super::read::{ExposeError, ExposeRefusal, Exposure};
 use super::{CallError, MAX_PROCESS, PostError, Receive, Resource};
 use crate::buffer::Buffer;
 use crate::ses::{
-    Cancelled, Claim, Deliveries, Delivery, EarlyMessage, LeftBehind, MOST_KINDS, Matching, MessageName,
-    Posted, ReceiveId, Receives, Room, Source, Waiting,
+    Cancelled, Claim, Deliveries, Delivery, EarlyMessage, LeftBehind, Matching, MessageName, Posted,
+    ReceiveId, Receives, Room, Source, Waiting,
 };
 use crate::wire::pds::PdcId;
+use crate::wire::ses::StandardRequest;
 
 /// The processes that are open, with their receives.
 // In order of use: the rare things first, which puts process 0 at the start of a cache line: see `Fep`.
@@ -33,6 +34,8 @@ pub(super) struct Processes {
     pub(super) memory: Option<Box<ExposedMemory>>,
     /// The messages of processes that are closed, until they are dropped. No other process has the number meanwhile.
     closing: BTreeMap<u16, LeftBehind>,
+    /// The jobs of processes that belong to one.
+    pub(super) jobs: BTreeMap<u16, u32>,
 }
 
 impl Processes {
@@ -47,7 +50,23 @@ impl Processes {
             next_receive: 0,
             memory: None,
             closing: BTreeMap::new(),
+            jobs: BTreeMap::new(),
         }
+    }
+
+    /// Process `process` belongs to this job; 0 for none.
+    pub(super) fn set_job(&mut self, process: u16, job: u32) {
+        match job {
+            0 => _ = self.jobs.remove(&process),
+            job => _ = self.jobs.insert(process, job),
+        }
+    }
+
+    /// Whether the process that a request is for belongs to no job, or to that of the request.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn is_of_job(&self, header: &StandardRequest) -> bool {
+        self.jobs.get(&header.pid_on_fep).is_none_or(|job| *job == header.job_id)
     }
 
     /// The receives of `process`, if it is open, and the room for messages without one.
@@ -96,6 +115,7 @@ impl Processes {
             _ => self.others.remove(&process),
         };
         let receives = receives.ok_or(CallError::ProcessNotOpen(process))?;
+        self.jobs.remove(&process);
         self.closing.insert(process, receives.close());
         Ok(())
     }
@@ -166,8 +186,9 @@ impl Processes {
             return Err(PostError { error: CallError::Limit { what: Resource::Receives, limit }, buffer });
         }
         let posted = Posted { id, from, matching, buffer, context, many };
-        if !receives.takes_kind_of(&posted) {
-            let error = CallError::Limit { what: Resource::ReceiveKinds, limit: MOST_KINDS };
+        let limit = core.config.limits.receive_kinds;
+        if !receives.takes_kind_of(&posted, limit) {
+            let error = CallError::Limit { what: Resource::ReceiveKinds, limit };
             return Err(PostError { error, buffer: posted.buffer });
         }
         if receives.is_gathering() {

@@ -287,6 +287,7 @@ fn send_data(
         }),
         ses: Ses::Standard(StandardRequest {
             pid_on_fep: connection.process,
+            job_id: if core.has_jobs { connection.job } else { 0 },
             ..message.request(connection.source, offset, len)
         }),
     };
@@ -487,7 +488,11 @@ fn access_instead(
 ) -> PayloadRef {
     let Segment { offset, len } = data.segment;
     if let Some(request) = message.access_request(connection.source, offset, len) {
-        packet.ses = Ses::Standard(StandardRequest { pid_on_fep: connection.process, ..request });
+        packet.ses = Ses::Standard(StandardRequest {
+            pid_on_fep: connection.process,
+            job_id: connection.job,
+            ..request
+        });
     }
     let payload = match message.operation {
         Operation::Read { .. } => PayloadRef::NONE,

@@ -12,9 +12,6 @@ use crate::packet::Addr;
 /// most endpoints never have more.
 const SCANNED: usize = 8;
 
-/// Kinds of receives that the index may have: a message is looked up once for each. MPI libraries have fewer than ten.
-pub(crate) const MOST_KINDS: usize = 64;
-
 /// Posted receives. Finding one for a message takes a time that does not depend on their number, only on the number of
 /// their kinds, which is bounded.
 #[derive(Debug, Default)]
@@ -38,11 +35,11 @@ impl PostedQueue {
         self.oldest.len() + self.indexed.as_ref().map_or(0, |index| index.count)
     }
 
-    /// Whether there may be a receive like `posted`: of another kind than the present ones only if there are not too many
-    /// kinds.
+    /// Whether there may be a receive like `posted`: of another kind than the present ones only if those are fewer than
+    /// `most`.
     #[inline]
-    pub(super) fn takes_kind_of(&self, posted: &Posted) -> bool {
-        self.indexed.as_ref().is_none_or(|index| index.kinds.len() < MOST_KINDS || index.has_kind_of(posted))
+    pub(super) fn takes_kind_of(&self, posted: &Posted, most: usize) -> bool {
+        self.indexed.as_ref().is_none_or(|index| index.kinds.len() < most || index.has_kind_of(posted))
     }
 
     /// Adds a receive, whose identifier must be larger than all before.

@@ -267,10 +267,10 @@ impl Receives {
         Receives { process, ..Receives::default() }
     }
 
-    /// Whether there may be a receive like `posted` beside the others: of another kind than these only if there are not
-    /// too many kinds.
-    pub fn takes_kind_of(&self, posted: &Posted) -> bool {
-        self.posted.takes_kind_of(posted)
+    /// Whether there may be a receive like `posted` beside the others: of another kind than these only if those are fewer
+    /// than `most`.
+    pub fn takes_kind_of(&self, posted: &Posted, most: usize) -> bool {
+        self.posted.takes_kind_of(posted, most)
     }
 
     /// Adds a receive of one message, whose identifier must be larger than all before. Returns a message that was waiting

@@ -14,6 +14,25 @@ pub use extension::{
 /// The largest number of a process of an endpoint (PIDonFEP), which has 12 bits.
 pub const MAX_PROCESS: u16 = (1 << 12) - 1;
 
+/// A job, 24 bits: processes of one may exchange messages. 0 stands for none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct JobId(u32);
+
+impl JobId {
+    /// No job.
+    pub const NONE: JobId = JobId(0);
+
+    /// The job with this number, if it has no more than 24 bits.
+    pub const fn new(number: u32) -> Option<JobId> {
+        if number < 1 << 24 { Some(JobId(number)) } else { None }
+    }
+
+    /// Its number.
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
 /// Operation of a request, 6 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Opcode(pub u8);

@@ -226,6 +226,14 @@ impl AddressBook {
         }
     }
 
+    /// Lets the peer `addr` be forgotten when another one needs its room and it has neither PDC nor connection, until it is
+    /// [kept](AddressBook::keep) again. The endpoint's own entry stays.
+    pub fn let_go(&mut self, addr: Addr) {
+        if addr != self.own {
+            self.places.let_go(addr);
+        }
+    }
+
     /// Enters a peer whose Ethernet address is not known; see [`super::Worker::meet`], which asks for it.
     /// Until it is known there is no route to the peer, but packets from the peer are recognised.
     ///

@@ -142,6 +142,13 @@ impl Places {
         self.queue(name);
     }
 
+    /// The peer `name` need not be kept any longer, if it was.
+    pub(super) fn let_go(&mut self, name: Addr) {
+        if self.holder(name).is_some_and(|place| place.tenure == Tenure::Kept) {
+            self.lend(name);
+        }
+    }
+
     fn set(&mut self, name: Addr, tenure: Tenure) {
         let slot = self.slot(name);
         while self.places.len() <= slot {

@@ -21,7 +21,7 @@ use weft_stack::ses::{Matching, ReceiveId, Source};
 use weft_stack::spray::Entropy;
 use weft_stack::wire::class::Priority;
 use weft_stack::wire::pds::{NextHeader, Pds, Uud};
-use weft_stack::wire::ses::{Opcode, Placement, RequestFlags, Ses, StandardRequest};
+use weft_stack::wire::ses::{Opcode, Placement, RequestFlags, ReturnCode, Ses, StandardRequest};
 use weft_stack::{Span, Time};
 
 const MTU: u32 = 200;
@@ -465,4 +465,38 @@ pub(crate) fn a_flood_takes_no_memory_and_causes_no_packet() {
     assert_eq!(fep.footprint(), before);
     assert_eq!((fep.counters().datagrams_dropped, fep.counters().ignored), (10_001, 0));
     assert!(!fep.wants_to_transmit() && fep.poll_completion().is_none());
+}
+
+/// A process that receives datagrams and nothing else.
+#[allow(dead_code, reason = "the fuzz target has no use for it")]
+pub(crate) fn a_process_that_receives_only_datagrams_answers_messages() {
+    const PROCESS: u16 = PROCESSES[1];
+    let mut pair = World::new().pair;
+    pair.feps[1].receive_only_datagrams(PROCESS).unwrap();
+    assert_eq!(pair.feps[1].receive_only_datagrams(PROCESS), Err(CallError::ProcessNotOpen(PROCESS)));
+    let receive = DatagramReceive { buffer: Buffer::Heap(vec![0; 8]), context: 1 };
+    pair.feps[1].post_datagram_receive_of(PROCESS, receive).unwrap();
+    let connection = pair.connect_from(0, ConnectOptions::default().process(PROCESS));
+    for len in [10, 10_000] {
+        let message = Send { buffer: Buffer::Heap(vec![3; len]), tag: None, header_data: 0, context: 2 };
+        pair.post_send(connection, message);
+        let end = pair.now + Span::from_ms(1);
+        let done = pair.run(end, |_| Some(Span::from_us(1)));
+        pair.now = end;
+        let refused = Err(SendError::Answered(ReturnCode::BAD_PID));
+        let [(_, Completion::Sent { result, .. })] = &done[..] else { panic!("{len} bytes: {done:?}") };
+        assert_eq!(*result, refused, "{len} bytes");
+    }
+    let (peer, process) = (Addr(1), PROCESS);
+    let datagram =
+        Datagram { buffer: Buffer::Heap(b"datagram".to_vec()), peer, process, header_data: 0, context: 4 };
+    let posted = pair.feps[0].post_datagram_of(0, datagram);
+    assert!(posted.is_ok());
+    pair.run(pair.now + Span::from_ms(1), |_| Some(Span::from_us(1)));
+    let done = pair.completions(1);
+    let arrived = done.iter().find_map(|done| match done {
+        Completion::Received { buffer: Buffer::Heap(bytes), context: 1, .. } => Some(bytes.clone()),
+        _ => None,
+    });
+    assert_eq!(arrived.as_deref(), Some(&b"datagram"[..]), "{done:?}");
 }

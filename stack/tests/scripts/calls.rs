@@ -55,6 +55,7 @@ impl Run {
                     mode: if option("rod").is_some() { DeliveryMode::Rod } else { DeliveryMode::Rud },
                     class: TrafficClass(option("class").unwrap_or(0) as u8),
                     process,
+                    patient: false,
                 };
                 let peer = Addr(option("to").unwrap_or(1) as u32);
                 let opened = self.fep().connect(now, peer, options);

@@ -3,7 +3,8 @@
 //! | word | bits | meaning |
 //! |---|---|---|
 //! | 0 | 0–7 | 1 connect, 2 send, 3 receive, 4 cancel, 5 close, 6 abort, 7 peer, 8 peek, 9 receive claimed, 10 discard |
-//! | | 8–15 | flags: bit 0 tagged; bit 1 from one sender only; bit 2 ordered (ROD); bit 3 with an Ethernet address |
+//! | | 8–15 | flags: bit 0 tagged; bit 1 from one sender only; bit 2 ordered (ROD); bit 3 with an Ethernet address; |
+//! | | | connect: bit 4 waits without end for a peer that answers |
 //! | | 16–23 | connect: traffic class; peer: IP version |
 //! | | 8–15 | peek: bits 4–5 what becomes of the message: 0 stays, 1 claimed, 2 discarded |
 //! | | 16–31 | receive and peek: the sender's process |
@@ -162,6 +163,7 @@ const FROM_ONE: u8 = 2;
 const ORDERED: u8 = 4;
 const HAS_MAC: u8 = 8;
 
+const PATIENT: u8 = 16;
 const CLAIM: u8 = 16;
 const DISCARD_IT: u8 = 32;
 
@@ -183,7 +185,7 @@ pub(super) fn meaningful(kind: u8) -> Option<Slot> {
     const NAME: u64 = 0xffff_ffff_0000_00ff;
     let flags = |flags: u8| u64::from(flags) << 8;
     Some(match kind {
-        CONNECT => [NAME | flags(ORDERED) | 0xff_0000, ALL, 0, 0, 0, 0, 0, 0],
+        CONNECT => [NAME | flags(ORDERED | PATIENT) | 0xff_0000, ALL, 0, 0, 0, 0, 0, 0],
         SEND => [NAME | flags(TAGGED), ALL, ALL, LOW, ALL, ALL, 0, 0],
         RECEIVE => [NAME | flags(TAGGED | FROM_ONE) | 0xffff_0000, ALL, ALL, LOW, ALL, ALL, LOW, 0],
         PEEK => {
@@ -235,8 +237,10 @@ impl Command {
             |kind: u8, flags: u8, name: u32| u64::from(kind) | u64::from(flags) << 8 | u64::from(name) << 32;
         let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
         match *self {
-            Command::Connect { connection, peer, options: ConnectOptions { mode, class, process } } => {
-                let flags = if mode == DeliveryMode::Rod { ORDERED } else { 0 };
+            Command::Connect { connection, peer, options } => {
+                let ConnectOptions { mode, class, process, patient } = options;
+                let ordered = if mode == DeliveryMode::Rod { ORDERED } else { 0 };
+                let flags = ordered | if patient { PATIENT } else { 0 };
                 let word0 = word0(CONNECT, flags, connection) | u64::from(class.0) << 16;
                 [word0, pair(peer.0, process.into()), 0, 0, 0, 0, 0, 0]
             }
@@ -303,7 +307,8 @@ impl Command {
                 let process = process(high.into())?;
                 let mode = if flags & ORDERED != 0 { DeliveryMode::Rod } else { DeliveryMode::Rud };
                 let class = TrafficClass(bits(slot[0], 16, 8) as u8);
-                let options = ConnectOptions { mode, class, process };
+                let patient = flags & PATIENT != 0;
+                let options = ConnectOptions { mode, class, process, patient };
                 Command::Connect { connection: name, peer: Addr(low), options }
             }
             SEND => {
@@ -386,13 +391,13 @@ mod tests {
             (name, other, offset, len) in any::<(u32, u32, u64, u32)>(),
             (tag, data, ignore) in any::<(Option<u64>, u64, u64)>(),
             (ip, mac) in any::<(IpAddr, Option<[u8; 6]>)>(),
-            (rod, class, process) in (any::<bool>(), any::<u8>(), 0..=MAX_PROCESS),
+            (rod, class, process, patient) in (any::<bool>(), any::<u8>(), 0..=MAX_PROCESS, any::<bool>()),
             from in prop::option::of((any::<u32>(), 0..=MAX_PROCESS)),
             found in prop::sample::select(vec![Found::Stays, Found::IsClaimed, Found::IsDiscarded]),
         ) {
             let extent = Extent { region: other, offset, len };
             let mode = if rod { DeliveryMode::Rod } else { DeliveryMode::Rud };
-            let options = ConnectOptions { mode, class: TrafficClass(class), process };
+            let options = ConnectOptions { mode, class: TrafficClass(class), process, patient };
             let from = from.map(|(peer, process)| Source { peer: Addr(peer), process });
             let matching = tag.map_or(Matching::Untagged, |tag| Matching::Tagged { tag, ignore });
             let commands = [

@@ -2,6 +2,7 @@
 
 use crate::fep::{CallError, Resource};
 use crate::region::RegionError;
+use crate::wire::ses::JobId;
 use crate::worker::ring::{RingError, ring_bytes};
 
 /// The resources of one application. All of them are reserved when its session is opened, except entries of the
@@ -20,10 +21,12 @@ pub struct SessionConfig {
     pub memory: u32,
     /// Peers that it may add to the endpoint's address book, at most 2¹⁶; may be 0.
     pub peers: u32,
+    /// The job that the application belongs to; 0 for none.
+    pub job: JobId,
 }
 
 impl Default for SessionConfig {
-    /// 256 commands, 512 reports, 1,024 operations, 64 connections, 16 MiB, 64 peers.
+    /// 256 commands, 512 reports, 1,024 operations, 64 connections, 16 MiB, 64 peers, no job.
     fn default() -> SessionConfig {
         SessionConfig {
             commands: 256,
@@ -32,6 +35,7 @@ impl Default for SessionConfig {
             connections: 64,
             memory: 16 << 20,
             peers: 64,
+            job: JobId::default(),
         }
     }
 }

@@ -3,7 +3,7 @@
 //! | bytes | request | reply |
 //! |---|---|---|
 //! | 0–7 | `weft-ses` | `weft-ses` |
-//! | 8–11 | version: 6 | version |
+//! | 8–11 | version: 7 | version |
 //! | 12–15 | process; 0 if any | 0 joined, 1 refused |
 //! | 16–19 | commands | the endpoint's address |
 //! | 20–23 | reports | process |
@@ -12,6 +12,7 @@
 //! | 32–35 | bytes of memory | the text, from byte 32 on: the endpoint's IP address, or why it is refused |
 //! | 36–39 | peers | |
 //! | 40–43 | 1 for any process, 0 for the one that is named | |
+//! | 44–47 | job | |
 //!
 //! Numbers are in the processor's order. A request has 64 bytes, a reply 256.
 
@@ -37,10 +38,11 @@ use super::link::Link;
 use crate::occurrences::is_logged;
 use crate::packet::Addr;
 use crate::region::Region;
+use crate::wire::ses::JobId;
 use crate::worker::credentials::Credentials;
 
 const MAGIC: [u8; 8] = *b"weft-ses";
-const VERSION: u32 = 6;
+const VERSION: u32 = 7;
 pub(super) const REQUEST: usize = 64;
 /// Flags of a request: the process is named, or any will do.
 const NAMED: u32 = 0;
@@ -108,6 +110,7 @@ pub(super) fn read_request(bytes: &[u8; REQUEST]) -> Result<(SessionConfig, Opti
         connections: word(28),
         memory: word(32),
         peers: word(36),
+        job: JobId::new(word(44)).ok_or_else(|| format!("there is no job {}", word(44)))?,
     };
     Ok((config, process))
 }
@@ -229,10 +232,11 @@ pub(super) fn read_reply(path: &Path, reply: &[u8; REPLY]) -> Result<Joined, Joi
 pub(super) fn request(config: &SessionConfig, process: Option<u16>) -> [u8; REQUEST] {
     let mut bytes = [0; REQUEST];
     bytes[..8].copy_from_slice(&MAGIC);
-    let SessionConfig { commands, reports, operations, connections, memory, peers } = *config;
+    let SessionConfig { commands, reports, operations, connections, memory, peers, job } = *config;
     let flags = if process.is_some() { NAMED } else { ANY };
     let process = process.unwrap_or(0).into();
-    let words = [VERSION, process, commands, reports, operations, connections, memory, peers, flags];
+    let words =
+        [VERSION, process, commands, reports, operations, connections, memory, peers, flags, job.get()];
     for (place, word) in bytes[8..].chunks_exact_mut(4).zip(words) {
         place.copy_from_slice(&word.to_ne_bytes());
     }

@@ -138,6 +138,7 @@ impl Sessions {
         let reports = Producer::at(region, layout.reports, config.reports)?;
         let memory = region.carve(layout.memory, config.memory as usize)?;
         let process = self.open_process(fep, process)?;
+        fep.set_job(process, config.job)?;
         self.serial += 1;
         let id = SessionId { slot: slot as u32, serial: self.serial };
         let (operations, connections) = (config.operations as usize, config.connections as usize);

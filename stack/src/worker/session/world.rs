@@ -7,7 +7,7 @@ use std::sync::Arc;
 use weft_cc::{CcChoice, CcParams, Delays, Rate, Span, Time};
 
 use super::{Extent, Served, SessionConfig, Sessions};
-use crate::fep::{CallError, Fep, FepConfig, Unreachable};
+use crate::fep::{CallError, Fep, FepConfig, JobId, Unreachable};
 use crate::packet::{Addr, Packet, Payload};
 use crate::rng::Rng;
 use crate::wire::ethernet::MacAddr;
@@ -26,8 +26,15 @@ pub(super) fn config() -> Arc<FepConfig> {
 }
 
 /// Sessions of 8 commands, 8 reports, 16 operations, 4 connections, 256 KiB and 2 peers.
-pub(super) const SMALL: SessionConfig =
-    SessionConfig { commands: 8, reports: 8, operations: 16, connections: 4, memory: 256 << 10, peers: 2 };
+pub(super) const SMALL: SessionConfig = SessionConfig {
+    commands: 8,
+    reports: 8,
+    operations: 16,
+    connections: 4,
+    memory: 256 << 10,
+    peers: 2,
+    job: JobId::NONE,
+};
 
 /// Two endpoints with applications, and a channel between them.
 pub(super) struct World {
