@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use weft_stack::fep::{CallError, ConnectOptions, Failure, PeerRefusal, ReceiveError, Resource, SendError};
 use weft_stack::packet::Addr;
 use weft_stack::ses::{Matching, Source};
-use weft_stack::wire::ses::ReturnCode;
+use weft_stack::wire::ses::{JobId, ReturnCode};
 use weft_stack::worker::session::{
     Client, ClientError, Event, Extent, JoinError, Report, Request, SessionConfig,
 };
@@ -38,6 +38,7 @@ const CONFIG: SessionConfig = SessionConfig {
     connections: 8,
     memory: LONG + 4096,
     peers: 4,
+    job: JobId::NONE,
 };
 
 /// A server that is running.

@@ -287,6 +287,18 @@ pub(crate) fn with_signals_blocked<T>(body: impl FnOnce() -> T) -> T {
 /// The most pieces of a message.
 pub(crate) const IOV_LIMIT: usize = 8;
 
+/// Bytes that libfabric frees with `free`.
+pub(crate) fn duplicate_bytes(bytes: &[u8]) -> Result<*mut c_void, FiError> {
+    // SAFETY: it is a number of bytes, and none would be no memory to free.
+    let at = unsafe { libc::malloc(bytes.len().max(1)) };
+    if at.is_null() {
+        return Err(FiError::NO_MEMORY);
+    }
+    // SAFETY: so many bytes have been allocated.
+    unsafe { at.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    Ok(at)
+}
+
 /// Writes a text of an application's buffer, cut off where that ends, and a zero.
 ///
 /// # Safety

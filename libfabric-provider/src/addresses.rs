@@ -18,6 +18,8 @@ pub(crate) struct Addresses {
     all: Mutex<All>,
     /// Grows with every change.
     version: AtomicU64,
+    /// Grows with every address that is in no entry any more.
+    removals: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -52,6 +54,7 @@ impl Addresses {
             numbers.retain(|other| *other != number);
             if numbers.is_empty() {
                 all.numbers.remove(&addr);
+                self.removals.fetch_add(1, Ordering::Release);
             }
         }
         self.version.fetch_add(1, Ordering::Release);
@@ -73,6 +76,11 @@ impl Addresses {
         let all = lock(&self.all)?;
         let v4 = |addr: &SocketAddr| if let IpAddr::V4(ip) = addr.ip() { Some(ip) } else { None };
         Ok(all.numbers.keys().filter_map(v4).collect())
+    }
+
+    /// A number that is another one after an address was removed for good.
+    pub(crate) fn removals(&self) -> u64 {
+        self.removals.load(Ordering::Acquire)
     }
 
     /// A number that is another one after each change.

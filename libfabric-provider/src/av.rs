@@ -12,6 +12,7 @@ use crate::error::{FiError, lock};
 use crate::info;
 use crate::refused::Refused;
 use crate::sockaddr::{self, Family};
+use crate::symmetric::{Range, Symmetric};
 use crate::sys::{self, FI_ADDR_NOTAVAIL, fi_addr_t};
 
 #[repr(C)]
@@ -43,7 +44,7 @@ static TABLE: sys::fi_ops_av = sys::fi_ops_av {
     size: size_of::<sys::fi_ops_av>(),
     insert: Some(insert),
     insertsvc: Some(insertsvc),
-    insertsym: Refused::NO,
+    insertsym: Some(insertsym),
     remove: Some(remove),
     lookup: Some(lookup),
     straddr: Some(straddr),
@@ -187,8 +188,8 @@ impl Results {
 }
 
 fn inserted(object: &AvObject, addr: Option<SocketAddr>) -> Result<fi_addr_t, FiError> {
-    let Domain { place, family, .. } = &*object.domain;
-    let is_name = |addr: &SocketAddr| Family::of(&addr.ip()) == *family && place.is_name(addr);
+    let Domain { place, format, .. } = &*object.domain;
+    let is_name = |addr: &SocketAddr| Family::of(&addr.ip()) == format.family && place.is_name(addr);
     let addr = addr.filter(is_name).ok_or(FiError::INVALID)?;
     object.addresses.insert(addr)
 }
@@ -210,10 +211,9 @@ extern "C" fn insert(
         if count > 0 && addr.is_null() {
             return Err(FiError::INVALID);
         }
-        let len = object.domain.family.len();
         for n in 0..count {
-            // SAFETY: there are `count` addresses of this length.
-            let addr = unsafe { sockaddr::read(addr.cast::<u8>().add(n * len).cast(), len) };
+            // SAFETY: there are `count` addresses of the domain's format.
+            let addr = unsafe { object.domain.format.read_nth(addr, n) };
             // SAFETY: there are `count` places for results.
             unsafe { results.write(n, inserted(object, addr))? };
         }
@@ -237,9 +237,41 @@ extern "C" fn insertsvc(
         let mut results = unsafe { Results::new(object, fi_addr, flags, context)? };
         // SAFETY: texts or null.
         let (node, service) = unsafe { (abi::text(node)?, abi::text(service)?) };
-        let addr = info::resolve(node, service, false, Some(object.domain.family)).ok();
+        let addr = info::resolve(node, service, false, Some(object.domain.format.family)).ok();
         // SAFETY: there is a place for one result.
         unsafe { results.write(0, inserted(object, addr))? };
+        results.finish()
+    })
+}
+
+/// `fi_av_insertsym`: any thread may call it. It may ask a name server.
+extern "C" fn insertsym(
+    av: *mut sys::fid_av,
+    node: *const c_char,
+    nodes: usize,
+    service: *const c_char,
+    services: usize,
+    fi_addr: *mut fi_addr_t,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    abi::answer(|| {
+        // SAFETY: it is an address vector of this provider's.
+        let object: &AvObject = unsafe { abi::object(av)? };
+        // SAFETY: libfabric promises it.
+        let mut results = unsafe { Results::new(object, fi_addr, flags, context)? };
+        // SAFETY: texts or null.
+        let (node, service) = unsafe { (abi::text(node)?, abi::text(service)?) };
+        let (node, service) = (node.ok_or(FiError::INVALID)?, service.ok_or(FiError::INVALID)?);
+        let range = Range::parse(node, nodes, service, services).ok_or(FiError::INVALID)?;
+        for (n, Symmetric { node, port }) in range.enumerate() {
+            let resolved = node.and_then(|node| {
+                info::resolve(Some(&node), None, false, Some(object.domain.format.family)).ok()
+            });
+            let addr = resolved.map(|addr| (addr.ip(), port).into());
+            // SAFETY: there are as many places for results as addresses.
+            unsafe { results.write(n, inserted(object, addr))? };
+        }
         results.finish()
     })
 }
@@ -277,7 +309,7 @@ extern "C" fn lookup(
         let len = unsafe { addrlen.as_mut().ok_or(FiError::INVALID)? };
         let found = object.addresses.get(fi_addr)?.ok_or(FiError::INVALID)?;
         // SAFETY: as before. An address that is cut off is no error: the length tells.
-        unsafe { sockaddr::write(&found, addr, len) };
+        unsafe { object.domain.format.write(&found, addr, len) };
         Ok(0)
     })
 }
@@ -291,12 +323,10 @@ extern "C" fn straddr(
 ) -> *const c_char {
     abi::answer(|| {
         // SAFETY: it is an address vector of this provider's.
-        let family = unsafe { abi::object::<AvObject, _>(av)? }.domain.family;
+        let format = unsafe { abi::object::<AvObject, _>(av)? }.domain.format;
         // SAFETY: an address of the domain's, and the length of the room at `buf`.
-        let (addr, len) =
-            unsafe { (sockaddr::read(addr, family.len()), len.as_mut().ok_or(FiError::INVALID)?) };
-        let scheme = |addr: SocketAddr| format!("{}{addr}", Family::of(&addr.ip()).scheme());
-        let text = addr.map_or_else(|| "no address".to_owned(), scheme);
+        let (addr, len) = unsafe { (format.read(addr), len.as_mut().ok_or(FiError::INVALID)?) };
+        let text = addr.map_or_else(|| "no address".to_owned(), |addr| sockaddr::text(&addr));
         // SAFETY: as before.
         unsafe { abi::write_text(&text, buf, *len) };
         *len = text.len() + 1;

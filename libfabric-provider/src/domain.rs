@@ -6,11 +6,13 @@ use std::sync::Arc;
 use crate::abi::{self, Head, Object};
 use crate::error::FiError;
 use crate::fabric::{Fabric, FabricObject};
+use crate::info;
+use crate::job::Key;
 use crate::memory::Memories;
 use crate::params::Params;
 use crate::place::Place;
 use crate::refused::Refused;
-use crate::sockaddr::Family;
+use crate::sockaddr::Format;
 use crate::{atomic, av, cntr, cq, endpoint, mr, poll, sys};
 
 /// What the objects of a domain have in common.
@@ -20,7 +22,9 @@ pub(crate) struct Domain {
     /// Where its endpoints are.
     pub(crate) place: Place,
     /// The kind of all addresses.
-    pub(crate) family: Family,
+    pub(crate) format: Format,
+    /// The authorisation key of endpoints that have none of their own.
+    pub(crate) key: Option<Key>,
     pub(crate) modes: Modes,
     pub(crate) memories: Memories,
 }
@@ -109,14 +113,16 @@ pub(crate) extern "C" fn open2(
         // SAFETY: libfabric passes an info, whose parts are null or valid.
         let attr = unsafe { info.as_ref().and_then(|info| info.domain_attr.as_ref()) };
         // SAFETY: as before.
-        let format = unsafe { info.as_ref() }.map_or(0, |info| info.addr_format);
-        let family = Family::of_format(format).unwrap_or_default();
+        let format = unsafe { info.as_ref() }.map(info::format_of).unwrap_or_default();
         let modes = Modes::of(attr.map_or(0, |domain| domain.mr_mode as u64));
         // SAFETY: as before; the name is null or a text.
         let name = unsafe { attr.map_or(Ok(None), |domain| abi::text(domain.name))? };
         let place = Params::read()?.place(name)?;
+        // SAFETY: as before; the attributes say how long the key is.
+        let key =
+            unsafe { attr.map_or(Ok(None), |domain| Key::read(domain.auth_key, domain.auth_key_size))? };
         let (fabric, memories) = (fabric.fabric.clone(), Memories::default());
-        let domain = Arc::new(Domain { fabric, place, family, modes, memories });
+        let domain = Arc::new(Domain { fabric, place, format, key, modes, memories });
         *answer = DomainObject { _head: Head::new(head), domain }.give();
         Ok(0)
     })

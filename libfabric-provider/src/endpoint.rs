@@ -6,7 +6,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex};
 
-use weft::{Found, Matching};
+use weft::{Found, MAX_MESSAGE, Matching};
 
 use crate::abi::{self, AppBytes, AppRoom, Head, Object};
 use crate::atomic;
@@ -19,6 +19,7 @@ use crate::domain::{Domain, DomainObject};
 use crate::eq::EqObject;
 use crate::error::{FiError, lock};
 use crate::info;
+use crate::job::Key;
 use crate::keeper::Keeper;
 use crate::kind::Kind;
 use crate::params::Params;
@@ -28,7 +29,7 @@ use crate::rdm::{
 };
 use crate::refused::Refused;
 use crate::rma;
-use crate::sockaddr::{self, Family};
+use crate::sockaddr::Family;
 use crate::sys::{self, fi_addr_t};
 
 #[repr(C)]
@@ -154,6 +155,8 @@ pub(crate) extern "C" fn open2(
             unsafe { (info.as_ref().ok_or(FiError::INVALID)?, ep.as_mut().ok_or(FiError::INVALID)?) };
         // SAFETY: as before.
         let (kind, tx, rx) = unsafe { (info.ep_attr.as_ref(), info.tx_attr.as_ref(), info.rx_attr.as_ref()) };
+        // SAFETY: as before; the attributes say how long the key is.
+        let key = unsafe { kind.map_or(Ok(None), |ep| Key::read(ep.auth_key, ep.auth_key_size))? };
         let kind = Kind::of(kind.map_or(sys::FI_EP_UNSPEC, |kind| kind.type_)).ok_or(FiError::NO_DATA)?;
         let params = Params::read()?;
         let place = &domain.domain.place;
@@ -161,10 +164,11 @@ pub(crate) extern "C" fn open2(
             return Err(FiError::NO_DATA);
         }
         let source = info::source_of(info, place, &params)?;
-        if Family::of(&source.ip()) != domain.domain.family {
+        if Family::of(&source.ip()) != domain.domain.format.family {
             return Err(FiError::INVALID);
         }
-        let endpoint = place.open(source, &params)?;
+        let job = key.or(domain.domain.key).map_or(params.job, |key| key.job());
+        let endpoint = place.open(source, job, &params)?;
         let rdm = Arc::new(Rdm::new(endpoint, place, Caps::of(kind, info.caps))?);
         let (tagged, rma, atomic) = match kind {
             Kind::Rdm => (&TAGGED, &rma::TABLE, &atomic::TABLE),
@@ -392,7 +396,7 @@ extern "C" fn getname(fid: sys::fid_t, addr: *mut c_void, addrlen: *mut usize) -
         // SAFETY: libfabric passes the length of the room at `addr`.
         let len = unsafe { addrlen.as_mut().ok_or(FiError::INVALID)? };
         // SAFETY: as before.
-        let all = unsafe { sockaddr::write(&object.rdm.local(), addr, len) };
+        let all = unsafe { object.domain.format.write(&object.rdm.local(), addr, len) };
         if all { Ok(0) } else { Err(FiError::TOO_SMALL) }
     })
 }
@@ -514,14 +518,24 @@ impl Receive {
             CLAIM_AND_DISCARD => return object.rdm.discard(matching, context, wanted).map(|()| 0),
             _ => return Err(FiError::BAD_FLAGS),
         };
-        if iov.iter().any(|at| at.iov_len > 0 && at.iov_base.is_null()) || abi::total(iov).is_none() {
+        // No memory is as long as half of all addresses.
+        let is_memory = |at: &sys::iovec| {
+            at.iov_len <= isize::MAX as usize && (at.iov_len == 0 || !at.iov_base.is_null())
+        };
+        if !iov.iter().all(is_memory) {
             return Err(FiError::INVALID);
         }
-        // SAFETY: as the caller promises.
-        let piece = |at: &sys::iovec| unsafe { AppRoom::new(at.iov_base, at.iov_len) };
+        // No message needs more room.
+        let mut left = MAX_MESSAGE as usize;
+        let mut piece = |at: &sys::iovec| {
+            let len = at.iov_len.min(left);
+            left -= len;
+            // SAFETY: as the caller promises.
+            unsafe { AppRoom::new(at.iov_base, len) }
+        };
         let room = match iov {
             [one] => Room::One(piece(one)),
-            several => Room::Several(several.iter().map(piece).collect()),
+            several => Room::Several(several.iter().map(&mut piece).collect()),
         };
         object.rdm.receive(Incoming { room, from, matching, context, wanted, which }).map(|()| 0)
     }

@@ -75,6 +75,7 @@ impl From<&Error> for FiError {
             }
             Error::Send(SendError::Answered(ReturnCode::CANCELLED)) => return FiError::CANCELED,
             Error::Send(SendError::Answered(ReturnCode::BAD_PID)) => sys::FI_ECONNREFUSED,
+            Error::Send(SendError::Answered(ReturnCode::BAD_JOB_ID)) => sys::FI_EACCES,
             Error::Send(SendError::Answered(_)) => sys::FI_EREMOTEIO,
             Error::Send(SendError::Failed(failure)) | Error::Connection(failure) => of_failure(failure),
             Error::Receive(ReceiveError::Truncated { .. }) => return FiError::TRUNCATED,
@@ -84,7 +85,7 @@ impl From<&Error> for FiError {
             }
             Error::Access(ReadFault::Answered(code)) => match *code {
                 ReturnCode::BAD_MKEY => sys::FI_EKEYREJECTED,
-                ReturnCode::PERM_VIOLATION => sys::FI_EACCES,
+                ReturnCode::PERM_VIOLATION | ReturnCode::BAD_JOB_ID => sys::FI_EACCES,
                 ReturnCode::BAD_PID => sys::FI_ECONNREFUSED,
                 ReturnCode::AMO_UNSUPPORTED_OP | ReturnCode::AMO_UNSUPPORTED_DT => sys::FI_EOPNOTSUPP,
                 _ => sys::FI_EREMOTEIO,

@@ -12,11 +12,12 @@ use weft::port::longest_payload_at;
 use self::list::List;
 use crate::abi::{self, IOV_LIMIT};
 use crate::error::FiError;
+use crate::job::Key;
 use crate::kind::Kind;
 use crate::params::Params;
 use crate::place::Place;
 use crate::rdm::{DEPTH, INJECT_SIZE};
-use crate::sockaddr::{self, Family};
+use crate::sockaddr::{self, Family, Format};
 use crate::{NAME, sys};
 
 /// Kinds of operations.
@@ -67,6 +68,8 @@ const KEY_SIZE: usize = 8;
 const MEMORIES: usize = 1 << 16;
 /// The last of the progress models, which libfabric 2 has added: one thread works for all endpoints of a domain.
 const FI_PROGRESS_CONTROL_UNIFIED: sys::fi_progress = 3;
+/// The first version of libfabric whose applications name bits of modes of registered memory (FI_VERSION(1, 5)).
+const MODES_ARE_BITS: u32 = 1 << 16 | 5;
 /// The flag with which providers of libfabric's own ask for endpoints to build others on (OFI_CORE_PROV_ONLY, which its public
 /// headers do not have).
 const CORE_PROVIDERS_ONLY: u64 = 1 << 59;
@@ -84,14 +87,14 @@ pub(crate) struct Local {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Wish {
     /// That of both addresses.
-    family: Family,
+    format: Format,
     source: Option<SocketAddr>,
     destination: Option<SocketAddr>,
 }
 
 /// libfabric calls it for `fi_getinfo`, from any thread.
 pub(crate) extern "C" fn getinfo(
-    _version: u32,
+    version: u32,
     node: *const c_char,
     service: *const c_char,
     flags: u64,
@@ -117,7 +120,7 @@ pub(crate) extern "C" fn getinfo(
         // builds on our datagrams (`weft;ofi_rxd`) before our own.
         let is_layer = flags & CORE_PROVIDERS_ONLY != 0;
         for kind in Kind::wanted(wanted).filter(|kind| *kind == Kind::Rdm || !is_layer) {
-            let offered = Answer::of(kind, hints, &place)
+            let offered = Answer::of(kind, version, hints, &place)
                 .and_then(|answer| answer.list(&wish, &params, &place, domain));
             match offered {
                 Ok(mut offered) => all.join(&mut offered),
@@ -140,8 +143,9 @@ fn wish(
     if let Some(hints) = hints {
         // SAFETY: the hints say how long their addresses are.
         unsafe {
-            wish.source = hinted(hints.src_addr, hints.src_addrlen)?;
-            wish.destination = hinted(hints.dest_addr, hints.dest_addrlen)?;
+            wish.format.is_text = hints.addr_format == sys::FI_ADDR_STR;
+            wish.source = hinted(hints.addr_format, hints.src_addr, hints.src_addrlen)?;
+            wish.destination = hinted(hints.addr_format, hints.dest_addr, hints.dest_addrlen)?;
         }
     }
     let family = |addr: Option<SocketAddr>| addr.map(|addr| Family::of(&addr.ip()));
@@ -156,20 +160,39 @@ fn wish(
             wish.destination = Some((ip, addr.port()).into());
         }
     }
-    wish.family = hinted.or(family(wish.source)).or(family(wish.destination)).unwrap_or_default();
+    wish.format.family = hinted.or(family(wish.source)).or(family(wish.destination)).unwrap_or_default();
     let all = [family(wish.source), family(wish.destination)];
-    demand(all.into_iter().flatten().all(|family| family == wish.family), "addresses of two kinds")?;
+    demand(all.into_iter().flatten().all(|family| family == wish.format.family), "addresses of two kinds")?;
     Ok(wish)
 }
 
 /// # Safety
-/// There are `len` bytes at `addr`, or it is null.
-unsafe fn hinted(addr: *const std::ffi::c_void, len: usize) -> Result<Option<SocketAddr>, FiError> {
+/// There are `len` bytes at `addr`, or a text if that is the format, or it is null.
+unsafe fn hinted(
+    format: u32,
+    addr: *const std::ffi::c_void,
+    len: usize,
+) -> Result<Option<SocketAddr>, FiError> {
     if addr.is_null() {
         return Ok(None);
     }
+    let as_text = Format { family: Family::default(), is_text: true };
     // SAFETY: as the caller promises.
-    unsafe { sockaddr::read(addr, len) }.map(Some).ok_or(FiError::NO_DATA)
+    let addr =
+        unsafe { if format == sys::FI_ADDR_STR { as_text.read(addr) } else { sockaddr::read(addr, len) } };
+    addr.map(Some).ok_or(FiError::NO_DATA)
+}
+
+/// The format of the addresses of a domain that is opened with `info`. Texts are of the family of those that it names.
+pub(crate) fn format_of(info: &sys::fi_info) -> Format {
+    let is_text = info.addr_format == sys::FI_ADDR_STR;
+    let of = |addr, len| {
+        // SAFETY: the info says how long its addresses are, and texts end with a zero.
+        unsafe { hinted(info.addr_format, addr, len) }.ok().flatten().map(|addr| Family::of(&addr.ip()))
+    };
+    let named = || of(info.src_addr, info.src_addrlen).or(of(info.dest_addr, info.dest_addrlen));
+    let family = if is_text { named() } else { Family::of_format(info.addr_format) };
+    Format { family: family.unwrap_or_default(), is_text }
 }
 
 /// The address of a host and service, each by name or number: one of this family, or one of IPv4 if there is any.
@@ -180,6 +203,11 @@ pub(crate) fn resolve(
     family: Option<Family>,
 ) -> Result<SocketAddr, FiError> {
     let port = service.map_or(Ok(0), str::parse::<u16>).map_err(|_| FiError::NO_DATA)?;
+    if let Some(text) = node.filter(|node| sockaddr::is_text(node)) {
+        let addr = sockaddr::parse(text).filter(|_| service.is_none());
+        let addr = addr.filter(|addr| family.is_none_or(|family| family == Family::of(&addr.ip())));
+        return addr.ok_or(FiError::NO_DATA);
+    }
     let Some(node) = node else { return Ok((family.unwrap_or_default().unspecified(), port).into()) };
     let suits = |ip: &IpAddr| family.is_none_or(|family| family == Family::of(ip));
     if let Ok(ip) = node.parse::<IpAddr>() {
@@ -209,6 +237,9 @@ struct Answer {
     av_type: sys::fi_av_type,
     mr_mode: c_int,
     tag_format: u64,
+    /// Authorisation keys of the endpoint and of the domain.
+    endpoint_key: Option<Key>,
+    domain_key: Option<Key>,
 }
 
 /// What is offered for one direction.
@@ -216,6 +247,13 @@ struct Direction {
     caps: u64,
     op_flags: u64,
     order: u64,
+}
+
+/// The authorisation key in hints.
+fn key(at: *const u8, len: usize) -> Result<Option<Key>, FiError> {
+    // SAFETY: the hints say how long their keys are.
+    let key = unsafe { Key::read(at, len) };
+    key.or_else(|_| demand(false, "an authorisation key that is no job").map(|()| None))
 }
 
 /// Refuses hints that ask for something else.
@@ -228,7 +266,7 @@ fn demand(holds: bool, what: &str) -> Result<(), FiError> {
 }
 
 impl Answer {
-    fn of(kind: Kind, hints: Option<&sys::fi_info>, place: &Place) -> Result<Answer, FiError> {
+    fn of(kind: Kind, version: u32, hints: Option<&sys::fi_info>, place: &Place) -> Result<Answer, FiError> {
         demand(place.has(kind), "an endpoint for datagrams at a named port or server")?;
         let mut answer = Answer {
             kind,
@@ -242,8 +280,11 @@ impl Answer {
             data_progress: sys::FI_PROGRESS_AUTO,
             resources: sys::FI_RM_ENABLED,
             av_type: sys::FI_AV_UNSPEC,
-            mr_mode: 0,
+            // An application of before libfabric 1.5 that names no mode wants to know which it gets.
+            mr_mode: if version < MODES_ARE_BITS { sys::FI_MR_SCALABLE as c_int } else { 0 },
             tag_format: if kind == Kind::Rdm { place.tag_format() } else { 0 },
+            endpoint_key: None,
+            domain_key: None,
         };
         if let Some(hints) = hints {
             answer.narrow(hints)?;
@@ -258,7 +299,13 @@ impl Answer {
 
     fn narrow(&mut self, hints: &sys::fi_info) -> Result<(), FiError> {
         self.caps = caps(hints.caps, self.kind.caps())?;
-        let formats = [sys::FI_FORMAT_UNSPEC, sys::FI_SOCKADDR, sys::FI_SOCKADDR_IN, sys::FI_SOCKADDR_IN6];
+        let formats = [
+            sys::FI_FORMAT_UNSPEC,
+            sys::FI_SOCKADDR,
+            sys::FI_SOCKADDR_IN,
+            sys::FI_SOCKADDR_IN6,
+            sys::FI_ADDR_STR,
+        ];
         demand(formats.contains(&hints.addr_format), "the address format")?;
         demand(hints.handle.is_null(), "a connection request")?;
         demand(hints.nic.is_null(), "a choice of network cards")?;
@@ -310,7 +357,7 @@ impl Answer {
         demand(orders == [0; 3], "an order of bytes")?;
         demand(hints.tx_ctx_cnt <= 1 && hints.rx_ctx_cnt <= 1, "several contexts")?;
         demand(hints.msg_prefix_size == 0, "room before messages")?;
-        demand(hints.auth_key_size == 0, "an authorisation key")?;
+        self.endpoint_key = key(hints.auth_key, hints.auth_key_size)?;
         if self.kind == Kind::Datagram {
             demand(hints.mem_tag_format == 0, "tags of datagrams")?;
         } else if hints.mem_tag_format != 0 {
@@ -356,9 +403,14 @@ impl Answer {
         self.resources = or(hints.resource_mgmt, self.resources);
         self.av_type = hints.av_type;
         demand(hints.av_type <= sys::FI_AV_TABLE, "the type of address vectors")?;
-        // Applications of before libfabric 1.5 name one of two modes; others the bits that they can deal with.
-        let legacy = [sys::FI_MR_BASIC as c_int, sys::FI_MR_SCALABLE as c_int];
-        self.mr_mode = if legacy.contains(&hints.mr_mode) { hints.mr_mode } else { 0 };
+        // Applications of before libfabric 1.5 name one of two modes, alone, or accept either; others name the bits that they
+        // can deal with, none of which the provider needs.
+        let legacy = (sys::FI_MR_BASIC | sys::FI_MR_SCALABLE) as c_int;
+        let names_one = [sys::FI_MR_BASIC as c_int, sys::FI_MR_SCALABLE as c_int].contains(&hints.mr_mode);
+        demand(names_one || hints.mr_mode & legacy == 0, "a legacy mode of memory with others")?;
+        if names_one {
+            self.mr_mode = hints.mr_mode;
+        }
         demand(hints.cq_data_size <= CQ_DATA_SIZE, "so many bytes of data beside a message")?;
         demand(hints.caps & !ALWAYS == 0, "a capability of domains")?;
         let counts = [hints.cq_cnt, hints.cntr_cnt, hints.ep_cnt, hints.tx_ctx_cnt, hints.rx_ctx_cnt];
@@ -367,7 +419,8 @@ impl Answer {
         demand(hints.max_ep_tx_ctx <= 1 && hints.max_ep_rx_ctx <= 1, "several contexts")?;
         let memory = hints.mr_cnt <= MEMORIES && hints.mr_iov_limit <= 1 && hints.mr_key_size <= KEY_SIZE;
         demand(memory, "registered memory of so many or of several pieces, or keys of that size")?;
-        demand(hints.auth_key_size == 0 && hints.max_err_data == 0, "keys or data of errors")?;
+        self.domain_key = key(hints.auth_key, hints.auth_key_size)?;
+        demand(hints.max_err_data == 0, "data of errors")?;
         let classes = [sys::FI_TC_UNSPEC, sys::FI_TC_BEST_EFFORT];
         demand(classes.contains(&hints.tclass), "the traffic class")
     }
@@ -386,7 +439,7 @@ impl Answer {
             demand(domain.is_none_or(|domain| domain == name), "another domain")?;
             demand(place.exists(), "a server whose socket is not there")?;
             demand(port <= MAX_PROCESS, "a process with that number")?;
-            demand(wish.family == Family::V4, "IPv6 at a named port or server")?;
+            demand(wish.format.family == Family::V4, "IPv6 at a named port or server")?;
             list.append(self.info(name, wish, wish.source, self.longest)?);
             return Ok(list);
         }
@@ -414,19 +467,18 @@ impl Answer {
         source: Option<SocketAddr>,
         longest: u64,
     ) -> Result<*mut sys::fi_info, FiError> {
-        let len = wish.family.len();
         let domain_name = CString::new(domain).map_err(|_| FiError::INVALID)?;
         // SAFETY: without an original it is a new one with all its parts, all of which are zero.
         let at = unsafe { sys::fi_dupinfo(std::ptr::null()) };
         // SAFETY: as before; nobody else knows it yet.
         let info = unsafe { at.as_mut() }.ok_or(FiError::NO_MEMORY)?;
         info.caps = self.caps;
-        info.addr_format = wish.family.format();
+        info.addr_format = wish.format.number();
         if let Some(source) = source {
-            (info.src_addr, info.src_addrlen) = (sockaddr::duplicate(&source)?, len);
+            (info.src_addr, info.src_addrlen) = wish.format.duplicate(&source)?;
         }
         if let Some(destination) = wish.destination {
-            (info.dest_addr, info.dest_addrlen) = (sockaddr::duplicate(&destination)?, len);
+            (info.dest_addr, info.dest_addrlen) = wish.format.duplicate(&destination)?;
         }
         // SAFETY: a new one has all its parts.
         let (tx, rx, ep, domain, fabric) = unsafe {
@@ -462,6 +514,12 @@ impl Answer {
         (domain.max_ep_tx_ctx, domain.max_ep_rx_ctx) = (1, 1);
         (domain.mr_cnt, domain.mr_iov_limit, domain.mr_key_size) = (MEMORIES, 1, KEY_SIZE);
         domain.caps = ALWAYS;
+        if let Some(key) = self.domain_key {
+            (domain.auth_key, domain.auth_key_size) = key.duplicate()?;
+        }
+        if let Some(key) = self.endpoint_key {
+            (ep.auth_key, ep.auth_key_size) = key.duplicate()?;
+        }
         fabric.name = abi::duplicate(NAME);
         fabric.prov_version = crate::VERSION;
         Ok(at)
@@ -532,9 +590,10 @@ fn offered(wish: &Wish, params: &Params, domain: Option<&str>) -> Result<Vec<Loc
 /// # Errors
 /// No address of this host suits, or one is of another kind than the others.
 pub(crate) fn source_of(info: &sys::fi_info, place: &Place, params: &Params) -> Result<SocketAddr, FiError> {
-    // SAFETY: the info says how long its addresses are.
+    // SAFETY: the info says how long its addresses are, and texts end with a zero.
+    let hinted = |addr, len| unsafe { hinted(info.addr_format, addr, len) };
     let (source, destination) =
-        unsafe { (hinted(info.src_addr, info.src_addrlen), hinted(info.dest_addr, info.dest_addrlen)) };
+        (hinted(info.src_addr, info.src_addrlen), hinted(info.dest_addr, info.dest_addrlen));
     let (source, destination) = (source.map_err(|_| FiError::INVALID)?, destination.unwrap_or_default());
     let given = source.or(destination).map(|addr| Family::of(&addr.ip()));
     let family = Family::of_format(info.addr_format).or(given).unwrap_or_default();
@@ -549,7 +608,11 @@ pub(crate) fn source_of(info: &sys::fi_info, place: &Place, params: &Params) -> 
     }
     // SAFETY: the domain's part of the info is null or valid, and so is its name.
     let domain = unsafe { domain_of(Some(info))? };
-    let locals = offered(&Wish { family, source: None, destination }, params, domain)?;
+    let locals = offered(
+        &Wish { format: Format { family, is_text: false }, source: None, destination },
+        params,
+        domain,
+    )?;
     let local = locals.first().ok_or(FiError::NO_ADDRESS)?;
     Ok((local.ip, source.map_or(0, |source| source.port())).into())
 }
@@ -560,7 +623,7 @@ fn locals(wish: &Wish, interface: Option<&str>) -> Result<Vec<Local>, FiError> {
     let all = if_addrs::get_if_addrs().map_err(|_| FiError::NO_DATA)?;
     // Addresses that mean something on one link only would need its name beside them.
     let is_of_link = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
-    let suits = |ip: &IpAddr| Family::of(ip) == wish.family && !is_of_link(ip);
+    let suits = |ip: &IpAddr| Family::of(ip) == wish.format.family && !is_of_link(ip);
     let locals = all.into_iter().map(|at| Local { ip: at.ip(), interface: at.name });
     let mut locals: Vec<_> = locals.filter(|local| suits(&local.ip)).collect();
     let only = match (wish.source.map(|source| source.ip()), wish.destination) {

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_int};
 
-use weft::{BusyTimeout, Span};
+use weft::{BusyTimeout, JobId, Span};
 
 use crate::error::FiError;
 use crate::place::Place;
@@ -15,6 +15,7 @@ const ENTROPIES: &CStr = c"entropies";
 const MTU: &CStr = c"mtu";
 const PORT: &CStr = c"port";
 const MEMORY: &CStr = c"memory";
+const JOB: &CStr = c"job";
 const BUSY_TIMEOUT: &CStr = c"busy_timeout";
 
 /// UDP ports of an endpoint, unless the environment says otherwise: few, so that most ports that programs ask for are a
@@ -34,6 +35,8 @@ pub(crate) struct Params {
     entropies: Option<u16>,
     pub(crate) mtu: Option<u16>,
     pub(crate) busy_timeout: Option<BusyTimeout>,
+    /// The job of endpoints that are opened without an authorisation key.
+    pub(crate) job: JobId,
     place: Place,
     /// Bytes of memory for messages of an endpoint of a server.
     pub(crate) memory: u32,
@@ -42,7 +45,7 @@ pub(crate) struct Params {
 /// Tells libfabric of the variables, so that `fi_info -e` lists them.
 pub(crate) fn define() {
     use sys::{FI_PARAM_INT, FI_PARAM_STRING};
-    let all: [(&CStr, sys::fi_param_type, &CStr); 8] = [
+    let all: [(&CStr, sys::fi_param_type, &CStr); 9] = [
         (
             IFACE,
             FI_PARAM_STRING,
@@ -56,6 +59,12 @@ pub(crate) fn define() {
             BUSY_TIMEOUT,
             FI_PARAM_INT,
             c"Seconds after which a peer that takes nothing is given up; 0: never (default: 0)",
+        ),
+        (
+            JOB,
+            FI_PARAM_INT,
+            c"The job of endpoints that are opened without an authorisation key, 1 to 16777215, which refuse messages of \
+              other jobs (default: none)",
         ),
         (
             PORT,
@@ -82,6 +91,7 @@ impl Params {
         let mtu = number(MTU, 68, u16::MAX.into())?;
         let entropies = number(ENTROPIES, 1, 64)?;
         let busy = number(BUSY_TIMEOUT, 0, 1 << 22)?;
+        let job = number(JOB, 0, (1 << 24) - 1)?.unwrap_or(0);
         let memory = number(MEMORY, 1, 3 << 10)?.unwrap_or(DEFAULT_MEMORY);
         Ok(Params {
             iface: text(IFACE),
@@ -93,6 +103,7 @@ impl Params {
                 0 => BusyTimeout::Endless,
                 seconds => Span::from_ms(seconds as u64 * 1000).into(),
             }),
+            job: JobId::new(job as u32).unwrap_or_default(),
             place: text(PORT).map_or(Place::OwnPorts, |port| Place::parse(&port)),
             memory: (memory as u32) << 20,
         })

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileTypeExt;
 use weft::core::port::udp::UdpPort;
 use weft::core::worker::session::SessionConfig;
 use weft::port::AnyPort;
-use weft::{Addr, Builder, BusyTimeout, Endpoint, MAX_PROCESS, Source};
+use weft::{Addr, Builder, BusyTimeout, Endpoint, JobId, Limits, MAX_PROCESS, Source};
 
 use crate::addresses::Addresses;
 use crate::error::FiError;
@@ -78,11 +78,11 @@ impl Place {
         has_port && !name.ip().is_unspecified()
     }
 
-    /// An endpoint with this name, of which the port may be 0 for any, and at a named place the address as well.
+    /// An endpoint of a job, with this name, of which the port may be 0 for any, and at a named place the address as well.
     ///
     /// # Errors
     /// There can be none; a warning says why.
-    pub(crate) fn open(&self, name: SocketAddr, params: &Params) -> Result<Endpoint, FiError> {
+    pub(crate) fn open(&self, name: SocketAddr, job: JobId, params: &Params) -> Result<Endpoint, FiError> {
         let (spec, builder) = match self {
             Place::OwnPorts => {
                 let mut spec = format!("udp:{},shared=on,entropies={}", name.ip(), params.entropies());
@@ -97,7 +97,7 @@ impl Place {
             crate::log::warn(&format!("{spec}: {error}"));
             FiError::from(error)
         };
-        let endpoint = self.set(builder, params).build().map_err(|error| refused(&error))?;
+        let endpoint = self.set(builder, params).job(job).build().map_err(|error| refused(&error))?;
         if let (Place::Named(_), false) = (self, name.ip().is_unspecified())
             && endpoint.ip() != Some(name.ip())
         {
@@ -124,7 +124,11 @@ impl Place {
     fn set(&self, builder: Builder, params: &Params) -> Builder {
         let (builder, default) = match self.socket() {
             Some(_) => (builder.session(session(params)), None),
-            None => (builder.longest_payload(), Some(BusyTimeout::Endless)),
+            None => {
+                // A program may have as many kinds of receives as it has receives, and takes its own time.
+                let limits = Limits { receive_kinds: DEPTH, ..Limits::default() };
+                (builder.longest_payload().limits(limits), Some(BusyTimeout::Endless))
+            }
         };
         let builder = params.busy_timeout.or(default).into_iter().fold(builder, Builder::busy_timeout);
         let builder = params.cc.iter().fold(builder, |builder, cc| builder.cc(cc));
@@ -143,6 +147,7 @@ fn session(params: &Params) -> SessionConfig {
         connections: CONNECTIONS,
         memory: params.memory,
         peers: PEERS,
+        ..SessionConfig::default()
     }
 }
 
@@ -157,6 +162,10 @@ pub(crate) struct Names {
     ips: HashMap<Addr, Ipv4Addr>,
     /// The version of the address vector whose hosts are known.
     met: u64,
+    /// The peers at ports of their own that the endpoint keeps.
+    kept: HashMap<SocketAddr, Addr>,
+    /// How many addresses had been removed from the vector when peers were let go last.
+    removals: u64,
 }
 
 impl Names {
@@ -174,7 +183,15 @@ impl Names {
                 }
             },
         };
-        Ok(Names { own, own_ports, hosts: HashMap::new(), ips: HashMap::new(), met: 0 })
+        Ok(Names {
+            own,
+            own_ports,
+            hosts: HashMap::new(),
+            ips: HashMap::new(),
+            met: 0,
+            kept: HashMap::new(),
+            removals: 0,
+        })
     }
 
     pub(crate) fn own(&self) -> SocketAddr {
@@ -190,11 +207,27 @@ impl Names {
         }
         self.met = version;
         if self.own_ports {
-            return Ok(());
+            return self.let_go(endpoint, addresses);
         }
         let hosts: BTreeSet<Ipv4Addr> = addresses.hosts()?;
         for ip in hosts {
             let _ = self.host(endpoint, ip);
+        }
+        Ok(())
+    }
+
+    /// Lets peers go that are not in the vector any more, so that there is room for others.
+    fn let_go(&mut self, endpoint: &mut Endpoint, addresses: &Addresses) -> Result<(), FiError> {
+        let removals = addresses.removals();
+        if self.removals == removals {
+            return Ok(());
+        }
+        self.removals = removals;
+        for (name, peer) in std::mem::take(&mut self.kept) {
+            match addresses.find(&name)? {
+                Some(_) => _ = self.kept.insert(name, peer),
+                None => endpoint.let_go(peer),
+            }
         }
         Ok(())
     }
@@ -206,6 +239,7 @@ impl Names {
     pub(crate) fn peer(&mut self, endpoint: &mut Endpoint, name: SocketAddr) -> Result<Source, FiError> {
         if self.own_ports {
             let peer = endpoint.peer(name).map_err(|error| unreachable(&name, &error))?;
+            self.kept.insert(name, peer);
             return Ok(peer.into());
         }
         let IpAddr::V4(ip) = name.ip() else { return Err(FiError::INVALID) };

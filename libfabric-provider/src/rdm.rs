@@ -8,10 +8,13 @@ mod bindings;
 mod carried;
 mod connections;
 mod datagrams;
+mod kinds;
 mod looks;
 mod operation;
 mod peers;
 mod receive;
+mod reconnect;
+mod refusals;
 mod remote;
 mod send;
 mod stand_in;
@@ -38,6 +41,7 @@ pub(crate) use self::waiting::Peek;
 use self::backlog::Backlog;
 use self::bindings::report;
 use self::carried::Carrier;
+use self::connections::Connections;
 use self::looks::LOOK;
 use self::operation::Operation;
 use self::peers::Peers;
@@ -144,9 +148,17 @@ impl Drop for Attended {
 impl Rdm {
     pub(crate) fn new(mut endpoint: Endpoint, place: &Place, caps: Caps) -> Result<Rdm, FiError> {
         let names = Names::new(&endpoint, place)?;
+        let process = endpoint.process();
+        if let (Kind::Datagram, Some(worker)) = (caps.kind, endpoint.worker_mut()) {
+            // Messages to it would wait for receives that it never posts.
+            let closed = worker.fep_mut().receive_only_datagrams(process);
+            closed.map_err(|error| FiError::from(&weft::Error::from(error)))?;
+        }
         let local = names.own();
         let (backlog, carrier) = (Backlog::new(&mut endpoint)?, Carrier::new(&mut endpoint)?);
+        let connections = Connections::of_messages(&endpoint);
         let mut state = State::new(Some(endpoint));
+        state.peers.connections = connections;
         (state.peers.names, state.backlog, state.carrier) = (Some(names), backlog, carrier);
         let (state, visits, attending) = (Mutex::new(state), AtomicU64::new(0), AtomicUsize::new(0));
         Ok(Rdm { caps, local, state, visits, attending })
@@ -230,9 +242,10 @@ impl Rdm {
         }
     }
 
-    /// Whether a receive waits that nothing but [`Rdm::keep`], called often, ends.
+    /// Whether a receive or a message waits that nothing but [`Rdm::keep`], called often, ends.
     pub(crate) fn looks(&self) -> Result<bool, FiError> {
-        Ok(lock(&self.state)?.backlog.looks())
+        let state = lock(&self.state)?;
+        Ok(state.backlog.looks() || state.is_refused_some())
     }
 
     /// How often the application has let the endpoint work, and whether it sleeps until there is more to do.
@@ -320,6 +333,9 @@ impl State {
             }
         }
         self.count_accesses()?;
+        if self.is_refused_some() || self.has_given_up() {
+            self.reconnect()?;
+        }
         self.resume()?;
         self.carry_on(names_source)
     }
@@ -343,6 +359,11 @@ impl State {
                     LOOK => self.looked(found, claim, names_source),
                     number => self.end_peek(number as usize, found, claim, names_source),
                 }
+            }
+            Completion::Connected { connection, .. } => {
+                self.peers.connections.connected(connection);
+                self.peers.beside.connected(connection);
+                Ok(())
             }
             Completion::Closed { connection, result, .. } => {
                 self.peers.connections.close(connection, &result);

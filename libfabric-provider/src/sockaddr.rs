@@ -3,6 +3,7 @@
 use std::ffi::c_void;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
+use crate::abi;
 use crate::error::FiError;
 use crate::sys;
 
@@ -96,20 +97,126 @@ pub(crate) unsafe fn read(addr: *const c_void, len: usize) -> Option<SocketAddr>
 ///
 /// # Safety
 /// There are `*len` bytes at `at`.
-pub(crate) unsafe fn write(addr: &SocketAddr, at: *mut c_void, len: &mut usize) -> bool {
+unsafe fn write(addr: &SocketAddr, at: *mut c_void, len: &mut usize) -> bool {
     let whole = Family::of(&addr.ip()).len();
-    let room = std::mem::replace(len, whole);
-    let copy = |raw: *const u8| {
-        if !at.is_null() {
-            // SAFETY: there is room for so many bytes, and so many are there.
-            unsafe { at.cast::<u8>().copy_from_nonoverlapping(raw, room.min(whole)) };
-        }
+    // SAFETY: as the caller promises.
+    let copy = |raw: *const u8, len: &mut usize| unsafe {
+        write_bytes(std::slice::from_raw_parts(raw, whole), at, len)
     };
     match addr {
-        SocketAddr::V4(v4) => copy(std::ptr::from_ref(&raw_v4(v4)).cast()),
-        SocketAddr::V6(v6) => copy(std::ptr::from_ref(&raw_v6(v6)).cast()),
+        SocketAddr::V4(v4) => copy(std::ptr::from_ref(&raw_v4(v4)).cast(), len),
+        SocketAddr::V6(v6) => copy(std::ptr::from_ref(&raw_v6(v6)).cast(), len),
     }
-    room >= whole && !at.is_null()
+}
+
+/// # Safety
+/// There are `*len` bytes at `at`.
+unsafe fn write_bytes(bytes: &[u8], at: *mut c_void, len: &mut usize) -> bool {
+    let room = std::mem::replace(len, bytes.len());
+    if !at.is_null() {
+        // SAFETY: there is room for so many bytes, and so many are there.
+        unsafe { at.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), room.min(bytes.len())) };
+    }
+    room >= bytes.len() && !at.is_null()
+}
+
+/// How programs write all addresses of a domain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Format {
+    pub(crate) family: Family,
+    /// As texts that end with a zero (FI_ADDR_STR).
+    pub(crate) is_text: bool,
+}
+
+impl Format {
+    /// libfabric's number of it.
+    pub(crate) fn number(self) -> u32 {
+        if self.is_text { sys::FI_ADDR_STR } else { self.family.format() }
+    }
+
+    /// Reads address number `n` of those that a program inserts into an address vector.
+    ///
+    /// # Safety
+    /// There are more than `n` addresses at `addrs`: one behind the other, or, as texts, a pointer to each.
+    pub(crate) unsafe fn read_nth(self, addrs: *const c_void, n: usize) -> Option<SocketAddr> {
+        if self.is_text {
+            // SAFETY: as the caller promises.
+            return unsafe { self.read(addrs.cast::<*const c_void>().add(n).read_unaligned()) };
+        }
+        // SAFETY: as the caller promises.
+        unsafe { self.read(addrs.cast::<u8>().add(n * self.family.len()).cast()) }
+    }
+
+    /// Reads an address of the domain's.
+    ///
+    /// # Safety
+    /// There is one at `addr`, or `addr` is null.
+    pub(crate) unsafe fn read(self, addr: *const c_void) -> Option<SocketAddr> {
+        if self.is_text {
+            // SAFETY: as the caller promises.
+            return unsafe { abi::text(addr.cast()) }.ok().flatten().and_then(parse);
+        }
+        // SAFETY: as the caller promises.
+        unsafe { read(addr, self.family.len()) }
+    }
+
+    /// Writes an address to where an application wants it, and its length: as much of it as `len` says there is room for.
+    /// Returns whether it is all of it.
+    ///
+    /// # Safety
+    /// There are `*len` bytes at `at`.
+    pub(crate) unsafe fn write(self, addr: &SocketAddr, at: *mut c_void, len: &mut usize) -> bool {
+        if !self.is_text {
+            // SAFETY: as the caller promises.
+            return unsafe { write(addr, at, len) };
+        }
+        let text = text(addr) + "\0";
+        let room = *len;
+        // SAFETY: as the caller promises.
+        let is_all = unsafe { write_bytes(text.as_bytes(), at, len) };
+        if !is_all && !at.is_null() && room > 0 {
+            // SAFETY: as before. A text that is cut off is a text.
+            unsafe { at.cast::<u8>().add(room - 1).write(0) };
+        }
+        is_all
+    }
+
+    /// An address that libfabric frees with `free`, and its length.
+    pub(crate) fn duplicate(self, addr: &SocketAddr) -> Result<(*mut c_void, usize), FiError> {
+        let mut len = if self.is_text { text(addr).len() + 1 } else { Family::of(&addr.ip()).len() };
+        // SAFETY: it is a number of bytes.
+        let at = unsafe { libc::malloc(len) };
+        if at.is_null() {
+            return Err(FiError::NO_MEMORY);
+        }
+        // SAFETY: so many bytes have been allocated.
+        unsafe { self.write(addr, at, &mut len) };
+        Ok((at, len))
+    }
+}
+
+/// An address as libfabric writes it for people, and as FI_ADDR_STR.
+pub(crate) fn text(addr: &SocketAddr) -> String {
+    format!("{}{addr}", Family::of(&addr.ip()).scheme())
+}
+
+/// Reads what [`text`] writes. The port may be missing, and is 0 then; `fi_sockaddr://` stands for either family.
+pub(crate) fn parse(text: &str) -> Option<SocketAddr> {
+    let (scheme, rest) = text.split_once("://")?;
+    let family = match scheme {
+        "fi_sockaddr" => None,
+        "fi_sockaddr_in" => Some(Family::V4),
+        "fi_sockaddr_in6" => Some(Family::V6),
+        _ => return None,
+    };
+    let ip = || rest.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().ok();
+    let addr = rest.parse::<SocketAddr>().ok().or_else(|| Some((ip()?, 0).into()))?;
+    family.is_none_or(|family| family == Family::of(&addr.ip())).then_some(addr)
+}
+
+/// Whether a node that a program names is an address as a text.
+pub(crate) fn is_text(node: &str) -> bool {
+    node.starts_with("fi_sockaddr")
 }
 
 fn raw_v4(addr: &SocketAddrV4) -> libc::sockaddr_in {
@@ -131,22 +238,38 @@ fn raw_v6(addr: &SocketAddrV6) -> libc::sockaddr_in6 {
     }
 }
 
-/// An address that libfabric frees with `free`.
-pub(crate) fn duplicate(addr: &SocketAddr) -> Result<*mut c_void, FiError> {
-    let mut len = Family::of(&addr.ip()).len();
-    // SAFETY: it is a number of bytes.
-    let at = unsafe { libc::malloc(len) };
-    if at.is_null() {
-        return Err(FiError::NO_MEMORY);
-    }
-    // SAFETY: so many bytes have been allocated.
-    unsafe { write(addr, at, &mut len) };
-    Ok(at)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn texts_are_read_as_they_were_written() {
+        for addr in ["192.0.2.1:4000", "[fd00::1]:4000"].map(|addr| addr.parse::<SocketAddr>().unwrap()) {
+            let format = Format { family: Family::of(&addr.ip()), is_text: true };
+            let (at, len) = format.duplicate(&addr).unwrap();
+            // SAFETY: it is a text, which ends with a zero and was allocated by `malloc`.
+            unsafe {
+                assert_eq!(format.read(at), Some(addr));
+                assert_eq!(format.read_nth((&raw const at).cast(), 0), Some(addr));
+                let mut short = [7u8; 8];
+                let mut room = short.len();
+                assert!(!format.write(&addr, short.as_mut_ptr().cast(), &mut room));
+                assert_eq!((&short, room), (b"fi_sock\0", len));
+                libc::free(at);
+            }
+        }
+        let addr = |text: &str| Some(text.parse::<SocketAddr>().unwrap());
+        assert_eq!(parse("fi_sockaddr://192.0.2.1:5"), addr("192.0.2.1:5"));
+        assert_eq!(parse("fi_sockaddr_in://192.0.2.1"), addr("192.0.2.1:0"));
+        assert_eq!(parse("fi_sockaddr_in6://[fd00::1]"), addr("[fd00::1]:0"));
+        let others = [
+            "192.0.2.1:5",
+            "fi_sockaddr_in://[fd00::1]:5",
+            "fi_sockaddr_in://192.0.2.1:5?a=b",
+            "fi_addr://x",
+        ];
+        assert_eq!(others.map(parse), [None; 4]);
+    }
 
     #[test]
     fn addresses_are_read_as_they_were_written() {

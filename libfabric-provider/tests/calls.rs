@@ -140,6 +140,50 @@ fn failures_have_entries_of_their_own() {
     assert_eq!((a.cq.next(), b.cq.read()), (sent(3, UNTAGGED), None));
 }
 
+/// No message needs more than 2³² − 1 bytes, but an application may have more room.
+#[test]
+fn receives_may_be_longer_than_any_message() {
+    if !inside("receives_may_be_longer_than_any_message") {
+        return;
+    }
+    const ROOM: usize = 5 << 30;
+    let (a, b, to_b, _) = pair(How::default());
+    // SAFETY: new memory, of which the system provides what is used.
+    let room = unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        libc::mmap(null_mut(), ROOM, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+    };
+    assert_ne!(room, libc::MAP_FAILED);
+    let message: Vec<u8> = (0..100_000).map(|n: usize| (n * 3 + (n >> 8)) as u8).collect();
+    let expect = |len: usize, at: *mut std::ffi::c_void| {
+        assert_eq!(b.cq.next().map(|entry| entry.len), Ok(len));
+        assert!(a.cq.next().is_ok());
+        // SAFETY: so many bytes were received there.
+        assert!(unsafe { std::slice::from_raw_parts(at.cast::<u8>(), len) } == &message[..len]);
+    };
+    b.post(|| table!(b.ep, msg.recv(room, ROOM, null_mut(), FI_ADDR_UNSPEC, null_mut())));
+    a.send(to_b, &message, None, 1);
+    expect(message.len(), room);
+    b.post(|| table!(b.ep, tagged.recv(room, ROOM, null_mut(), FI_ADDR_UNSPEC, 5, 0, null_mut())));
+    a.send(to_b, &message[..70_000], Some(5), 1);
+    expect(70_000, room);
+    let piece = sys::iovec { iov_base: room, iov_len: ROOM };
+    let many = sys::fi_msg {
+        msg_iov: &piece,
+        desc: null_mut(),
+        iov_count: 1,
+        addr: FI_ADDR_UNSPEC,
+        context: null_mut(),
+        data: 0,
+    };
+    b.post(|| table!(b.ep, msg.recvmsg(&many, sys::FI_MULTI_RECV)));
+    a.send(to_b, &message[..60_000], None, 1);
+    expect(60_000, room);
+    drop((a, b));
+    // SAFETY: nobody uses it any more.
+    unsafe { libc::munmap(room, ROOM) };
+}
+
 #[test]
 fn calls_that_make_no_sense_or_are_not_there_are_refused() {
     if !inside("calls_that_make_no_sense_or_are_not_there_are_refused") {

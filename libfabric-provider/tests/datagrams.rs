@@ -399,6 +399,29 @@ fn datagrams_and_messages_do_not_meet() {
     assert_eq!((ends[0].context, ends[0].len, &room[..7]), (RECEIVED, 7, &b"message"[..]));
 }
 
+/// Short messages would be kept for receives, and long ones offered again and again.
+#[test]
+fn messages_to_an_endpoint_for_datagrams_are_refused() {
+    if !inside("messages_to_an_endpoint_for_datagrams_are_refused") {
+        return;
+    }
+    let (datagrams, messages) = (open(), Side::open(&Wish::default(), How::default()));
+    let (to, own) = (messages.insert(&datagrams.name()), datagrams.insert(&datagrams.name()));
+    let mut room = [0u8; 8];
+    datagrams.receive(&mut room, FI_ADDR_UNSPEC, None, RECEIVED);
+    let bytes = content(1, 1 << 20);
+    for (len, tag) in [(10, None), (10, Some(3)), (1 << 20, None), (1 << 20, Some(3))] {
+        messages.send(to, &bytes[..len], tag, SENT);
+        let refused = Failed { context: SENT, error: sys::FI_ECONNREFUSED, beyond: 0 };
+        assert_eq!(messages.cq.next(), Err(refused), "{len} bytes, tag {tag:?}");
+        assert_eq!(datagrams.cq.read(), None);
+    }
+    datagrams.send(own, b"datagram", None, SENT);
+    let mut ends = [datagrams.cq.next().unwrap(), datagrams.cq.next().unwrap()];
+    ends.sort_by_key(|entry| entry.context);
+    assert_eq!((ends[0].context, ends[0].len, &room), (RECEIVED, 8, b"datagram"));
+}
+
 #[test]
 fn a_receive_of_a_datagram_can_be_cancelled() {
     if !inside("a_receive_of_a_datagram_can_be_cancelled") {

@@ -467,7 +467,16 @@ fn addresses(half: &Half) {
     assert_eq!(call!(av, ops.remove(&mut number, 1, 0)), 0);
     let (node, service) = (c"127.0.0.1".as_ptr(), c"4000".as_ptr());
     assert_eq!(call!(av, ops.insertsvc(node, service, &mut number, 0, null_mut())), 1);
-    refused!(av, ops.insertsym(node, 1, service, 1, &mut number, 0, null_mut()));
+    let mut numbers = [0; 4];
+    assert_eq!(call!(av, ops.insertsym(node, 2, service, 2, numbers.as_mut_ptr(), 0, null_mut())), 4);
+    for (number, end) in numbers.into_iter().zip(["1:4000", "1:4001", "2:4000", "2:4001"]) {
+        let (mut addr, mut len, mut room) = ([0u8; 16], 16, text.len());
+        assert_eq!(call!(av, ops.lookup(number, addr.as_mut_ptr().cast(), &mut len)), 0);
+        let said = call!(av, ops.straddr(addr.as_ptr().cast(), text.as_mut_ptr(), &mut room));
+        // SAFETY: it is the text.
+        let said = unsafe { CStr::from_ptr(said) }.to_str().unwrap();
+        assert_eq!(said, format!("fi_sockaddr_in://127.0.0.{end}"));
+    }
     refused!(av, ops.av_set(null_mut(), null_mut(), null_mut()));
 }
 

@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::fabric::{BOUND, Entry, Failed, How, Side, Wish};
+use common::fabric::{BOUND, Entry, Failed, How, Side, Wish, table};
 use common::inside;
 use common::processes::{self, Process};
 use weft_fi::sys;
@@ -122,4 +122,39 @@ fn receives_that_name_a_peer_end_when_it_is_gone() {
     a.receive(rest, killed, None, 8);
     std::thread::sleep(Duration::from_secs(10));
     assert_eq!(a.cq.next(), silent(8));
+}
+
+/// As many peers as an endpoint knows at a time, and more, one after the other. Each is removed from the vector before the next.
+#[test]
+fn peers_that_are_removed_make_room_for_others() {
+    if !inside("peers_that_are_removed_make_room_for_others") {
+        return;
+    }
+    const AT_A_TIME: u16 = 4096;
+    let side =
+        Side::open(&Wish { caps: sys::FI_MSG | sys::FI_DIRECTED_RECV, ..Wish::default() }, How::default());
+    let mut room = [0u8; 4];
+    let mut ask_of = |port: u16, removes: bool| {
+        let mut name = side.name();
+        name[2..4].copy_from_slice(&port.to_be_bytes());
+        let mut number = side.insert(&name);
+        let (at, context) = (room.as_mut_ptr().cast(), std::ptr::without_provenance_mut(usize::from(port)));
+        let posted = table!(side.ep, msg.recv(at, 4, std::ptr::null_mut(), number, context));
+        if posted == 0 {
+            // SAFETY: the endpoint is open.
+            assert_eq!(unsafe { (*(*side.ep).ops).cancel.unwrap()(side.ep.cast(), context) }, 0);
+            assert_eq!(side.cq.next().map_err(|failed| failed.error), Err(sys::FI_ECANCELED));
+        }
+        if removes {
+            assert_eq!(table!(side.av, ops.remove(&mut number, 1, 0)), 0);
+        }
+        posted
+    };
+    // Ports are multiples of four.
+    for n in 0..AT_A_TIME + 500 {
+        assert_eq!(ask_of(4 * (n + 1), true), 0, "peer {n}");
+    }
+    // Those that stay in the vector are kept.
+    let refused = (0..AT_A_TIME).map(|n| ask_of(4 * (n + 6000), false)).find(|posted| *posted != 0);
+    assert_eq!(refused, Some(-(sys::FI_ENOMEM as isize)));
 }

@@ -62,7 +62,28 @@ fn address(family: i32) -> *mut libc::c_void {
     }
 }
 
+/// An authorisation key of four bytes, of which `first` is the first: keys have 24 bits.
+fn set_key(at: &mut *mut u8, len: &mut usize, first: u8) {
+    // SAFETY: the bytes are enough; libfabric frees them with the hints.
+    unsafe {
+        *at = libc::calloc(1, 4).cast();
+        at.write(first);
+    }
+    *len = 4;
+}
+
 const ABILITY: &str = "modes are what an application is able to do, and the provider asks for none of it";
+/// All bits of modes of registered memory.
+const ALL_MODES: i32 = (sys::FI_MR_LOCAL
+    | sys::FI_MR_RAW
+    | sys::FI_MR_VIRT_ADDR
+    | sys::FI_MR_ALLOCATED
+    | sys::FI_MR_PROV_KEY
+    | sys::FI_MR_MMU_NOTIFY
+    | sys::FI_MR_RMA_EVENT
+    | sys::FI_MR_ENDPOINT
+    | sys::FI_MR_HMEM
+    | sys::FI_MR_COLLECTIVE) as i32;
 /// Not an open object, but nobody looks.
 const OPEN: *mut sys::fid = std::ptr::dangling_mut();
 
@@ -82,8 +103,8 @@ fn fields() -> Vec<Field> {
         ),
         own(
             "info.addr_format",
-            |hints| hints.addr_format = sys::FI_SOCKADDR_IN,
-            Refuses::Value(|hints| hints.addr_format = sys::FI_ADDR_STR),
+            |hints| hints.addr_format = sys::FI_ADDR_STR,
+            Refuses::Value(|hints| hints.addr_format = sys::FI_SOCKADDR_IB),
         ),
         own(
             "info.src_addrlen",
@@ -147,7 +168,17 @@ fn fields() -> Vec<Field> {
         field!(ep_attr.tx_ctx_cnt: 1, not 2),
         field!(ep_attr.rx_ctx_cnt: 1, not usize::MAX),
         field!(ep_attr.auth_key_size: 0, not 16),
-        field!(ep_attr.auth_key: std::ptr::null_mut(), never: "it counts with a size only, which is refused"),
+        own(
+            "ep_attr.auth_key",
+            // SAFETY: new hints have all their parts.
+            |hints| unsafe {
+                set_key(&mut (*hints.ep_attr).auth_key, &mut (*hints.ep_attr).auth_key_size, 0)
+            },
+            // SAFETY: as before.
+            Refuses::Value(|hints| unsafe {
+                set_key(&mut (*hints.ep_attr).auth_key, &mut (*hints.ep_attr).auth_key_size, 1);
+            }),
+        ),
         field!(domain_attr.domain: std::ptr::null_mut(), not OPEN.cast()),
         field!(domain_attr.name: text(c"lo"), not text(c"eth99")),
         field!(domain_attr.threading: sys::FI_THREAD_COMPLETION, not 99),
@@ -155,7 +186,8 @@ fn fields() -> Vec<Field> {
         field!(domain_attr.data_progress: sys::FI_PROGRESS_MANUAL, not 99),
         field!(domain_attr.resource_mgmt: sys::FI_RM_DISABLED, not 99),
         field!(domain_attr.av_type: sys::FI_AV_TABLE, not 99),
-        field!(domain_attr.mr_mode: sys::FI_MR_LOCAL as i32, never: "it says what an application is able to do, as a mode"),
+        // It says what an application is able to do, as a mode; but the two legacy modes stand alone.
+        field!(domain_attr.mr_mode: ALL_MODES, not sys::FI_MR_BASIC as i32 | sys::FI_MR_LOCAL as i32),
         field!(domain_attr.mr_key_size: 8, not 9),
         field!(domain_attr.cq_data_size: 4, not 8),
         field!(domain_attr.cq_cnt: 4096, not 1 << 20),
@@ -170,7 +202,17 @@ fn fields() -> Vec<Field> {
         field!(domain_attr.mr_iov_limit: 1, not 2),
         field!(domain_attr.caps: sys::FI_LOCAL_COMM | sys::FI_REMOTE_COMM, not sys::FI_SHARED_AV),
         field!(domain_attr.mode: sys::FI_RESTRICTED_COMP, never: "as info.mode"),
-        field!(domain_attr.auth_key: std::ptr::null_mut(), never: "it counts with a size only, which is refused"),
+        own(
+            "domain_attr.auth_key",
+            // SAFETY: as before.
+            |hints| unsafe {
+                set_key(&mut (*hints.domain_attr).auth_key, &mut (*hints.domain_attr).auth_key_size, 0);
+            },
+            // SAFETY: as before.
+            Refuses::Value(|hints| unsafe {
+                set_key(&mut (*hints.domain_attr).auth_key, &mut (*hints.domain_attr).auth_key_size, 1);
+            }),
+        ),
         field!(domain_attr.auth_key_size: 0, not 16),
         field!(domain_attr.max_err_data: 0, not 1),
         field!(domain_attr.mr_cnt: 1 << 16, not 1 << 20),

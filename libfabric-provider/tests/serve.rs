@@ -137,6 +137,37 @@ fn receives_of_pieces_many_messages_and_probes_work_through_a_server() {
     assert_eq!(&room[..5], b"waits");
 }
 
+/// Each ignores other bits of the tag, and has a message of its own.
+fn receive_by_masks(a: &Side, b: &Side) {
+    const KINDS: usize = 150;
+    let (to_b, _) = (a.insert(&b.name()), b.insert(&a.name()));
+    let mut rooms = vec![[0u8; 8]; KINDS];
+    for (n, room) in rooms.iter_mut().enumerate() {
+        b.receive(room, FI_ADDR_UNSPEC, Some(((n as u64) << 8, n as u64)), n);
+    }
+    // Messages that meet only the receive of their own number, the last one first.
+    for n in (0..KINDS).rev() {
+        a.send(to_b, &(n as u64).to_le_bytes(), Some((n as u64) << 8 | n as u64), KINDS);
+    }
+    for _ in 0..KINDS {
+        assert_eq!(a.cq.next().map(|entry| entry.context), Ok(KINDS));
+        assert!(b.cq.next().is_ok());
+    }
+    assert!(rooms.iter().enumerate().all(|(n, room)| *room == (n as u64).to_le_bytes()));
+}
+
+#[test]
+fn receives_may_be_of_more_kinds_than_are_looked_up_by_themselves() {
+    if !inside("receives_may_be_of_more_kinds_than_are_looked_up_by_themselves") {
+        return;
+    }
+    let side = || Side::open(&Wish::default(), How::default());
+    receive_by_masks(&side(), &side());
+    let directory = tempfile::tempdir().unwrap();
+    let servers = servers(&directory, 77);
+    receive_by_masks(&open(&servers[0]), &open(&servers[1]));
+}
+
 #[test]
 fn what_a_server_does_not_offer_is_refused() {
     if !inside("what_a_server_does_not_offer_is_refused") {

@@ -19,6 +19,7 @@ use weft::{
     Claim, Endpoint, Found, MemorySlice, OwnedBytes, ReceiveBuffer, SendBuffer, SendOptions, Source, Split,
 };
 
+use super::kinds::{Kind, Kinds};
 use super::looks::{Filter, Look};
 use super::operation::Piece;
 use super::stand_in::SHORT;
@@ -37,6 +38,8 @@ const SHORTS: u32 = 5 << 20;
 pub(super) struct Backlog {
     /// None for an endpoint that needs no memory but the application's.
     parts: Option<Parts>,
+    /// Of the receives that the server has.
+    kinds: Kinds,
     sends: BTreeMap<Source, Line>,
     /// The peer that a message which had waited was sent to last.
     served: Option<Source>,
@@ -228,7 +231,7 @@ impl Backlog {
     }
 
     fn is_empty(&self) -> bool {
-        self.sends.is_empty() && self.takers.is_empty() && self.claimed.is_empty() && self.look.is_none()
+        !self.has_sends() && self.takers.is_empty() && self.claimed.is_empty() && self.look.is_none()
     }
 
     /// Whether messages wait to be sent.
@@ -279,6 +282,21 @@ impl Backlog {
         self.parts.as_ref().is_some_and(|parts| parts.receives + len as u64 > u64::from(parts.most))
     }
 
+    /// A receive was posted. Returns its kind, if the server has it.
+    pub(super) fn begin_kind(&mut self, filter: Filter) -> Option<Kind> {
+        self.parts.as_ref()?;
+        self.kinds.begin(filter.kind());
+        Some(filter.kind())
+    }
+
+    /// It has ended.
+    pub(super) fn end_kind(&mut self, kind: Option<Kind>) {
+        if let Some(kind) = kind {
+            self.kinds.end(kind);
+            self.rests = None;
+        }
+    }
+
     /// An operation with so many bytes was posted. Returns how many it counts for.
     pub(super) fn begin(&mut self, way: Way, len: usize) -> usize {
         let Some(parts) = &mut self.parts else { return 0 };
@@ -315,8 +333,19 @@ impl Backlog {
         line.unsent.push_back(unsent);
     }
 
+    /// Takes all messages to `peer` that wait.
+    pub(super) fn take_line(&mut self, peer: Source) -> impl Iterator<Item = Unsent> + use<> {
+        self.sends.remove(&peer).into_iter().flat_map(|line| line.unsent)
+    }
+
     /// A message has come back unsent, behind others that have. It is sent before those that wait.
-    pub(super) fn defer_returned(&mut self, unsent: Unsent) {
+    pub(super) fn defer_returned(&mut self, mut unsent: Unsent) {
+        if let SendBuffer::Memory(slice) = &unsent.buffer {
+            // It may wait for a connection, and others for the reserve.
+            let mut bytes = vec![0; slice.len() as usize];
+            slice.read(0, &mut bytes);
+            self.take_sent(std::mem::replace(&mut unsent.buffer, bytes.into()));
+        }
         let line = self.sends.entry(unsent.peer).or_default();
         line.since.get_or_insert_with(Instant::now);
         line.unsent.insert(line.returned, unsent);
@@ -386,6 +415,7 @@ impl State {
         let has_room = |endpoint: &mut Endpoint| has_memory(endpoint, len);
         self.backlog.is_behind(filter)
             || self.backlog.has_full_receives(len)
+            || self.backlog.parts.is_some() && self.backlog.kinds.is_full_for(filter.kind())
             || self.backlog.parts.is_some() && !self.endpoint.as_mut().is_some_and(has_room)
     }
 
@@ -409,6 +439,12 @@ impl State {
     fn resume_sends_to(&mut self, peer: Source) -> Result<(), FiError> {
         loop {
             let was_returned = self.backlog.has_returned(peer);
+            // A peer that was refused is tried by one message, behind which all others wait.
+            let connections = &self.peers.connections;
+            let is_refused = connections.is_refused(peer);
+            if is_refused && (connections.is_returning(peer) || !connections.may_try(Instant::now(), peer)) {
+                return Ok(());
+            }
             // Those that come back are sent before.
             if !was_returned && self.peers.connections.is_returning(peer) {
                 return Ok(());
@@ -424,6 +460,10 @@ impl State {
                     let is_sent = operation.is_none_or(|operation| operation.stand_in.is_none());
                     if let Some(line) = self.backlog.sends.get_mut(&peer) {
                         line.since = if is_sent { Some(Instant::now()) } else { since };
+                    }
+                    if is_refused {
+                        self.peers.connections.tries(peer);
+                        return Ok(());
                     }
                 }
                 Ok(Some(unsent)) => {

@@ -3,6 +3,7 @@
 use weft::{OperationId, ReceiveBuffer, SendOptions, Source};
 
 use super::State;
+use super::kinds::Kind;
 use super::remote::Further;
 use super::send::HAS_DATA;
 use super::stand_in::Fetched;
@@ -43,6 +44,8 @@ pub(super) struct Operation {
     pub(super) fetched: Option<Box<Fetched>>,
     /// Whether it is a look that drops its message.
     pub(super) drops: bool,
+    /// The kind of a receive that a server has.
+    pub(super) kind: Option<Kind>,
 }
 
 /// A piece of an application's memory that a message is copied to when it is complete.
@@ -67,6 +70,9 @@ impl Entry {
 
 impl Operation {
     pub(super) fn entry(&self, problem: Option<Problem>) -> Entry {
+        // Calls say that there is no room now. What has ended with that has waited for it in vain.
+        let lasting = |error| if error == FiError::AGAIN { FiError::NO_MEMORY } else { error };
+        let problem = problem.map(|problem| Problem { error: lasting(problem.error), ..problem });
         Entry {
             context: self.context,
             flags: self.flags,

@@ -118,7 +118,8 @@ impl State {
         if !many {
             operation.memory = self.backlog.begin(Way::In, len);
         }
-        let memory = operation.memory;
+        operation.kind = self.backlog.begin_kind(filter);
+        let (memory, kind) = (operation.memory, operation.kind);
         let number = self.operations.insert(operation);
         let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
         let options = filter.options().context(number as u64);
@@ -130,7 +131,10 @@ impl State {
         let noted = self.note_posted(number, posted.map_err(|refused| FiError::from(&refused.error)));
         match noted {
             Ok(()) => self.receives += 1,
-            Err(_) => self.backlog.end(Way::In, memory),
+            Err(_) => {
+                self.backlog.end(Way::In, memory);
+                self.backlog.end_kind(kind);
+            }
         }
         noted
     }
@@ -191,6 +195,7 @@ impl State {
         }
         if !more {
             self.backlog.end(Way::In, operation.memory);
+            self.backlog.end_kind(operation.kind);
             self.backlog.take_received(buffer);
             self.operations.remove(number);
             self.receives = self.receives.saturating_sub(1);

@@ -144,7 +144,7 @@ impl State {
         // Injected bytes are copied too, as a server may give them back unsent.
         let buffer = SendBuffer::from(bytes.into_bytes());
         let unsent = Unsent { number, peer, buffer, options };
-        let waits = self.backlog.has_sends_to(peer) || self.peers.connections.is_returning(peer);
+        let waits = self.backlog.has_sends_to(peer) || self.peers.connections.holds_back(peer);
         let unsent = if waits { Some(unsent) } else { self.post_unsent(unsent, false)? };
         if let Some(unsent) = unsent {
             self.backlog.defer_send(unsent);
@@ -250,7 +250,7 @@ impl State {
         self.backlog.end(Way::Out, std::mem::take(&mut operation.memory));
         let len = if let SendBuffer::Bytes(bytes) = &buffer { bytes.len() } else { 0 };
         // Behind those that have come back before.
-        let waits = self.backlog.has_returned(peer);
+        let waits = self.backlog.has_returned(peer) || self.peers.connections.is_refused(peer);
         let posted =
             if waits { Err((FiError::AGAIN, buffer)) } else { self.post_buffer(peer, buffer, options) };
         match posted {

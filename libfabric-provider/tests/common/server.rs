@@ -23,8 +23,12 @@ impl Server {
     /// A server over the port that `builder` names, where applications join at `socket`. Like `weft serve` it lets in nobody
     /// whom no application has named.
     pub(crate) fn start(builder: Builder, socket: &Path) -> Server {
-        let limits =
-            Limits { sends: 1 << 22, connections: u16::MAX.into(), processes: 64, ..Limits::default() };
+        Server::start_within(Limits::default(), builder, socket)
+    }
+
+    /// The same with other limits than `weft serve` has, as far as peers are concerned.
+    pub(crate) fn start_within(limits: Limits, builder: Builder, socket: &Path) -> Server {
+        let limits = Limits { sends: 1 << 22, connections: u16::MAX.into(), processes: 64, ..limits };
         let (mut worker, info, _) = builder.limits(limits).learn_peers(false).build_worker().unwrap();
         let waker = Waker::new().unwrap();
         let mut server = SessionServer::new(&mut worker, 64, waker.clone());
@@ -38,6 +42,7 @@ impl Server {
             connections: 512,
             memory: 256 << 20,
             peers: 256,
+            ..SessionConfig::default()
         };
         server.listen(socket, most).unwrap();
         let joined = Arc::new(AtomicUsize::new(0));

@@ -485,6 +485,20 @@ impl State {
         bytes
     }
 
+    /// There is no connection to `peer`, and there will be none: requests and answers that wait for one are dropped.
+    pub(in super::super) fn give_up_requests(&mut self, peer: Source, error: FiError) -> Result<(), FiError> {
+        self.drop_answers(peer);
+        let Some(carrier) = &mut self.carrier else { return Ok(()) };
+        let mut requests = Vec::new();
+        for ask in std::mem::take(&mut carrier.unposted) {
+            match carrier.asks.get_mut(ask) {
+                Some(asked) if asked.peer == peer => requests.push((ask, asked.request.take())),
+                _ => carrier.unposted.push_back(ask),
+            }
+        }
+        requests.into_iter().try_for_each(|(ask, request)| self.fail_ask(ask, request, error))
+    }
+
     /// A peer is gone: the answers that it owes will not come.
     pub(in super::super) fn fail_asks_of(&mut self, peer: Source, error: FiError) -> Result<(), FiError> {
         let owes = |ask: &Ask| ask.waits_for() == Some(peer);

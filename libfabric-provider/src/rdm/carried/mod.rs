@@ -12,6 +12,7 @@ mod wire;
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
+use std::time::Instant;
 
 use weft::{
     Completion, Endpoint, Found, Matching, MemorySlice, OperationId, ReceiveBuffer, ReceiveOptions,
@@ -287,11 +288,15 @@ impl State {
     ) -> Result<(), (FiError, SendBuffer)> {
         let Some(endpoint) = &mut self.endpoint else { return Err((FiError::BAD_STATE, buffer)) };
         let connections = &mut self.peers.beside;
-        if connections.is_returning(peer) {
+        let is_refused = connections.is_refused(peer);
+        if connections.is_returning(peer) || is_refused && !connections.may_try(Instant::now(), peer) {
             return Err((FiError::AGAIN, buffer));
         }
         connections.post_buffer(endpoint, peer, buffer, options)?;
         connections.begin(peer);
+        if is_refused {
+            connections.tries(peer);
+        }
         Ok(())
     }
 

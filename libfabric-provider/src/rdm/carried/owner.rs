@@ -384,6 +384,17 @@ impl State {
         }
     }
 
+    /// Drops the answers to `peer` that wait.
+    pub(super) fn drop_answers(&mut self, peer: Source) {
+        let Some(carrier) = &mut self.carrier else { return };
+        for (asker, number, slice) in std::mem::take(&mut carrier.unsent) {
+            match asker == peer {
+                true => carrier.free_answer(peer, slice),
+                false => carrier.unsent.push_back((asker, number, slice)),
+            }
+        }
+    }
+
     /// An answer has been delivered, or not.
     pub(super) fn answer_ended(&mut self, answer: usize, slice: MemorySlice, result: Result<(), Error>) {
         let Some(carrier) = &mut self.carrier else { return };

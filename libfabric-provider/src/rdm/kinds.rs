@@ -1,0 +1,79 @@
+//! The kinds of receives that a server has of this endpoint: masks of ignored bits of tags, with or without a sender. It looks a
+//! message up once for each, and so takes a limited number of them; receives of further kinds wait in the provider, as those do
+//! that wait for memory.
+
+use std::collections::HashMap;
+
+use weft::Matching;
+
+use super::looks::Filter;
+
+/// Kinds that the server has at most: two fewer than it takes, which are those of requests and answers.
+const MOST: usize = 62;
+
+/// A kind: whether receives of it name their sender, and the bits of tags that they ignore; none for those without tags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Kind {
+    from_one: bool,
+    ignore: Option<u64>,
+}
+
+impl Filter {
+    pub(super) fn kind(self) -> Kind {
+        let ignore = match self.matching {
+            Matching::Untagged => None,
+            Matching::Tagged { ignore, .. } => Some(ignore),
+        };
+        Kind { from_one: self.from.is_some(), ignore }
+    }
+}
+
+/// How many receives of each kind the server has.
+#[derive(Debug, Default)]
+pub(super) struct Kinds(HashMap<Kind, u32>);
+
+impl Kinds {
+    /// Whether one of this kind has to wait.
+    pub(super) fn is_full_for(&self, kind: Kind) -> bool {
+        self.0.len() >= MOST && !self.0.contains_key(&kind)
+    }
+
+    pub(super) fn begin(&mut self, kind: Kind) {
+        *self.0.entry(kind).or_default() += 1;
+    }
+
+    pub(super) fn end(&mut self, kind: Kind) {
+        if let Some(count) = self.0.get_mut(&kind) {
+            *count -= 1;
+            if *count == 0 {
+                self.0.remove(&kind);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(ignore: u64) -> Kind {
+        Filter { from: None, matching: Matching::Tagged { tag: 0, ignore } }.kind()
+    }
+
+    #[test]
+    fn there_is_room_for_a_kind_when_the_last_receive_of_another_has_ended() {
+        let mut kinds = Kinds::default();
+        for ignore in 0..MOST as u64 {
+            assert!(!kinds.is_full_for(kind(ignore)));
+            (0..2).for_each(|_| kinds.begin(kind(ignore)));
+        }
+        assert!(!kinds.is_full_for(kind(3)) && kinds.is_full_for(kind(99)));
+        kinds.end(kind(5));
+        assert!(kinds.is_full_for(kind(99)));
+        kinds.end(kind(5));
+        kinds.end(kind(5));
+        assert!(!kinds.is_full_for(kind(99)));
+        kinds.begin(kind(99));
+        assert!(kinds.is_full_for(Filter { from: None, matching: Matching::Untagged }.kind()));
+    }
+}
