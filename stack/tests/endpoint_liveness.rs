@@ -14,7 +14,7 @@ use weft_stack::fep::{
 use weft_stack::packet::Addr;
 use weft_stack::rng::Rng;
 use weft_stack::ses::Matching;
-use weft_stack::wire::pds::{DeliveryMode, NackCode, PdcId, Pds, Psn};
+use weft_stack::wire::pds::{ControlKind, DeliveryMode, NackCode, PdcId, Pds, Psn};
 use weft_stack::{Span, Time};
 
 /// The time in which a packet reaches the other endpoint.
@@ -277,6 +277,36 @@ fn a_patient_connection_waits_for_a_busy_target_until_it_is_aborted() {
         let [(after, Failure::Busy { .. })] = failures(&done, later)[..] else { panic!("{case}: {done:?}") };
         assert!(after <= PATIENCE, "{case}: {after}");
     }
+}
+
+#[test]
+fn a_patient_connection_that_closes_is_not_waited_for_without_end() {
+    let mut pair = with_busy_target(config("nscc", true));
+    let options = ConnectOptions::default().patient(true);
+    let (closing, waiting) = (pair.connect_from(0, options), pair.connect_from(0, options));
+    let receive =
+        Receive { buffer: Buffer::Virtual(100), from: None, matching: Matching::Untagged, context: 0 };
+    pair.feps[1].post_receive(receive).unwrap();
+    post_on(&mut pair, &[closing], 100);
+    let later = Time::ZERO + LONG_AFTER;
+    let done = pair.run(later, |_| Some(DELAY));
+    assert!(done.iter().any(|(_, done)| matches!(done, Completion::Sent { result: Ok(()), .. })), "{done:?}");
+    pair.now = later;
+    // The target answers what is sent on the other connection, and takes no CLOSE.
+    post_on(&mut pair, &[waiting], 100_000);
+    pair.feps[0].close(later, closing).unwrap();
+    let is_close = |transit: &Transit| match &transit.packet.pds {
+        Pds::Control(control) => control.kind == ControlKind::CloseCommand,
+        _ => false,
+    };
+    let mut closes = 0;
+    let done = pair.run(later + LONG_AFTER, |transit| {
+        closes += usize::from(is_close(transit));
+        (!is_close(transit)).then_some(DELAY)
+    });
+    let closed = |done: &Completion| matches!(done, Completion::Closed { id, .. } if *id == closing);
+    assert!(closes > 0 && done.iter().any(|(_, done)| closed(done)), "{closes} commands: {done:?}");
+    assert!(pair.feps[0].is_open(waiting));
 }
 
 #[test]

@@ -180,7 +180,19 @@ impl Fep {
         peer: Addr,
         options: ConnectOptions,
     ) -> Result<ConnectionId, CallError> {
-        let id = self.initiator.connect(&mut self.core, now, process, peer, None, options)?;
+        self.open_connection(now, process, peer, None, options)
+    }
+
+    /// A connection of process `process`, with the settings of `zone` if there is one.
+    fn open_connection(
+        &mut self,
+        now: Time,
+        process: u16,
+        peer: Addr,
+        zone: Option<ZoneId>,
+        options: ConnectOptions,
+    ) -> Result<ConnectionId, CallError> {
+        let id = self.initiator.connect(&mut self.core, now, process, peer, zone, options)?;
         if self.core.has_jobs {
             self.initiator.set_job(id, self.job_of(process));
         }
@@ -221,7 +233,7 @@ impl Fep {
         peer: Addr,
         options: ConnectOptions,
     ) -> Result<ConnectionId, CallError> {
-        self.initiator.connect(&mut self.core, now, 0, peer, Some(zone), options)
+        self.open_connection(now, 0, peer, Some(zone), options)
     }
 
     /// Whether a connection takes messages.

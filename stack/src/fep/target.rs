@@ -508,6 +508,9 @@ fn admit(
         return admit_access(core, processes, usage, pdc, psn, header, payload).map(|()| None);
     }
     if core.has_jobs && !processes.is_of_job(header) {
+        if pdc.has_refused(msg_id, psn) {
+            return Err(error_or_busy(core, usage, pdc, psn, header, ReturnCode::BAD_JOB_ID));
+        }
         let bad_job = Refusal::Unsupported(ReturnCode::BAD_JOB_ID);
         return Err(turn_away(core, usage, &mut processes.room, pdc, psn, header, bad_job));
     }

@@ -405,6 +405,8 @@ fn send_close(
         psn
     } else {
         connection.pdc.state = TxState::Closing;
+        // All that it was asked to send has arrived: a target that does not take the command is not waited for without end.
+        connection.patient = false;
         connection.pdc.send_new(now, PacketKind::Close, 0, entropy)
     };
     let kind = ControlKind::CloseCommand;
