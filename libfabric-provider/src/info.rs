@@ -176,10 +176,10 @@ unsafe fn hinted(
     if addr.is_null() {
         return Ok(None);
     }
-    let as_text = Format { family: Family::default(), is_text: true };
     // SAFETY: as the caller promises.
-    let addr =
-        unsafe { if format == sys::FI_ADDR_STR { as_text.read(addr) } else { sockaddr::read(addr, len) } };
+    let addr = unsafe {
+        if format == sys::FI_ADDR_STR { Format::read_text(addr, len) } else { sockaddr::read(addr, len) }
+    };
     addr.map(Some).ok_or(FiError::NO_DATA)
 }
 

@@ -34,7 +34,11 @@ impl Key {
         // SAFETY: as the caller promises.
         bytes[..len].copy_from_slice(unsafe { std::slice::from_raw_parts(at, len) });
         let key = Key { bytes, len };
-        JobId::new(key.number()).map(|_| Some(key)).ok_or(FiError::INVALID)
+        // Job 0 is none: a process that means to be kept apart would take messages of all.
+        match JobId::new(key.number()) {
+            Some(job) if job != JobId::NONE => Ok(Some(key)),
+            _ => Err(FiError::INVALID),
+        }
     }
 
     fn number(&self) -> u32 {
@@ -65,6 +69,9 @@ mod tests {
         assert_eq!(job(&[1, 2, 3]), Ok(Some(0x01_0203)));
         assert_eq!(job(&[0, 0xff, 0xff, 0xff]), Ok(Some(0xff_ffff)));
         assert_eq!(job(&[1, 0, 0, 0]), Err(FiError::INVALID), "25 bits");
+        for len in 1..=4 {
+            assert_eq!(job(&vec![0; len]), Err(FiError::INVALID), "{len} bytes of zeros are no job");
+        }
         assert_eq!(job(&[0; 5]), Err(FiError::INVALID), "5 bytes");
         // SAFETY: it is null.
         assert_eq!(unsafe { Key::read(std::ptr::null(), 3) }, Err(FiError::INVALID));

@@ -160,6 +160,19 @@ impl Format {
         unsafe { read(addr, self.family.len()) }
     }
 
+    /// Reads an address as a text, of `len` bytes at most.
+    ///
+    /// # Safety
+    /// There are so many bytes at `addr`, or a text that ends before.
+    pub(crate) unsafe fn read_text(addr: *const c_void, len: usize) -> Option<SocketAddr> {
+        if addr.is_null() {
+            return None;
+        }
+        // SAFETY: as the caller promises.
+        let bytes = unsafe { std::slice::from_raw_parts(addr.cast(), libc::strnlen(addr.cast(), len)) };
+        std::str::from_utf8(bytes).ok().and_then(parse)
+    }
+
     /// Writes an address to where an application wants it, and its length: as much of it as `len` says there is room for.
     /// Returns whether it is all of it.
     ///
@@ -209,7 +222,8 @@ pub(crate) fn parse(text: &str) -> Option<SocketAddr> {
         "fi_sockaddr_in6" => Some(Family::V6),
         _ => return None,
     };
-    let ip = || rest.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().ok();
+    let bare_v6 = || rest.strip_prefix('[')?.strip_suffix(']')?.parse::<Ipv6Addr>().ok().map(IpAddr::from);
+    let ip = || rest.parse::<IpAddr>().ok().or_else(bare_v6);
     let addr = rest.parse::<SocketAddr>().ok().or_else(|| Some((ip()?, 0).into()))?;
     family.is_none_or(|family| family == Family::of(&addr.ip())).then_some(addr)
 }
@@ -262,6 +276,13 @@ mod tests {
         assert_eq!(parse("fi_sockaddr://192.0.2.1:5"), addr("192.0.2.1:5"));
         assert_eq!(parse("fi_sockaddr_in://192.0.2.1"), addr("192.0.2.1:0"));
         assert_eq!(parse("fi_sockaddr_in6://[fd00::1]"), addr("[fd00::1]:0"));
+        for wrong in ["fi_sockaddr://[192.0.2.1]", "fi_sockaddr://[[fd00::1]]", "fi_sockaddr://[fd00::1"] {
+            assert_eq!(parse(wrong), None, "{wrong}");
+        }
+        let text = c"fi_sockaddr_in://192.0.2.1:4000";
+        // SAFETY: the text has more bytes than are read of it, or ends before.
+        let read = |len| unsafe { Format::read_text(text.as_ptr().cast(), len) };
+        assert_eq!([read(text.count_bytes() - 3), read(99)], [addr("192.0.2.1:4"), addr("192.0.2.1:4000")]);
         let others = [
             "192.0.2.1:5",
             "fi_sockaddr_in://[fd00::1]:5",

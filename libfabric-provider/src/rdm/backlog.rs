@@ -54,6 +54,8 @@ pub(super) struct Backlog {
     pub(super) due: Option<usize>,
     /// When the last round of looks has ended, unless something has ended since.
     pub(super) rests: Option<Instant>,
+    /// Messages that the application has sent.
+    orders: u64,
 }
 
 /// Who has a server's memory.
@@ -90,6 +92,8 @@ pub(super) struct Unsent {
     pub(super) peer: Source,
     pub(super) buffer: SendBuffer,
     pub(super) options: SendOptions,
+    /// Its place among all messages: the first is sent first.
+    pub(super) order: u64,
 }
 
 /// A receive, or a look of the application, that waits for its message or for its turn.
@@ -327,6 +331,12 @@ impl Backlog {
         }
     }
 
+    /// The place of the next message that the application sends.
+    pub(super) fn next_order(&mut self) -> u64 {
+        self.orders += 1;
+        self.orders
+    }
+
     pub(super) fn defer_send(&mut self, unsent: Unsent) {
         let line = self.sends.entry(unsent.peer).or_default();
         line.since.get_or_insert_with(Instant::now);
@@ -338,7 +348,7 @@ impl Backlog {
         self.sends.remove(&peer).into_iter().flat_map(|line| line.unsent)
     }
 
-    /// A message has come back unsent, behind others that have. It is sent before those that wait.
+    /// A message has come back unsent. It is sent before those that were to be sent after it.
     pub(super) fn defer_returned(&mut self, mut unsent: Unsent) {
         if let SendBuffer::Memory(slice) = &unsent.buffer {
             // It may wait for a connection, and others for the reserve.
@@ -348,7 +358,9 @@ impl Backlog {
         }
         let line = self.sends.entry(unsent.peer).or_default();
         line.since.get_or_insert_with(Instant::now);
-        line.unsent.insert(line.returned, unsent);
+        // One that went ahead of others as a try comes back behind them, and is the first again.
+        let at = line.unsent.partition_point(|waits| waits.order < unsent.order);
+        line.unsent.insert(at, unsent);
         line.returned += 1;
     }
 
@@ -645,5 +657,53 @@ impl State {
         *count = count.saturating_sub(1);
         let (reported, error) = (operation.reported, operation.given_up.unwrap_or(error));
         report(binding, counter, reported, operation.entry(Some(Problem { error, beyond: 0 })))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weft::Addr;
+
+    use super::*;
+
+    const PEER: Source = Source { peer: Addr(1), process: 7 };
+
+    fn message(order: u64) -> Unsent {
+        let options = SendOptions::default();
+        Unsent { number: order as usize, peer: PEER, buffer: SendBuffer::Copied, options, order }
+    }
+
+    fn orders(backlog: &Backlog) -> Vec<u64> {
+        backlog.sends[&PEER].unsent.iter().map(|unsent| unsent.order).collect()
+    }
+
+    #[test]
+    fn a_message_that_was_a_try_is_the_first_again() {
+        let mut backlog = Backlog::default();
+        // Two come back, one is posted later, and one more comes back.
+        [1, 2].into_iter().for_each(|order| backlog.defer_returned(message(order)));
+        backlog.defer_send(message(4));
+        backlog.defer_returned(message(3));
+        assert_eq!(orders(&backlog), [1, 2, 3, 4]);
+        // The first tries, twice.
+        for _ in 0..2 {
+            let first = backlog.take_unsent(PEER, 0).unwrap();
+            assert_eq!((first.order, orders(&backlog)), (1, vec![2, 3, 4]));
+            backlog.defer_returned(first);
+            assert_eq!(orders(&backlog), [1, 2, 3, 4]);
+        }
+        assert_eq!(backlog.sends[&PEER].returned, 3);
+    }
+
+    #[test]
+    fn a_message_that_comes_back_is_before_one_for_which_there_was_no_room() {
+        let mut backlog = Backlog::default();
+        [1, 2].into_iter().for_each(|order| backlog.defer_send(message(order)));
+        let first = backlog.take_unsent(PEER, 0).unwrap();
+        // The ring is full.
+        let second = backlog.take_unsent(PEER, 0).unwrap();
+        backlog.put_back(second, false, None);
+        backlog.defer_returned(first);
+        assert_eq!((orders(&backlog), backlog.sends[&PEER].returned), (vec![1, 2], 1));
     }
 }

@@ -132,6 +132,12 @@ impl Connections {
         !self.refusals.is_empty()
     }
 
+    /// Forgets the refusals of peers that nothing waits for, comes back from, or tries to reach.
+    pub(super) fn keep_refusals(&mut self, waits: impl Fn(Source) -> bool) {
+        let returning = &self.returning;
+        self.refusals.keep(|peer| waits(peer) || returning.contains_key(&peer));
+    }
+
     /// The peers that were refused for too long since the last call, and why.
     pub(super) fn take_given_up(&mut self) -> Vec<(Source, Error)> {
         std::mem::take(&mut self.given_up)

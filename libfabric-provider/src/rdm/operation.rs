@@ -28,6 +28,8 @@ pub(super) struct Operation {
     pub(super) many: bool,
     /// How a message is sent, and to whom, should it come back unsent.
     pub(super) sending: Option<(Source, SendOptions)>,
+    /// The place of a message among all.
+    pub(super) order: u64,
     /// The only peer whose messages a receive takes.
     pub(super) from: Option<Source>,
     /// Why a receive that is being cancelled is: its peer is gone.

@@ -23,8 +23,16 @@ impl State {
             self.warn_of(peer, &why);
             self.give_up_requests(peer, FiError::from(&why))?;
         }
+        self.forget_unwanted();
         self.make_room();
         Ok(())
+    }
+
+    /// Forgets the refusals of peers that nothing is to be sent to any more.
+    fn forget_unwanted(&mut self) {
+        let State { peers: Peers { connections, beside, .. }, backlog, carrier, .. } = self;
+        connections.keep_refusals(|peer| backlog.has_sends_to(peer));
+        beside.keep_refusals(|peer| carrier.as_ref().is_some_and(|carrier| carrier.waits_for(peer)));
     }
 
     /// Whether connections were refused.

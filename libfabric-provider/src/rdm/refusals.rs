@@ -71,6 +71,11 @@ impl Refusals {
         self.0.remove(&peer);
     }
 
+    /// Forgets peers that are not wanted and not being tried.
+    pub(super) fn keep(&mut self, is_wanted: impl Fn(Source) -> bool) {
+        self.0.retain(|peer, refusal| refusal.tries || is_wanted(*peer));
+    }
+
     /// Another connection was closed: there may be room.
     pub(super) fn hurry(&mut self, now: Instant) {
         for refusal in self.0.values_mut() {
@@ -123,6 +128,20 @@ mod tests {
         assert_eq!(tries, 6 + (PATIENCE.as_millis() as u32 - 63).div_ceil(64));
         assert!(!refusals.has(peer) && refusals.is_empty());
         assert!(!refusals.refuse(now, peer, Resource::PeerConnections), "it begins anew");
+    }
+
+    #[test]
+    fn a_peer_that_nothing_waits_for_is_forgotten_unless_it_is_being_tried() {
+        let (mut refusals, now) = (Refusals::default(), Instant::now());
+        for process in 1..4 {
+            refusals.refuse(now, peer(1, process), Resource::PeerConnections);
+        }
+        refusals.tries(peer(1, 1));
+        refusals.keep(|wanted| wanted == peer(1, 2));
+        assert_eq!([1, 2, 3].map(|process| refusals.has(peer(1, process))), [true, true, false]);
+        assert_eq!(refusals.waiting(), 1);
+        refusals.keep(|_| false);
+        assert_eq!(refusals.waiting(), 0, "room is made for nobody");
     }
 
     #[test]

@@ -106,7 +106,8 @@ impl State {
         }
         let kind = if tag.is_some() { sys::FI_TAGGED } else { sys::FI_MSG };
         let (flags, reported) = (kind | sys::FI_SEND, wanted.is_reported(binding.selective));
-        let operation = Operation { context, flags, reported, ..Operation::default() };
+        let order = self.backlog.next_order();
+        let operation = Operation { context, flags, reported, order, ..Operation::default() };
         let peer = self.peer(to)?;
         let number = self.operations.insert(operation);
         let header_data = data.map_or(0, |data| HAS_DATA | data & u64::from(u32::MAX));
@@ -143,7 +144,8 @@ impl State {
         }
         // Injected bytes are copied too, as a server may give them back unsent.
         let buffer = SendBuffer::from(bytes.into_bytes());
-        let unsent = Unsent { number, peer, buffer, options };
+        let order = self.operations.get_mut(number).map_or(0, |operation| operation.order);
+        let unsent = Unsent { number, peer, buffer, options, order };
         let waits = self.backlog.has_sends_to(peer) || self.peers.connections.holds_back(peer);
         let unsent = if waits { Some(unsent) } else { self.post_unsent(unsent, false)? };
         if let Some(unsent) = unsent {
@@ -159,7 +161,7 @@ impl State {
         unsent: Unsent,
         has_waited: bool,
     ) -> Result<Option<Unsent>, FiError> {
-        let Unsent { number, peer, mut buffer, options } = unsent;
+        let Unsent { number, peer, mut buffer, options, order } = unsent;
         // What lies in the server's memory already needs none.
         let len = if let SendBuffer::Bytes(bytes) = &buffer { bytes.len() } else { 0 };
         let stands = self.may_stand_in(options.tag, len) && (has_waited || self.backlog.never_holds(len));
@@ -176,7 +178,8 @@ impl State {
                 }
             }
         }
-        if stands {
+        // A stand-in would be another try.
+        if stands && !self.peers.connections.is_refused(peer) {
             match bytes_of(buffer) {
                 Ok(bytes) => match self.post_stand_in(number, peer, bytes, options) {
                     Ok(()) => return Ok(None),
@@ -186,7 +189,7 @@ impl State {
                 Err(back) => buffer = back,
             }
         }
-        Ok(Some(Unsent { number, peer, buffer, options }))
+        Ok(Some(Unsent { number, peer, buffer, options, order }))
     }
 
     /// A message was posted, with so many bytes of a server's memory if there is one.
@@ -247,6 +250,7 @@ impl State {
     fn post_again(&mut self, number: usize, buffer: SendBuffer) -> Result<(), (FiError, SendBuffer)> {
         let Some(operation) = self.operations.get_mut(number) else { return Err((FiError::OTHER, buffer)) };
         let Some((peer, options)) = operation.sending else { return Err((FiError::OTHER, buffer)) };
+        let order = operation.order;
         self.backlog.end(Way::Out, std::mem::take(&mut operation.memory));
         let len = if let SendBuffer::Bytes(bytes) = &buffer { bytes.len() } else { 0 };
         // Behind those that have come back before.
@@ -256,7 +260,7 @@ impl State {
         match posted {
             Ok(id) => self.posted(number, peer, id, options, len),
             Err((FiError::AGAIN, buffer)) => {
-                self.backlog.defer_returned(Unsent { number, peer, buffer, options });
+                self.backlog.defer_returned(Unsent { number, peer, buffer, options, order });
             }
             Err(failed) => return Err(failed),
         }

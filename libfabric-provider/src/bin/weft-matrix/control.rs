@@ -2,7 +2,7 @@
 //! 0 hears all and tells all, itself included, over a TCP connection to each.
 
 use std::collections::VecDeque;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -372,8 +372,11 @@ fn hear(mut stream: &TcpStream, end: Instant) -> Option<Vec<u8>> {
         let left = end.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?;
         stream.set_read_timeout(Some(left)).ok()?;
         let mut byte = [0];
-        if stream.read(&mut byte).ok()? == 0 {
-            return None;
+        match stream.read(&mut byte) {
+            Ok(0) => return None,
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(_) => return None,
         }
         if byte == *b"\n" {
             return Some(line);

@@ -174,6 +174,14 @@ impl Carrier {
     }
 }
 
+impl Carrier {
+    /// Whether a request or an answer to `peer` waits to be sent.
+    pub(in super::super) fn waits_for(&self, peer: Source) -> bool {
+        self.unsent.iter().any(|(asker, ..)| *asker == peer)
+            || self.asks.iter().any(|ask| ask.peer == peer && ask.request.is_some())
+    }
+}
+
 impl State {
     /// Begins an access.
     ///
