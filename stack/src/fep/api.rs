@@ -35,7 +35,8 @@ pub struct ConnectOptions {
     /// most [`MAX_PROCESS`].
     pub process: u16,
     /// The connection is not given up while the peer answers, however long it takes nothing, as if
-    /// [`FepConfig::busy_timeout`](super::FepConfig::busy_timeout) were endless. That ends when it is aborted.
+    /// [`FepConfig::busy_timeout`](super::FepConfig::busy_timeout) were endless. That ends when it is aborted, or
+    /// sends CLOSE_CMD.
     pub patient: bool,
 }
 
