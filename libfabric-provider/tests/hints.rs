@@ -62,12 +62,13 @@ fn address(family: i32) -> *mut libc::c_void {
     }
 }
 
-/// An authorisation key of four bytes, of which `first` is the first: keys have 24 bits.
+/// An authorisation key of four bytes, of which `first` is the first, and the last is not zero: keys have 24 bits.
 fn set_key(at: &mut *mut u8, len: &mut usize, first: u8) {
     // SAFETY: the bytes are enough; libfabric frees them with the hints.
     unsafe {
         *at = libc::calloc(1, 4).cast();
         at.write(first);
+        at.add(3).write(9);
     }
     *len = 4;
 }

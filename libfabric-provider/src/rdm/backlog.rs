@@ -350,11 +350,12 @@ impl Backlog {
 
     /// A message has come back unsent. It is sent before those that were to be sent after it.
     pub(super) fn defer_returned(&mut self, mut unsent: Unsent) {
-        if let SendBuffer::Memory(slice) = &unsent.buffer {
-            // It may wait for a connection, and others for the reserve.
-            let mut bytes = vec![0; slice.len() as usize];
-            slice.read(0, &mut bytes);
-            self.take_sent(std::mem::replace(&mut unsent.buffer, bytes.into()));
+        self.free_reserve(&mut unsent);
+        // One behind it may have the reserve.
+        let is_lent = self.parts.as_ref().is_some_and(|parts| parts.for_a_send.0.is_none());
+        if is_lent && let Some(mut line) = self.sends.remove(&unsent.peer) {
+            line.unsent.iter_mut().for_each(|waits| self.free_reserve(waits));
+            self.sends.insert(unsent.peer, line);
         }
         let line = self.sends.entry(unsent.peer).or_default();
         line.since.get_or_insert_with(Instant::now);
@@ -362,6 +363,15 @@ impl Backlog {
         let at = line.unsent.partition_point(|waits| waits.order < unsent.order);
         line.unsent.insert(at, unsent);
         line.returned += 1;
+    }
+
+    /// Takes the reserve from a message that may wait for a connection, while others need it.
+    fn free_reserve(&mut self, unsent: &mut Unsent) {
+        if let SendBuffer::Memory(slice) = &unsent.buffer {
+            let mut bytes = vec![0; slice.len() as usize];
+            slice.read(0, &mut bytes);
+            self.take_sent(std::mem::replace(&mut unsent.buffer, bytes.into()));
+        }
     }
 
     /// Whether messages to `peer` that have come back unsent wait.
@@ -497,7 +507,12 @@ impl State {
         }
         let Some(slice) = self.take_reserve(bytes) else { return Ok(Some(unsent)) };
         unsent.buffer = slice.into();
-        self.post_unsent(unsent, has_waited)
+        let mut unsent = self.post_unsent(unsent, has_waited)?;
+        if let Some(unsent) = unsent.as_mut().filter(|unsent| self.peers.connections.is_refused(unsent.peer))
+        {
+            self.backlog.free_reserve(unsent);
+        }
+        Ok(unsent)
     }
 
     /// The reserve with these bytes, if there is no other memory for them and nobody has it.

@@ -158,8 +158,8 @@ impl Connections {
     }
 
     /// How many connections have to be closed yet for those that were refused.
-    pub(super) fn wants_room(&self) -> usize {
-        self.refusals.waiting().saturating_sub(self.making_room.len())
+    pub(super) fn wants_room(&self, now: Instant) -> usize {
+        self.refusals.waiting(now).saturating_sub(self.making_room.len())
     }
 
     /// The connection that has been used least recently of those that make room for what `refused` lists, and nothing is

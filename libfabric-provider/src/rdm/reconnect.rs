@@ -1,6 +1,9 @@
 //! Room for connections that the server refuses ([`super::refusals`]). Messages to such a peer wait in its line of the backlog:
 //! the first of them tries, and the rest follow when there is a connection.
 
+use std::collections::HashSet;
+use std::time::Instant;
+
 use weft::Source;
 
 use super::State;
@@ -16,6 +19,7 @@ impl State {
         for (peer, why) in given_up {
             self.warn_of(peer, &why);
             for unsent in self.backlog.take_line(peer) {
+                self.backlog.take_sent(unsent.buffer);
                 self.fail(unsent.number, Way::Out, FiError::from(&why))?;
             }
         }
@@ -30,9 +34,13 @@ impl State {
 
     /// Forgets the refusals of peers that nothing is to be sent to any more.
     fn forget_unwanted(&mut self) {
+        // Questions are asked again, and need room as well.
+        let to_ask = if self.peers.beside.has_refused() { self.peers_to_ask() } else { HashSet::new() };
         let State { peers: Peers { connections, beside, .. }, backlog, carrier, .. } = self;
         connections.keep_refusals(|peer| backlog.has_sends_to(peer));
-        beside.keep_refusals(|peer| carrier.as_ref().is_some_and(|carrier| carrier.waits_for(peer)));
+        beside.keep_refusals(|peer| {
+            to_ask.contains(&peer) || carrier.as_ref().is_some_and(|carrier| carrier.waits_for(peer))
+        });
     }
 
     /// Whether connections were refused.
@@ -49,9 +57,10 @@ impl State {
     /// Closes connections on which nothing is under way, one for each that was refused.
     fn make_room(&mut self) {
         let Some(endpoint) = &mut self.endpoint else { return };
+        let now = Instant::now();
         let [mut main, mut beside] = [&mut self.peers.connections, &mut self.peers.beside];
         for _ in 0..2 {
-            for _ in 0..main.wants_room() {
+            for _ in 0..main.wants_room(now) {
                 let spares = [main.spare(main), beside.spare(main)];
                 let age = |spare: Option<(Source, u64)>| spare.map(|(_, age)| age);
                 let closed = match spares {

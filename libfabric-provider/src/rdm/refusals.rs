@@ -42,9 +42,9 @@ impl Refusals {
         self.0.is_empty()
     }
 
-    /// How many peers are refused and not being tried.
-    pub(super) fn waiting(&self) -> usize {
-        self.0.values().filter(|refusal| !refusal.tries).count()
+    /// How many peers are refused, and neither being tried nor about to be.
+    pub(super) fn waiting(&self, now: Instant) -> usize {
+        self.0.values().filter(|refusal| !refusal.tries && now < refusal.again).count()
     }
 
     /// Whether nothing may be posted to `peer` but what tries.
@@ -139,9 +139,10 @@ mod tests {
         refusals.tries(peer(1, 1));
         refusals.keep(|wanted| wanted == peer(1, 2));
         assert_eq!([1, 2, 3].map(|process| refusals.has(peer(1, process))), [true, true, false]);
-        assert_eq!(refusals.waiting(), 1);
+        assert_eq!(refusals.waiting(now), 1);
+        assert_eq!(refusals.waiting(now + FIRST), 0, "it is about to try, and may find room");
         refusals.keep(|_| false);
-        assert_eq!(refusals.waiting(), 0, "room is made for nobody");
+        assert_eq!(refusals.waiting(now), 0, "room is made for nobody");
     }
 
     #[test]

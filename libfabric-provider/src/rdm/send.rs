@@ -1,5 +1,7 @@
 //! Messages to send.
 
+use std::time::Instant;
+
 use bytes::Bytes;
 use weft::core::wire::ses::ReturnCode;
 use weft::{Endpoint, Error, MAX_COPY, MAX_MESSAGE, OperationId, SendBuffer, SendError, SendOptions, Source};
@@ -178,8 +180,9 @@ impl State {
                 }
             }
         }
-        // A stand-in would be another try.
-        if stands && !self.peers.connections.is_refused(peer) {
+        // To a peer that was refused it is a try, and not a second one.
+        let connections = &self.peers.connections;
+        if stands && (!connections.is_refused(peer) || connections.may_try(Instant::now(), peer)) {
             match bytes_of(buffer) {
                 Ok(bytes) => match self.post_stand_in(number, peer, bytes, options) {
                     Ok(()) => return Ok(None),
@@ -260,6 +263,10 @@ impl State {
         match posted {
             Ok(id) => self.posted(number, peer, id, options, len),
             Err((FiError::AGAIN, buffer)) => {
+                // It is not at the server any more: a cancel takes it from its line.
+                if let Some(operation) = self.operations.get_mut(number) {
+                    operation.id = None;
+                }
                 self.backlog.defer_returned(Unsent { number, peer, buffer, options, order });
             }
             Err(failed) => return Err(failed),

@@ -21,10 +21,7 @@ impl Rdm {
         // Work says what is wrong if that fails.
         let _ = state.sweep();
         let asked: HashSet<Source> = state.operations.iter().filter_map(|operation| operation.asks).collect();
-        let named = state.operations.iter().filter_map(|operation| operation.from);
-        let named: HashSet<Source> =
-            named.chain(state.owe_answers()).chain(state.stand_ins.receivers()).collect();
-        for peer in named.difference(&asked) {
+        for peer in state.peers_to_ask().difference(&asked) {
             // Who cannot be asked now is asked the next time.
             let _ = state.ask(*peer);
         }
@@ -39,6 +36,12 @@ impl Rdm {
 }
 
 impl State {
+    /// The peers that are asked whether they are there: receives name them, they owe answers, or are to fetch messages.
+    pub(super) fn peers_to_ask(&self) -> HashSet<Source> {
+        let named = self.operations.iter().filter_map(|operation| operation.from);
+        named.chain(self.owe_answers()).chain(self.stand_ins.receivers()).collect()
+    }
+
     /// Whether a question to `peer` is under way, or the answer to one of its questions.
     pub(super) fn is_asking(&self, peer: Source) -> bool {
         self.operations.iter().any(|operation| operation.asks == Some(peer))
