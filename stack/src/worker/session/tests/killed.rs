@@ -119,6 +119,12 @@ fn kill(world: &mut World, side: usize, client: &mut Client) {
     assert!(matches!(ended, Some((_, _, Ended::Died))));
 }
 
+/// Whether the second message may be at bob before its turn, as no packet of the first one has arrived: alice hears that it has
+/// arrived, and it is lost with him.
+fn may_be_early(lossy: &Lossy, in_time: &[u64]) -> bool {
+    in_time.is_empty() && lossy.world.feps[1].counters().data_received > 0
+}
+
 /// The contexts of the messages that `client` has received so far, all whole.
 fn received(client: &mut Client) -> Vec<u64> {
     let events = std::iter::from_fn(|| client.poll().unwrap());
@@ -130,6 +136,21 @@ fn received(client: &mut Client) -> Vec<u64> {
         .collect()
 }
 
+/// The first message is lost, and the second one arrives before its turn.
+#[test]
+fn a_message_that_was_early_at_a_killed_process_is_lost_with_it() {
+    let trouble = Trouble { loss: 6, killed_after: 1, len: 1, infer: false, seed: 5517650992482791176 };
+    let mut lossy = Lossy::new(&trouble);
+    let (mut alice, mut bob) = lossy.begin(&trouble);
+    let (limit, in_time) = (limit(&lossy.world), received(&mut bob));
+    assert!(may_be_early(&lossy, &in_time));
+    kill(&mut lossy.world, 1, &mut bob);
+    let refused = Err(SendError::Answered(ReturnCode::BAD_PID));
+    let mut ended = lossy.ended(&mut alice, 2, limit);
+    ended.sort_by_key(|(context, _)| *context);
+    assert_eq!(ended, [(2, refused), (3, Ok(()))]);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -139,11 +160,15 @@ proptest! {
         let (mut alice, mut bob) = lossy.begin(&trouble);
         let limit = limit(&lossy.world);
         let in_time = received(&mut bob);
+        let may_be_early = may_be_early(&lossy, &in_time);
         kill(&mut lossy.world, 1, &mut bob);
-        for context in lossy.ended(&mut alice, 2, limit) {
+        for (context, result) in lossy.ended(&mut alice, 2, limit) {
+            if context == 3 && may_be_early && result.is_ok() {
+                continue;
+            }
             let refused = Err(SendError::Answered(ReturnCode::BAD_PID));
-            let expected = if in_time.contains(&context.0) { Ok(()) } else { refused };
-            prop_assert_eq!(context.1, expected, "message {}", context.0);
+            let expected = if in_time.contains(&context) { Ok(()) } else { refused };
+            prop_assert_eq!(result, expected, "message {}", context);
         }
         drop((alice, bob));
         lossy.loss = 0;
@@ -157,6 +182,7 @@ proptest! {
         let (mut alice, mut bob) = lossy.begin(&trouble);
         let (limit, process) = (limit(&lossy.world), bob.process());
         let in_time = received(&mut bob);
+        let may_be_early = may_be_early(&lossy, &in_time);
         kill(&mut lossy.world, 1, &mut bob);
         let (sessions, fep) = (&mut lossy.world.sessions[1], &mut lossy.world.feps[1]);
         let mut heir = sessions.open(fep, &SMALL, Some(process)).unwrap();
@@ -178,6 +204,10 @@ proptest! {
         let mut all = in_time;
         all.extend(received(&mut heir));
         all.sort_unstable();
+        // Then the first one began after the end of its receiver, so that its successor has got it whole.
+        if may_be_early && all == [2, 4] {
+            expected.retain(|context| *context != 3);
+        }
         expected.sort_unstable();
         prop_assert_eq!(all, expected.clone());
         // The remaining receives have matched no message.
