@@ -167,16 +167,7 @@ fn receives_may_be_longer_than_any_message() {
     b.post(|| table!(b.ep, tagged.recv(room, ROOM, null_mut(), FI_ADDR_UNSPEC, 5, 0, null_mut())));
     a.send(to_b, &message[..70_000], Some(5), 1);
     expect(70_000, room);
-    let piece = sys::iovec { iov_base: room, iov_len: ROOM };
-    let many = sys::fi_msg {
-        msg_iov: &piece,
-        desc: null_mut(),
-        iov_count: 1,
-        addr: FI_ADDR_UNSPEC,
-        context: null_mut(),
-        data: 0,
-    };
-    b.post(|| table!(b.ep, msg.recvmsg(&many, sys::FI_MULTI_RECV)));
+    b.receive_many(room, ROOM);
     a.send(to_b, &message[..60_000], None, 1);
     expect(60_000, room);
     drop((a, b));

@@ -98,16 +98,7 @@ fn receives_of_pieces_many_messages_and_probes_work_through_a_server() {
     assert_eq!((&rooms[0][..], &rooms[1][..4]), (&b"inje"[..], &b"cted"[..]));
     // Many messages in one piece.
     let mut room = vec![0u8; 1000];
-    let piece = sys::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: 1000 };
-    let many = sys::fi_msg {
-        msg_iov: &piece,
-        desc: null_mut(),
-        iov_count: 1,
-        addr: FI_ADDR_UNSPEC,
-        context: null_mut(),
-        data: 0,
-    };
-    b.post(|| table!(b.ep, msg.recvmsg(&many, sys::FI_MULTI_RECV)));
+    b.receive_many(room.as_mut_ptr().cast(), 1000);
     for n in 0..4u8 {
         a.send(to_b, &vec![n; 245], None, 0);
         a.cq.next().unwrap();

@@ -526,7 +526,7 @@ impl State {
         Some(slice)
     }
 
-    /// What to post a stand-in from, if there is memory for it.
+    /// The buffer from which a stand-in is posted, if there is memory for it now.
     pub(super) fn place_stand_in(&mut self, stand_in: Bytes) -> Option<SendBuffer> {
         let has_room = |endpoint: &mut Endpoint| has_memory(endpoint, stand_in.len());
         if !self.backlog.is_full(stand_in.len()) && self.endpoint.as_mut().is_some_and(has_room) {

@@ -58,8 +58,8 @@ pub(super) enum Returned {
 }
 
 impl Connections {
-    /// Those of the application's messages. How long an endpoint whose worker is here waits for a peer that answers is a
-    /// setting of its own; a server does not decide for its applications.
+    /// Connections for the application's messages. Through a server they are patient, since its busy timeout was not chosen for
+    /// this application; an endpoint with a worker of its own has a setting for that.
     pub(super) fn of_messages(endpoint: &Endpoint) -> Connections {
         Connections { is_patient: endpoint.worker().is_none(), ..Connections::default() }
     }

@@ -22,7 +22,7 @@ struct Refusal {
     pause: Duration,
     /// Whether a try is under way.
     tries: bool,
-    /// What is used up.
+    /// The resource of which there is none left.
     what: Resource,
 }
 
@@ -88,7 +88,7 @@ impl Refusals {
         self.0.get(&peer).is_some_and(|refusal| !refusal.tries && now >= refusal.again)
     }
 
-    /// What is to be sent to `peer` tries to reach it.
+    /// A message or request was posted to `peer`, as a try to get a connection to it.
     pub(super) fn tries(&mut self, peer: Source) {
         if let Some(refusal) = self.0.get_mut(&peer) {
             refusal.tries = true;

@@ -164,7 +164,7 @@ impl State {
         has_waited: bool,
     ) -> Result<Option<Unsent>, FiError> {
         let Unsent { number, peer, mut buffer, options, order } = unsent;
-        // What lies in the server's memory already needs none.
+        // Bytes that lie in the server's memory already need no further memory.
         let len = if let SendBuffer::Bytes(bytes) = &buffer { bytes.len() } else { 0 };
         let stands = self.may_stand_in(options.tag, len) && (has_waited || self.backlog.never_holds(len));
         if !self.backlog.is_full(len) {

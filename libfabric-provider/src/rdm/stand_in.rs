@@ -37,7 +37,7 @@ const LEAST: u32 = 16;
 /// Units of a message's length in the header data.
 const UNIT: u32 = 1 << 10;
 
-/// What stands for the tag of a message without one, where peers name it: no message of an application has this tag.
+/// The tag that requests name for a message without a tag. No message of an application has this tag.
 const UNTAGGED: u64 = u64::MAX;
 
 /// The length of the message that one like this stands for; none if it is a message as others are.

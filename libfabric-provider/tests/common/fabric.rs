@@ -329,6 +329,14 @@ impl Side {
         });
     }
 
+    /// Posts a receive for many messages without tags, of anybody.
+    pub(crate) fn receive_many(&self, room: *mut c_void, len: usize) {
+        let piece = sys::iovec { iov_base: room, iov_len: len };
+        let (msg_iov, desc, context) = (&raw const piece, null_mut(), null_mut());
+        let many = sys::fi_msg { msg_iov, desc, iov_count: 1, addr: sys::FI_ADDR_UNSPEC, context, data: 0 };
+        self.post(|| table!(self.ep, msg.recvmsg(&many, sys::FI_MULTI_RECV)));
+    }
+
     pub(crate) fn receive(&self, room: &mut [u8], from: u64, tags: Option<(u64, u64)>, context: usize) {
         let (at, len, context) = (room.as_mut_ptr().cast(), room.len(), context as *mut c_void);
         self.post(|| match tags {

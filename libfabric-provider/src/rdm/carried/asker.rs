@@ -534,7 +534,7 @@ impl State {
             // The last piece of a write with data tells it, and so does the only one.
             carried.counts |= carried.data.is_none() && asked.len < carried.total;
         }
-        // What is read of a message, and what its sender is told, may be so twice.
+        // Pieces of a message may be read twice, and its sender may be told twice that it has arrived.
         let is_of_message = matches!(&carried, Some(Carried { kind: Kind::Message { .. }, .. }));
         let operation = carried.and_then(|carried| self.operations.get_mut(carried.operation));
         match (answer, operation) {

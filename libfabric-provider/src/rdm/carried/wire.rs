@@ -52,7 +52,8 @@ pub(super) enum Kind {
     /// Whether the process is there: it needs no answer, as who sends it learns that it was delivered. Requests that it names
     /// and the process does not have are answered.
     Question {
-        /// What the asker knows of the process: one with another life says so. 0 if it knows nothing, and wants to.
+        /// The life that the asker knows of the process. A process with another life answers with its own. With 0 the asker
+        /// knows none, and any process answers.
         life: Option<u64>,
     },
     Read,
