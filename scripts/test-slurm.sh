@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Runs a small sweep through Slurm and compares its table with that of a local run. Sets up a cluster of
-# one node, this machine, in a temporary directory, and takes it down again. Needs root and Debian's
-# slurm-wlm and munge; prints "skipped: why" where they are missing. Usage: test-slurm.sh [WEFT-BINARY]
+# Runs a small sweep through Slurm and compares its table with that of a local run; then a connection matrix and an
+# MPI program, with the libfabric provider, whose ranks Slurm starts (srun --mpi=pmix). Sets up a cluster of one node, this
+# machine, in a temporary directory, and takes it down again. Needs root and Debian's slurm-wlm and munge, and what
+# scripts/setup.sh installs; prints "skipped: why" where they are missing. Usage: test-slurm.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -9,16 +10,14 @@ skip() { echo "skipped: $*"; exit 0; }
 fail() { echo "test-slurm: $*" >&2; tail -n 20 "$dir"/*.log >&2 || true; exit 1; }
 
 [ "$(id -u)" = 0 ] || skip "root is needed to start Slurm's daemons"
-for program in munged mungekey slurmctld slurmd sbatch python3; do
-    PATH=$PATH:/usr/sbin command -v "$program" >/dev/null || skip "$program is missing (apt-get install slurm-wlm munge python3)"
+for program in munged mungekey slurmctld slurmd sbatch python3 mpicc.openmpi; do
+    PATH=$PATH:/usr/sbin command -v "$program" >/dev/null ||
+        skip "$program is missing (apt-get install slurm-wlm munge python3 libopenmpi-dev)"
 done
 PATH=$PATH:/usr/sbin
-weft=${1:-}
-if [ -z "$weft" ]; then
-    cargo build --profile ci -p weft-apps --quiet
-    weft=${CARGO_TARGET_DIR:-target}/ci/weft
-fi
-weft=$(realpath "$weft")
+cargo build --profile ci -p weft-apps -p weft-libfabric-provider --quiet
+target=$(realpath "${CARGO_TARGET_DIR:-target}")/ci
+weft=$target/weft
 
 # Not below /tmp: munged refuses sockets and keys where others may write.
 dir=$(mktemp -d /run/weft-slurm.XXXXXX)
@@ -101,3 +100,33 @@ cmp "$dir/local.jsonl" "$out" || fail "the tables differ"
 [ "$(ls "$(dirname "$out")")" = slurm.jsonl ] || fail "left over: $(ls "$(dirname "$out")")"
 "$weft" sweep "$dir/sweep.toml" --out "$out" --slurm --tasks 3
 echo "passed: $(wc -l <"$out") rows through Slurm $(sbatch --version | cut -d' ' -f2), the same bytes as locally"
+
+# Ranks, two to a core.
+export FI_PROVIDER_PATH=$dir/provider
+mkdir "$FI_PROVIDER_PATH"
+cp "$target/libweft_fi.so" "$FI_PROVIDER_PATH/libweft-fi.so"
+ranks() { timeout 120 srun --mpi=pmix --ntasks=4 --overcommit --chdir="$dir" "$@" >"$dir/ranks.log" 2>&1; }
+
+cat >"$dir/four.cm" <<'MATRIX'
+Nodes 4
+Connections 4
+Triggers 1
+0->1 id 1 start 0 size 1000000
+1->2 id 2 start 0 size 70000 send_done_trigger 1
+2->3 id 3 trigger 1 size 1000000
+3->0 id 4 start 0 size 1
+trigger id 1 oneshot
+MATRIX
+ranks "$weft" matrix four.cm --provider weft --verify --json matrix.json || fail "the matrix failed"
+python3 - "$dir/matrix.json" <<'CHECK' || fail "the matrix reports something else"
+import json, sys
+report = json.load(open(sys.argv[1]))
+assert report["config"]["provider"] == "weft" and report["config"]["hosts"] == 4, report["config"]
+assert report["flows"] == {"total": 4, "completed": 4}, report["flows"]
+CHECK
+echo "passed: a connection matrix of four ranks by srun --mpi=pmix"
+
+mpicc.openmpi -O1 -o "$dir/exchange" libfabric-provider/tests/exchange.c
+export OMPI_MCA_pml=cm OMPI_MCA_mtl=ofi OMPI_MCA_mtl_ofi_provider_include=weft OMPI_MCA_osc=pt2pt
+ranks "$dir/exchange" || fail "the MPI program failed"
+echo "passed: exchange.c over $(ompi_info --version | head -1), four ranks by srun --mpi=pmix"
