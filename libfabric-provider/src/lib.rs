@@ -43,6 +43,7 @@ mod params;
 mod place;
 mod poll;
 mod queue;
+mod random;
 mod rdm;
 mod refused;
 mod rma;

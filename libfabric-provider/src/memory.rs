@@ -1,7 +1,6 @@
 //! The registered memory of a domain: every endpoint of the domain exposes all of it.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, Weak};
 
 use weft::Rights;
@@ -40,9 +39,9 @@ impl State {
 }
 
 impl Memories {
-    /// A key that nobody can guess: the standard library's hash under keys of the system's random numbers.
+    /// A key that nobody can guess, also no process that was forked from the same one.
     pub(crate) fn draw_key() -> u64 {
-        RandomState::new().hash_one(0)
+        crate::random::number()
     }
 
     /// Exposes memory at all endpoints, and at those that follow.

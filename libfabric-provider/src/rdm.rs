@@ -17,6 +17,8 @@ mod reconnect;
 mod refusals;
 mod remote;
 mod send;
+#[cfg(test)]
+mod served_tests;
 mod stand_in;
 mod waiting;
 mod watch;

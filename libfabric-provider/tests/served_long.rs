@@ -301,6 +301,29 @@ fn messages_without_tags_are_fetched_if_no_memory_holds_them_and_not_by_receives
     }
 }
 
+/// Looks for a message with this tag until it is there, or what stands for it.
+fn until_there(side: &Side, tag: u64) {
+    let call = sys::fi_msg_tagged {
+        msg_iov: std::ptr::null(),
+        desc: null_mut(),
+        iov_count: 0,
+        addr: FI_ADDR_UNSPEC,
+        tag,
+        ignore: 0,
+        context: 99 as *mut _,
+        data: 0,
+    };
+    let begin = Instant::now();
+    loop {
+        side.post(|| table!(side.ep, tagged.recvmsg(&call, sys::FI_PEEK)));
+        match side.cq.next() {
+            Ok(entry) => return assert_eq!((entry.context, entry.tag), (99, tag)),
+            Err(failed) => assert_eq!((failed.context, failed.error), (99, sys::FI_ENOMSG)),
+        }
+        assert!(begin.elapsed() < BOUND, "no message");
+    }
+}
+
 fn open_as(server: &str) -> Side {
     let wish = Wish { domain: Some(server.to_owned()), service: Some(PROCESS), ..Wish::default() };
     Side::open(&wish, How::default())
@@ -357,7 +380,7 @@ fn long_messages_end_when_their_sender_or_their_receiver_is_gone() {
     let (mut process, _) = start(&server);
     process.tell(&own.to_string());
     process.says("sent");
-    std::thread::sleep(Duration::from_millis(300));
+    until_there(&a, 1);
     kill(process);
     a.receive(&mut room, FI_ADDR_UNSPEC, Some((1, 0)), 1);
     end(1, sys::FI_ECONNABORTED);
@@ -365,6 +388,7 @@ fn long_messages_end_when_their_sender_or_their_receiver_is_gone() {
     let (mut process, _) = start(&server);
     process.tell(&own.to_string());
     process.says("sent");
+    until_there(&a, 1);
     common::stop(&process);
     a.receive(&mut room, FI_ADDR_UNSPEC, Some((1, 0)), 2);
     assert_eq!(a.cq.read_within(3_000), None);
@@ -433,6 +457,79 @@ fn a_message_to_a_successor_of_its_peer_waits_until_that_receives_it() {
     let [sent, received] = ends(&a, &successor);
     assert_eq!((sent.unwrap().context, received.unwrap().context), (2, 3));
     assert!(room == message);
+}
+
+/// A process that does not say which one it is gets no stand-in, so a message is not lost with it.
+#[test]
+fn a_message_to_a_process_that_dies_before_it_has_said_its_life_is_for_its_successor() {
+    const NAME: &str = "a_message_to_a_process_that_dies_before_it_has_said_its_life_is_for_its_successor";
+    if !inside_with(NAME, LITTLE) {
+        return;
+    }
+    if processes::number().is_some() {
+        return peer();
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let server = server(&directory, 75, |builder| builder);
+    let a = open(&server);
+    let own = u128::from_be_bytes(a.name());
+    let mut process = Process::start(NAME, 1, &[(SERVER, &server.name())]);
+    let to = a.insert(&process.says("name ").parse::<u128>().unwrap().to_be_bytes());
+    common::stop(&process);
+    let message = bytes(LONG, 1);
+    a.send(to, &message, Some(1), 1);
+    // It is asked, and says nothing.
+    assert_eq!(a.cq.read_within(300), None);
+    process.child.kill().unwrap();
+    process.child.wait().unwrap();
+    let successor = open_as(&server.name());
+    let (from_a, mut room) = (successor.insert(&own.to_be_bytes()), vec![0; LONG]);
+    successor.receive(&mut room, from_a, Some((1, 0)), 2);
+    let mut sent = a.cq.next();
+    if sent.is_err() {
+        // It was asked again when no process had the number.
+        assert_eq!(sent, Err(Failed { context: 1, error: sys::FI_ECONNREFUSED, beyond: 0 }));
+        a.send(to, &message, Some(1), 1);
+        sent = a.cq.next();
+    }
+    assert_eq!((sent.unwrap().context, successor.cq.next().unwrap().context), (1, 2));
+    assert!(room == message);
+}
+
+/// As `fi_cancel` has it for operations that are no longer pending: it asks for nothing that has begun.
+#[test]
+fn a_receive_that_is_being_fetched_ends_as_if_nobody_had_cancelled_it() {
+    if !inside_with("a_receive_that_is_being_fetched_ends_as_if_nobody_had_cancelled_it", LITTLE) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let server = server(&directory, 77, |builder| builder);
+    let a = open(&server);
+    // SAFETY: the endpoint is open.
+    let cancel = |context: usize| unsafe { (*(*a.ep).ops).cancel.unwrap()(a.ep.cast(), context as *mut _) };
+    let mut room = vec![0; 5_000];
+    for answers in [true, false] {
+        let mut one = Stranger::new(&server, &a);
+        a.receive(&mut room, FI_ADDR_UNSPEC, Some((8, 0)), 2);
+        let message = one.send_stand_in(3);
+        let [number, at, len] = one.next_request();
+        assert_eq!((cancel(2), cancel(3)), (0, -(sys::FI_ENOENT as isize)));
+        if answers {
+            // The message is there, and so its sender learns.
+            one.answer(number, ReturnCode::OK.0, &message[at as usize..(at + len) as usize]);
+            let [notice, _, len] = one.next_request();
+            assert_eq!(len, 0);
+            one.answer(notice, ReturnCode::OK.0, &[]);
+            assert_eq!(a.cq.next().map(|entry| (entry.context, entry.len)), Ok((2, 5_000)));
+            assert!(room == message);
+        } else {
+            // Its sender is gone.
+            drop(one);
+            let ended = a.cq.read_within(60_000).expect("an entry within a minute");
+            assert_eq!(ended, Err(Failed { context: 2, error: sys::FI_ECONNABORTED, beyond: 0 }));
+        }
+        assert_eq!(cancel(2), -(sys::FI_ENOENT as isize));
+    }
 }
 
 #[test]
@@ -522,18 +619,33 @@ impl Stranger {
         message
     }
 
-    /// The next request: its number, where the piece begins, and its length.
+    /// The next request for a part of a message: its number, where the piece begins, and its length.
     fn next_request(&mut self) -> [u32; 3] {
+        let bytes = self.next_of_kind(4);
+        [4, 28, 32].map(|at| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()))
+    }
+
+    /// The next request that is of this kind.
+    fn next_of_kind(&mut self, kind: u8) -> Vec<u8> {
         let mut requests = ReceiveOptions::default();
         requests.matching = Matching::Tagged { tag: 1 << 63, ignore: 0 };
         loop {
             self.endpoint.receive_with(vec![0; 1_000], requests).unwrap();
             let (len, buffer) = self.receive();
             let bytes = buffer.to_bytes(len);
-            if bytes[0] == 4 {
-                return [4, 28, 32].map(|at| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()));
+            if bytes[0] == kind {
+                return bytes.to_vec();
             }
         }
+    }
+
+    /// Answers a question with a life, without which no stand-in is sent.
+    fn say_life(&mut self) {
+        let question = self.next_of_kind(0);
+        let mut here = vec![0; 64];
+        (here[0], here[1], here[48]) = (5, 4, 9);
+        here[4..8].copy_from_slice(&question[4..8]);
+        self.endpoint.send_with(self.connection, here, SendOptions::default().tag(1 << 63)).unwrap();
     }
 
     fn answer(&mut self, number: u32, code: u8, bytes: &[u8]) {
@@ -568,6 +680,7 @@ fn a_message_is_fetched_by_nobody_but_whom_it_is_for_and_stand_ins_of_strangers_
     let to_one = a.insert(&one.name(&a));
     let message = bytes(LONG, 2);
     a.send(to_one, &message, Some(5), 1);
+    one.say_life();
     // What stands for it.
     let mut options = ReceiveOptions::default();
     options.matching = Matching::Tagged { tag: 5, ignore: 0 };
@@ -627,11 +740,7 @@ fn a_message_is_fetched_by_nobody_but_whom_it_is_for_and_stand_ins_of_strangers_
     let options = SendOptions::default().tag(8).header_data(header);
     one.endpoint.send_with(one.connection, stand_in.to_vec(), options).unwrap();
     // The request for it comes to one that answers with nonsense, twice.
-    let mut requests = ReceiveOptions::default();
-    requests.matching = Matching::Tagged { tag: 1 << 63, ignore: 0 };
-    one.endpoint.receive_with(vec![0; 1_000], requests).unwrap();
-    let (_, asked) = one.receive();
-    let number = u32::from_le_bytes(asked.to_bytes(8)[4..8].try_into().unwrap());
+    let [number, ..] = one.next_request();
     for _ in 0..2 {
         let mut answer = vec![1; 8 + 5];
         answer[..8].copy_from_slice(&[OK, 0, 0, 0, 5, 0, 0, 0]);

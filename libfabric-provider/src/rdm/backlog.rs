@@ -268,6 +268,14 @@ impl Backlog {
         self.parts.as_ref().is_some_and(|parts| len as u64 > u64::from(parts.most - parts.short))
     }
 
+    /// Whether the first message to `peer` that waits is one of those.
+    pub(super) fn has_to_stand_in(&self, peer: Source) -> bool {
+        let first = self.sends.get(&peer).and_then(|line| line.unsent.front());
+        first.is_some_and(
+            |unsent| matches!(&unsent.buffer, SendBuffer::Bytes(bytes) if self.never_holds(bytes.len())),
+        )
+    }
+
     /// Whether the part of messages that are sent has no room for `len` bytes.
     pub(super) fn is_full(&self, len: usize) -> bool {
         self.parts.as_ref().is_some_and(|parts| {
@@ -631,6 +639,13 @@ impl State {
         }
         // For one whose message was claimed it is too late.
         if claimed.iter().any(|claimed| claimed.number == number) { Ok(()) } else { Err(FiError::NO_ENTRY) }
+    }
+
+    /// Fails the first message to `peer` that waits.
+    pub(super) fn fail_first(&mut self, peer: Source, error: FiError) -> Result<(), FiError> {
+        let Some(unsent) = self.backlog.take_unsent(peer, 0) else { return Ok(()) };
+        self.backlog.take_sent(unsent.buffer);
+        self.fail(unsent.number, Way::Out, error)
     }
 
     /// Ends receives that were cancelled, unless a look is under way: that may find a message for one of them.

@@ -107,6 +107,20 @@ impl Connections {
         !is_over
     }
 
+    /// As [`Refusals::refuse_for_now`].
+    #[cfg(test)]
+    pub(super) fn refuse_for_now(&mut self, peer: Source) {
+        self.refusals.refuse_for_now(peer);
+    }
+
+    /// The peer has been refused for too long.
+    #[cfg(test)]
+    pub(super) fn give_up(&mut self, peer: Source) {
+        let limit = CallError::Limit { what: weft::Resource::PeerConnections, limit: 1 };
+        self.refusals.forget(peer);
+        self.given_up.push((peer, Error::Refused(limit)));
+    }
+
     /// Whether messages to `peer` have to wait, for others that are on their way back or for a connection.
     pub(super) fn holds_back(&self, peer: Source) -> bool {
         self.is_returning(peer) || self.is_refused(peer)

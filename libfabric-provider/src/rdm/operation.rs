@@ -36,8 +36,8 @@ pub(super) struct Operation {
     pub(super) given_up: Option<FiError>,
     /// It is no operation of the application's, but asks whether this peer is there.
     pub(super) asks: Option<Source>,
-    /// It does not ask, but says to that peer which process this is.
-    pub(super) says_here: bool,
+    /// It does not ask, but answers that peer's question with this number, and says which process this is.
+    pub(super) says_here: Option<u32>,
     /// Bytes of a server's memory that it counts for.
     pub(super) memory: usize,
     /// The number of what stands for the message that it sends.

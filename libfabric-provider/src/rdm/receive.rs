@@ -164,7 +164,7 @@ impl State {
             }
             // The receive has less room than the stand-in has bytes, and all of the message's bytes that it can have; or it is one for
             // many messages, which has not the room that the message needs.
-            self.begin_fetch(None, named, 0, 0);
+            self.tell(named);
         }
         let Some(operation) = self.operations.get_mut(number) else { return Ok(()) };
         let room = buffer.len();

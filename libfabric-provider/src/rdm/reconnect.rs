@@ -25,7 +25,9 @@ impl State {
         }
         for (peer, why) in beside {
             self.warn_of(peer, &why);
+            self.drop_question(peer);
             self.give_up_requests(peer, FiError::from(&why))?;
+            self.give_up_life(peer, FiError::from(&why))?;
         }
         self.forget_unwanted();
         self.make_room();
@@ -36,10 +38,11 @@ impl State {
     fn forget_unwanted(&mut self) {
         // Questions are asked again, and need room as well.
         let to_ask = if self.peers.beside.has_refused() { self.peers_to_ask() } else { HashSet::new() };
-        let State { peers: Peers { connections, beside, .. }, backlog, carrier, .. } = self;
+        let State { peers: Peers { connections, beside, .. }, backlog, carrier, stand_ins, .. } = self;
         connections.keep_refusals(|peer| backlog.has_sends_to(peer));
         beside.keep_refusals(|peer| {
-            to_ask.contains(&peer) || carrier.as_ref().is_some_and(|carrier| carrier.waits_for(peer))
+            let carries = carrier.as_ref().is_some_and(|carrier| carrier.waits_for(peer));
+            carries || to_ask.contains(&peer) || stand_ins.owes_answer_to(peer) || stand_ins.awaits(peer)
         });
     }
 

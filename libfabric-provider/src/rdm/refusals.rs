@@ -66,6 +66,13 @@ impl Refusals {
         false
     }
 
+    /// The server refuses a connection to `peer`, and a try is under way that does not end.
+    #[cfg(test)]
+    pub(super) fn refuse_for_now(&mut self, peer: Source) {
+        let (since, what) = (Instant::now(), Resource::PeerConnections);
+        self.0.insert(peer, Refusal { since, again: since, pause: LONGEST, tries: true, what });
+    }
+
     /// There is a connection to `peer`, or what was to be sent to it has failed for another reason.
     pub(super) fn forget(&mut self, peer: Source) {
         self.0.remove(&peer);

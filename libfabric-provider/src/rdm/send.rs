@@ -283,9 +283,16 @@ impl State {
     ) -> Result<(), FiError> {
         let operation = self.operations.get_mut(number);
         if let Some(peer) = operation.as_ref().and_then(|operation| operation.asks) {
-            self.operations.remove(number);
-            if let Some(Returned::Failed(why)) = self.peers.beside.end(peer, &result) {
+            let says_here = self.operations.remove(number).and_then(|operation| operation.says_here);
+            let returned = self.peers.beside.end(peer, &result);
+            let is_back = matches!(returned, Some(Returned::Again));
+            if let Some(Returned::Failed(why)) = returned {
                 result = Err(why);
+            }
+            match says_here {
+                Some(question) => self.question_answered(peer, question, is_back),
+                None if is_back => drop(self.stand_ins.ask_again(peer)),
+                None => {}
             }
             return self.answered(peer, result);
         }

@@ -14,19 +14,18 @@
 //! The last byte is the upper half of that number. The length of the stand-in, less 16, is the rest of the message's length. So a
 //! look that sees no bytes knows the message's length too.
 
-use std::collections::HashMap;
-use std::fs::File;
-use std::hash::{BuildHasher, RandomState};
-use std::io::Read;
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use weft::core::wire::ses::ReturnCode;
 use weft::{Error, MemorySlice, ReceiveBuffer, SendBuffer, SendError, SendOptions, Source};
 
 use super::backlog::Way;
-use super::{Bindings, State, report};
+use super::{Bindings, Operation, State, report};
 use crate::error::FiError;
 use crate::queue::{Entry, Problem};
+use crate::random;
 
 /// The longest message for which nothing ever stands, bytes.
 pub(super) const SHORT: usize = 4096;
@@ -77,28 +76,60 @@ struct Message {
     header_data: u64,
     end: u128,
     bytes: Bytes,
-    /// The life of the process that it is for, if that was known.
-    life: Option<u64>,
+    /// The life of the process that it is for.
+    life: u64,
     /// Whether the stand-in has been delivered.
     is_delivered: bool,
     /// Whether the receiver has what it wants.
     is_done: bool,
 }
 
+/// A peer that messages are for, or will be.
+#[derive(Debug)]
+struct Receiver {
+    life: Life,
+    /// Only answers to this question and later ones count: who has answered an earlier one may be gone.
+    since: u32,
+    /// Its messages that have not ended.
+    messages: usize,
+}
+
+/// What is known of the process that a peer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    /// It has to be asked.
+    Unknown,
+    /// It has been asked.
+    Asked,
+    /// It has said its life, then.
+    Said(u64, Instant),
+}
+
+/// How long a peer's life that no message was sent to yet is believed.
+const FRESH: Duration = Duration::from_secs(1);
+
 /// The messages that peers may fetch: each one only those for it.
 #[derive(Debug)]
 pub(super) struct StandIns {
     /// A number that no other process has, also none that takes the place of this one.
     life: u64,
-    /// Those of peers that messages were sent to; 0 while the peer has not said it.
-    lives: HashMap<Source, u64>,
+    receivers: HashMap<Source, Receiver>,
     messages: HashMap<(Source, u16), Message>,
     /// The number of the next one. The first is random, so that no message has the number of one that a process before this one sent.
     next: u16,
+    /// The number of the next question.
+    question: u32,
+    /// The questions of peers, the last one of each, that are to be answered with this process's life.
+    unanswered: HashMap<Source, u32>,
+    /// The peers that an answer is on its way to: no second one is, so that a peer which takes none holds no more.
+    answering: HashSet<Source>,
     /// How many messages with the same peer, tag and header data are done of which none is named by more than that: those that
     /// were dropped, or met receives with less room than the stand-in has bytes.
     dropped: HashMap<(Source, u64, u64), usize>,
 }
+
+/// Questions of peers that wait for their answers here. Who is not among them asks again.
+const UNANSWERED: usize = 4096;
 
 /// What a peer that fetches a message knows of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,17 +147,18 @@ impl Named {
     }
 }
 
-/// A number of the system's random source: what the standard library knows of is the same in processes that were forked.
-fn random() -> u64 {
-    let mut bytes = [0; 8];
-    let read = File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut bytes));
-    read.map_or_else(|_| RandomState::new().hash_one(std::process::id()), |()| u64::from_le_bytes(bytes))
-}
-
 impl Default for StandIns {
     fn default() -> StandIns {
-        let (life, next) = (random() | 1, random() as u16);
-        StandIns { life, lives: HashMap::new(), messages: HashMap::new(), next, dropped: HashMap::new() }
+        StandIns {
+            life: random::number() | 1,
+            receivers: HashMap::new(),
+            messages: HashMap::new(),
+            next: random::number() as u16,
+            question: random::number() as u32,
+            unanswered: HashMap::new(),
+            answering: HashSet::new(),
+            dropped: HashMap::new(),
+        }
     }
 }
 
@@ -135,13 +167,75 @@ impl StandIns {
         self.life
     }
 
-    /// What is known of a peer that has to be the same process as before; none if it may be any.
-    pub(super) fn asks_life(&self, peer: Source) -> Option<u64> {
-        self.has_messages_for(peer).then(|| self.lives.get(&peer).copied().unwrap_or(0))
+    /// The number of the next question, which is asked now.
+    pub(super) fn next_question(&mut self) -> u32 {
+        let number = self.question;
+        self.question = number.wrapping_add(1);
+        number
     }
 
-    fn has_messages_for(&self, peer: Source) -> bool {
-        self.messages.keys().any(|key| key.0 == peer)
+    /// What a question to a peer says that is to be the same process as before, or is asked for its life; none if it may be any.
+    pub(super) fn asks_life(&self, peer: Source) -> Option<u64> {
+        self.receivers.get(&peer).map(|receiver| match receiver.life {
+            Life::Said(life, _) => life,
+            Life::Unknown | Life::Asked => 0,
+        })
+    }
+
+    /// The life of a peer, if it was said since the last message to it has ended.
+    fn life_of(&self, peer: Source) -> Option<u64> {
+        let receiver = self.receivers.get(&peer)?;
+        match receiver.life {
+            Life::Said(life, at) if receiver.messages > 0 || at.elapsed() < FRESH => Some(life),
+            _ => None,
+        }
+    }
+
+    /// Forgets peers that no message is for, or waits for.
+    pub(super) fn keep_receivers(&mut self, waits: impl Fn(Source) -> bool) {
+        self.receivers.retain(|peer, receiver| receiver.messages > 0 || waits(*peer));
+    }
+
+    /// Takes this for the life of a peer.
+    #[cfg(test)]
+    pub(super) fn believe(&mut self, peer: Source, life: u64) {
+        let (life, since) = (Life::Said(life, Instant::now()), self.question);
+        self.receivers.insert(peer, Receiver { life, since, messages: 0 });
+    }
+
+    /// Whether a message waits for the life of a peer.
+    pub(super) fn awaits(&self, peer: Source) -> bool {
+        let waits = |receiver: &Receiver| matches!(receiver.life, Life::Unknown | Life::Asked);
+        self.receivers.get(&peer).is_some_and(waits)
+    }
+
+    /// A question that asked a peer for its life has come back, or has failed. Returns whether a message waits for the answer.
+    pub(super) fn ask_again(&mut self, peer: Source) -> bool {
+        let Some(receiver) = self.receivers.get_mut(&peer) else { return false };
+        let waits = receiver.life == Life::Asked;
+        if waits {
+            receiver.life = Life::Unknown;
+        }
+        waits
+    }
+
+    fn insert(&mut self, key: (Source, u16), message: Message) {
+        self.messages.insert(key, message);
+        if let Some(receiver) = self.receivers.get_mut(&key.0) {
+            receiver.messages += 1;
+        }
+    }
+
+    fn remove(&mut self, key: (Source, u16)) -> Option<Message> {
+        let message = self.messages.remove(&key)?;
+        if let Some(receiver) = self.receivers.get_mut(&key.0) {
+            receiver.messages = receiver.messages.saturating_sub(1);
+            if receiver.messages == 0 {
+                // The process may make room for another one before the next message.
+                self.receivers.remove(&key.0);
+            }
+        }
+        Some(message)
     }
 
     /// The next number that no message for `peer` has.
@@ -199,10 +293,21 @@ impl StandIns {
         Ok(len)
     }
 
-    /// The receivers that have not got their messages.
+    /// The receivers that have not got their messages, or have not said their lives.
     pub(super) fn receivers(&self) -> impl Iterator<Item = Source> {
         let waiting = self.messages.iter().filter(|(_, message)| message.is_delivered);
-        waiting.map(|((peer, _), _)| *peer)
+        let asked = self.receivers.iter().filter(|(_, receiver)| receiver.life == Life::Asked);
+        waiting.map(|((peer, _), _)| *peer).chain(asked.map(|(peer, _)| *peer))
+    }
+
+    /// Whether questions of peers wait for their answers.
+    pub(super) fn owes_answers(&self) -> bool {
+        !self.unanswered.is_empty()
+    }
+
+    /// Whether one of `peer` does.
+    pub(super) fn owes_answer_to(&self, peer: Source) -> bool {
+        self.unanswered.contains_key(&peer)
     }
 
     /// Whether messages wait to be fetched, also those whose stand-ins have not been delivered.
@@ -254,6 +359,7 @@ impl State {
         bytes: Bytes,
         options: SendOptions,
     ) -> Result<(), (FiError, Bytes)> {
+        let Some(life) = self.life_to_send_to(peer) else { return Err((FiError::AGAIN, bytes)) };
         let own = self.stand_ins.number(peer);
         let made = stand_in(&bytes, own, options.header_data);
         let Some((stand_in, header_data)) = made else { return Err((FiError::TOO_LONG, bytes)) };
@@ -271,23 +377,36 @@ impl State {
         if let Some(operation) = self.operations.get_mut(number) {
             operation.stand_in = Some(own);
         }
-        let is_first = !self.stand_ins.has_messages_for(peer);
-        if is_first {
-            // The process may have made room for another one since it was asked.
-            self.stand_ins.lives.remove(&peer);
-        }
         self.stand_ins.next = own.wrapping_add(1);
         let (tag, is_delivered, is_done) = (options.tag.unwrap_or(UNTAGGED), false, false);
-        let life = self.stand_ins.lives.get(&peer).copied().filter(|life| *life != 0);
         let message =
             Message { operation: number, tag, header_data, end, bytes, life, is_delivered, is_done };
-        self.stand_ins.messages.insert((peer, own), message);
-        if is_first || life.is_none() && !self.is_asking(peer) {
-            self.stand_ins.lives.insert(peer, 0);
-            // If it cannot be asked now, it is asked as all are from which something is awaited.
-            let _ = self.ask(peer);
-        }
+        self.stand_ins.insert((peer, own), message);
         Ok(())
+    }
+
+    /// The life of the process that is to fetch a message. If that has not been said, it is asked for, and the message waits: a
+    /// stand-in that one process gets is none to another one in its place, so its sender has to tell them apart from the beginning.
+    fn life_to_send_to(&mut self, peer: Source) -> Option<u64> {
+        if let Some(life) = self.stand_ins.life_of(peer) {
+            return Some(life);
+        }
+        let since = self.stand_ins.question;
+        let unknown = || Receiver { life: Life::Unknown, since, messages: 0 };
+        let receiver = self.stand_ins.receivers.entry(peer).or_insert_with(unknown);
+        if receiver.life == Life::Asked {
+            return None;
+        }
+        receiver.life = Life::Unknown;
+        let connections = &self.peers.beside;
+        let may_ask = !connections.is_refused(peer) || connections.may_try(Instant::now(), peer);
+        if may_ask && !connections.is_returning(peer) {
+            (receiver.life, receiver.since) = (Life::Asked, since);
+            if self.ask(peer).is_err() {
+                self.stand_ins.ask_again(peer);
+            }
+        }
+        None
     }
 
     /// The sending of operation `number` has ended. Returns how, and nothing if that was a stand-in whose message is to be
@@ -304,7 +423,9 @@ impl State {
         // Of one that is longer than its receive the receiver says that it is done.
         let has_arrived =
             matches!(result, Ok(()) | Err(Error::Send(SendError::Answered(ReturnCode::TOO_LONG))));
-        if has_arrived && !message.is_done {
+        let said = self.stand_ins.receivers.get(&key.0).map(|receiver| receiver.life);
+        let is_of_another = matches!(said, Some(Life::Said(life, _)) if life != message.life);
+        if has_arrived && !message.is_done && !is_of_another {
             message.is_delivered = true;
             operation.id = None;
             self.backlog.end(Way::Out, std::mem::take(&mut operation.memory));
@@ -312,7 +433,12 @@ impl State {
         }
         let is_done = message.is_done;
         self.forget_stand_in(Some(key.0), Some(key.1));
-        Some(if is_done { Ok(()) } else { result })
+        Some(match result {
+            _ if is_done => Ok(()),
+            // The process that it was for is gone, and no other one fetches it.
+            _ if has_arrived => Err(Error::Send(SendError::Answered(ReturnCode::BAD_PID))),
+            failed => failed,
+        })
     }
 
     /// The receiver of a message has what it wants of that.
@@ -342,15 +468,14 @@ impl State {
             return Ok(());
         }
         let number = message.operation;
-        self.stand_ins.messages.remove(&key);
+        self.stand_ins.remove(key);
         self.end_sent(number, None)
     }
 
     /// Nobody can fetch the message of operation `number` any more.
     pub(super) fn forget_stand_in(&mut self, peer: Option<Source>, stand_in: Option<u16>) {
         let key = peer.zip(stand_in);
-        let Some((key, message)) = key.and_then(|key| Some((key, self.stand_ins.messages.remove(&key)?)))
-        else {
+        let Some((key, message)) = key.and_then(|key| Some((key, self.stand_ins.remove(key)?))) else {
             return;
         };
         let Message { tag, header_data, .. } = message;
@@ -360,9 +485,23 @@ impl State {
 
     /// A peer is gone: it fetches none of the messages whose stand-ins it has got.
     pub(super) fn fail_stand_ins_of(&mut self, peer: Source, error: FiError) -> Result<(), FiError> {
-        self.stand_ins.lives.remove(&peer);
         self.stand_ins.dropped.retain(|(other, ..), _| *other != peer);
-        self.fail_stand_ins(|key, message| key == peer && message.is_delivered, error)
+        self.fail_stand_ins(|key, message| key == peer && message.is_delivered, error)?;
+        self.fail_asked(peer, error)
+    }
+
+    /// A peer does not say its life: the message that waits for that fails, and those behind it ask again.
+    fn fail_asked(&mut self, peer: Source, error: FiError) -> Result<(), FiError> {
+        if !self.stand_ins.ask_again(peer) {
+            return Ok(());
+        }
+        self.fail_first(peer, error)
+    }
+
+    /// There is no connection to ask a peer for its life: a message that has to be fetched fails.
+    pub(super) fn give_up_life(&mut self, peer: Source, error: FiError) -> Result<(), FiError> {
+        let waits = self.stand_ins.awaits(peer) && self.backlog.has_to_stand_in(peer);
+        if waits { self.fail_first(peer, error) } else { Ok(()) }
     }
 
     /// No peer fetches anything any more.
@@ -376,32 +515,81 @@ impl State {
         is_one: impl Fn(Source, &Message) -> bool,
         error: FiError,
     ) -> Result<(), FiError> {
-        let mut failed = Vec::new();
-        self.stand_ins.messages.retain(|key, message| {
-            let stays = !is_one(key.0, message);
-            failed.extend((!stays).then_some(message.operation));
-            stays
-        });
+        let all = self.stand_ins.messages.iter();
+        let failed = all.filter(|(key, message)| is_one(key.0, message));
+        let mut failed: Vec<_> = failed.map(|(key, message)| (message.operation, *key)).collect();
         failed.sort_unstable();
-        failed.into_iter().try_for_each(|number| self.end_sent(number, Some(error)))
+        failed.into_iter().try_for_each(|(number, key)| {
+            self.stand_ins.remove(key);
+            self.end_sent(number, Some(error))
+        })
     }
 
-    /// A peer says which process it is. If it is another one than before, that one fetches nothing any more.
-    pub(super) fn learn_life(&mut self, peer: Source, life: u64) -> Result<(), FiError> {
-        if self.stand_ins.asks_life(peer).is_none() {
+    /// A peer says which process it is, in answer to a question. If it is another one than before, that one fetches nothing any more.
+    pub(super) fn learn_life(&mut self, peer: Source, life: u64, question: u32) -> Result<(), FiError> {
+        let next = self.stand_ins.question;
+        let Some(receiver) = self.stand_ins.receivers.get_mut(&peer) else { return Ok(()) };
+        if question.wrapping_sub(receiver.since) >= next.wrapping_sub(receiver.since) {
             return Ok(());
         }
-        let known = self.stand_ins.lives.insert(peer, life);
-        if known.is_some_and(|known| known != 0 && known != life) {
+        receiver.since = question;
+        let known = std::mem::replace(&mut receiver.life, Life::Said(life, Instant::now()));
+        if matches!(known, Life::Said(known, _) if known != life) {
             self.stand_ins.dropped.retain(|(other, ..), _| *other != peer);
         }
-        let is_of_another = move |key: Source, message: &Message| {
-            key == peer && message.is_delivered && message.life.is_some_and(|known| known != life)
-        };
-        self.fail_stand_ins(is_of_another, FiError::REFUSED)?;
-        let left = self.stand_ins.messages.iter_mut().filter(|(key, _)| key.0 == peer);
-        left.for_each(|(_, message)| message.life = Some(life));
-        Ok(())
+        let is_of_another =
+            move |key: Source, message: &Message| key == peer && message.is_delivered && message.life != life;
+        self.fail_stand_ins(is_of_another, FiError::REFUSED)
+    }
+
+    /// Answers a peer's question with this process's life.
+    pub(super) fn say_here(&mut self, peer: Source, question: u32) {
+        let unanswered = &mut self.stand_ins.unanswered;
+        if unanswered.len() < UNANSWERED || unanswered.contains_key(&peer) {
+            unanswered.insert(peer, question);
+        }
+        self.answer_questions();
+    }
+
+    /// Answers the questions that have not been, as far as there is room.
+    pub(super) fn answer_questions(&mut self) {
+        if self.stand_ins.unanswered.is_empty() {
+            return;
+        }
+        let mut left = std::mem::take(&mut self.stand_ins.unanswered);
+        left.retain(|peer, question| {
+            if self.stand_ins.answering.contains(peer) {
+                return true;
+            }
+            let here = Operation { asks: Some(*peer), says_here: Some(*question), ..Operation::default() };
+            let number = self.operations.insert(here);
+            let posted = self.post_here(number, *peer, *question);
+            match posted {
+                Ok(()) => {
+                    self.questions += 1;
+                    self.stand_ins.answering.insert(*peer);
+                }
+                Err(_) => drop(self.operations.remove(number)),
+            }
+            // Who cannot be reached at all is answered the next time that it asks.
+            posted == Err(FiError::AGAIN)
+        });
+        self.stand_ins.unanswered = left;
+    }
+
+    /// An answer to a peer's question has been delivered, or not; `again` if it has come back unsent.
+    pub(super) fn question_answered(&mut self, peer: Source, question: u32, again: bool) {
+        self.stand_ins.answering.remove(&peer);
+        if again {
+            // Unless it has asked once more.
+            self.stand_ins.unanswered.entry(peer).or_insert(question);
+        }
+        self.answer_questions();
+    }
+
+    /// There is no connection to a peer: what it has asked is not answered.
+    pub(super) fn drop_question(&mut self, peer: Source) {
+        self.stand_ins.unanswered.remove(&peer);
     }
 
     /// Receive `number` has met the stand-in of a message of `whole` bytes, which is in the first `len` bytes of `buffer`.
@@ -435,7 +623,7 @@ impl State {
         entry.take_envelope(Some(named.tag).filter(|tag| *tag != UNTAGGED), named.header_data);
         entry.source = source.unwrap_or(entry.source);
         operation.fetched = Some(Box::new(Fetched { entry, room }));
-        self.begin_fetch(Some(number), named, beginning.min(total), total);
+        self.begin_fetch(number, named, beginning.min(total), total);
     }
 
     /// A message was fetched, or cannot be.
@@ -518,7 +706,7 @@ mod tests {
         assert_eq!(number, u16::MAX);
         let (stand_in, header_data) = stand_in(&bytes, number, 0).unwrap();
         let end = end_of(&stand_in).unwrap();
-        let (life, is_delivered, is_done) = (None, false, false);
+        let (life, is_delivered, is_done) = (1, false, false);
         let message = Message { operation: 1, tag: 5, header_data, end, bytes, life, is_delivered, is_done };
         all.messages.insert((PEER, number), message);
         assert_eq!(all.number(PEER), 0);

@@ -124,7 +124,7 @@ impl State {
     fn tell_dropped(&mut self, message: &Waiting) {
         if self.is_stand_in(message) {
             let Waiting { source, tag, header_data, .. } = *message;
-            self.begin_fetch(None, Named::new(source, tag, header_data, None), 0, 0);
+            self.tell(Named::new(source, tag, header_data, None));
         }
     }
 

@@ -20,18 +20,22 @@ impl Rdm {
         let mut state = lock(&self.state)?;
         // Work says what is wrong if that fails.
         let _ = state.sweep();
+        let State { stand_ins, backlog, .. } = &mut *state;
+        stand_ins.keep_receivers(|peer| backlog.has_sends_to(peer));
         let asked: HashSet<Source> = state.operations.iter().filter_map(|operation| operation.asks).collect();
         for peer in state.peers_to_ask().difference(&asked) {
             // Who cannot be asked now is asked the next time.
             let _ = state.ask(*peer);
         }
+        state.repeat_notices();
         Ok(())
     }
 
-    /// Whether a question, or a look for answers that come too late, is under way.
+    /// Whether a question, its answer, or a look for answers that come too late, is under way or waits.
     pub(crate) fn is_asking(&self) -> Result<bool, FiError> {
         let state = lock(&self.state)?;
-        Ok(state.questions > 0 || state.carrier.as_ref().is_some_and(|carrier| carrier.sweeps))
+        let sweeps = state.carrier.as_ref().is_some_and(|carrier| carrier.sweeps);
+        Ok(state.questions > 0 || state.stand_ins.owes_answers() || sweeps)
     }
 }
 
@@ -40,26 +44,6 @@ impl State {
     pub(super) fn peers_to_ask(&self) -> HashSet<Source> {
         let named = self.operations.iter().filter_map(|operation| operation.from);
         named.chain(self.owe_answers()).chain(self.stand_ins.receivers()).collect()
-    }
-
-    /// Whether a question to `peer` is under way, or the answer to one of its questions.
-    pub(super) fn is_asking(&self, peer: Source) -> bool {
-        self.operations.iter().any(|operation| operation.asks == Some(peer))
-    }
-
-    /// Tells a peer which process this is, unless one such message is on its way to it.
-    pub(super) fn say_here(&mut self, peer: Source) {
-        let says = |operation: &Operation| operation.asks == Some(peer) && operation.says_here;
-        if self.operations.iter().any(says) {
-            return;
-        }
-        let here = Operation { asks: Some(peer), says_here: true, ..Operation::default() };
-        let number = self.operations.insert(here);
-        match self.post_here(number, peer) {
-            Ok(()) => self.questions += 1,
-            // The next question will do.
-            Err(_) => drop(self.operations.remove(number)),
-        }
     }
 
     pub(super) fn ask(&mut self, peer: Source) -> Result<(), FiError> {

@@ -38,10 +38,26 @@ pub(super) struct Carried {
     counts: bool,
     /// Whether it has been.
     is_told: bool,
+    /// Why the sender of a message may not have got its notice: that was not sent, or has no answer.
+    untold: Option<FiError>,
+    /// How often it was told in vain before.
+    tries: u32,
     /// Whether it is in the lane of its peer.
     queued: bool,
     error: Option<FiError>,
 }
+
+/// A notice to the sender of a message, which has to be told again that the message is done.
+#[derive(Debug)]
+pub(in super::super) struct Notice {
+    named: Named,
+    tries: u32,
+}
+
+/// Notices of all peers that are to be sent again.
+const NOTICES: usize = 16 * DEPTH;
+/// How often one is sent, 2 s after it has failed. A sender that cannot be reached for so long has found that out by its questions.
+const TRIES: u32 = 32;
 
 /// The accesses to one peer's memory.
 #[derive(Debug, Default)]
@@ -73,6 +89,8 @@ pub(super) struct Ask {
     was_there: bool,
     /// Whether the owner has lost it, and it may be asked for again.
     is_lost: bool,
+    /// Whether the owner has said anything.
+    is_answered: bool,
     error: Option<FiError>,
 }
 
@@ -182,6 +200,15 @@ impl Carrier {
     }
 }
 
+#[cfg(test)]
+impl Carrier {
+    /// Whether all requests have been delivered, and whether all pieces of an access were asked for.
+    pub(in super::super) fn asked(&self) -> (bool, bool) {
+        let is_asked_for = |carried: &Carried| carried.asked == Some(carried.total);
+        (self.asks.iter().all(|ask| ask.is_sent), self.accesses.iter().any(is_asked_for))
+    }
+}
+
 impl State {
     /// Begins an access.
     ///
@@ -253,6 +280,8 @@ impl State {
             under_way: 0,
             counts: false,
             is_told: false,
+            untold: None,
+            tries: 0,
             queued: false,
             error: None,
         };
@@ -262,23 +291,30 @@ impl State {
         Ok(())
     }
 
-    /// Fetches the bytes from `begin` to `total` of a message for receive `number`, and tells its sender then; that only if there is
-    /// no such receive.
-    pub(in super::super) fn begin_fetch(
-        &mut self,
-        number: Option<usize>,
-        named: Named,
-        begin: u32,
-        total: u32,
-    ) {
-        let Some(carrier) = &mut self.carrier else { return };
+    /// Fetches the bytes from `begin` to `total` of a message for receive `number`, and tells its sender then.
+    pub(in super::super) fn begin_fetch(&mut self, number: usize, named: Named, begin: u32, total: u32) {
+        self.begin_message(number, named, begin, total, 0);
+    }
+
+    /// Tells the sender of a message that it is done.
+    pub(in super::super) fn tell(&mut self, named: Named) {
+        self.begin_notice(Notice { named, tries: 0 });
+    }
+
+    fn begin_notice(&mut self, notice: Notice) {
+        let Notice { named, tries } = notice;
         let is_notice = |carried: &&Carried| carried.operation == usize::MAX && carried.peer == named.peer;
-        if number.is_none() && carrier.accesses.iter().filter(is_notice).count() >= DEPTH {
-            // No endpoint has so many messages under way.
-            return;
+        let accesses = self.carrier.iter().flat_map(|carrier| carrier.accesses.iter());
+        // No endpoint has more messages under way.
+        if accesses.filter(is_notice).count() < DEPTH {
+            self.begin_message(usize::MAX, named, 0, 0, tries);
         }
+    }
+
+    fn begin_message(&mut self, operation: usize, named: Named, begin: u32, total: u32, tries: u32) {
+        let Some(carrier) = &mut self.carrier else { return };
         let access = carrier.accesses.insert(Carried {
-            operation: number.unwrap_or(usize::MAX),
+            operation,
             peer: named.peer,
             memory: RemoteMemory { key: named.header_data, offset: named.tag },
             kind: Kind::Message { end: named.end },
@@ -290,12 +326,30 @@ impl State {
             under_way: 0,
             counts: true,
             is_told: false,
+            untold: None,
+            tries,
             queued: false,
             error: None,
         });
         carrier.enqueue(access);
         // It is under way, whatever happens to others.
         let _ = self.ask_for_pieces();
+    }
+
+    /// Sends the notices again that may not have arrived.
+    pub(in super::super) fn repeat_notices(&mut self) {
+        let notices = self.carrier.as_mut().map(|carrier| std::mem::take(&mut carrier.notices));
+        notices.into_iter().flatten().for_each(|notice| self.begin_notice(notice));
+    }
+
+    /// Keeps a notice that may not have arrived for [`State::repeat_notices`], unless there is nobody to be told.
+    fn keep_notice(&mut self, mut notice: Notice, why: FiError) {
+        let Some(carrier) = &mut self.carrier else { return };
+        notice.tries += 1;
+        let is_over = why == FiError::REFUSED || why == FiError::GONE || notice.tries >= TRIES;
+        if !is_over && carrier.notices.len() < NOTICES {
+            carrier.notices.push(notice);
+        }
     }
 
     /// Asks for as many pieces as there are memory and windows for, of the peers in turn.
@@ -366,6 +420,7 @@ impl State {
             number,
             was_there: false,
             is_lost: false,
+            is_answered: false,
             error: None,
         });
         let (tag, inner) = (ANSWERS + u64::from(number), Inner::AnswerRoom(ask));
@@ -397,7 +452,12 @@ impl State {
                     return Ok(false);
                 }
                 if let Some(carried) = carrier.accesses.get_mut(access) {
-                    carried.error = Some(error);
+                    if is_done && matches!(carried.kind, Kind::Message { .. }) {
+                        // All that it wanted is there.
+                        (carried.is_told, carried.untold) = (true, Some(error));
+                    } else {
+                        carried.error = Some(error);
+                    }
                 }
                 Ok(true)
             }
@@ -488,7 +548,8 @@ impl State {
         }
         let len = numbers.len() as u32;
         let kind = Kind::Question { life: self.stand_ins.asks_life(peer) };
-        let mut bytes = Request { kind, total: len, len, ..Request::QUESTION }.emit().to_vec();
+        let number = self.stand_ins.next_question();
+        let mut bytes = Request { kind, number, total: len, len, ..Request::QUESTION }.emit().to_vec();
         bytes.extend(numbers);
         bytes
     }
@@ -534,6 +595,7 @@ impl State {
             // The last piece of a write with data tells it, and so does the only one.
             carried.counts |= carried.data.is_none() && asked.len < carried.total;
         }
+        asked.is_answered = answer.is_ok();
         // Pieces of a message may be read twice, and its sender may be told twice that it has arrived.
         let is_of_message = matches!(&carried, Some(Carried { kind: Kind::Message { .. }, .. }));
         let operation = carried.and_then(|carried| self.operations.get_mut(carried.operation));
@@ -570,14 +632,18 @@ impl State {
             return Ok(());
         }
         let Some(ended) = carrier.asks.remove(ask) else { return Ok(()) };
-        let Ask { access, peer, at, len, is_lost, error, .. } = ended;
+        let Ask { access, peer, at, len, is_lost, is_answered, error, .. } = ended;
         if let Some(lane) = carrier.lanes.get_mut(&peer) {
             lane.window -= 1;
         }
         carrier.enqueue_lane(peer);
         let Some(carried) = carrier.accesses.get_mut(access) else { return Ok(()) };
         carried.under_way -= 1;
-        carried.error = carried.error.or(error);
+        let is_notice = matches!(carried.kind, Kind::Message { .. }) && len == 0 && carried.is_told;
+        match error {
+            Some(error) if is_notice => carried.untold = (!is_answered).then_some(error),
+            error => carried.error = carried.error.or(error),
+        }
         if is_lost {
             if len > 0 { carried.again.push((at, len)) } else { carried.is_told = false }
         }
@@ -593,16 +659,17 @@ impl State {
 
     fn end_carried(&mut self, access: usize) -> Result<(), FiError> {
         let carried = self.carrier.as_mut().and_then(|carrier| carrier.accesses.remove(access));
-        let Some(Carried { operation: number, peer, memory, kind, is_told, error, .. }) = carried else {
+        let Some(Carried { operation: number, peer, memory, kind, untold, tries, error, .. }) = carried
+        else {
             return Ok(());
         };
         if let Kind::Message { end } = kind {
-            // The receive has all bytes when its sender is told so, and needs no answer to that.
-            let error = error.filter(|_| !is_told);
-            if error.is_some() && number != usize::MAX {
+            let named = Named { peer, tag: memory.offset, header_data: memory.key, end };
+            if let Some(why) = untold {
+                self.keep_notice(Notice { named, tries }, why);
+            } else if error.is_some() && number != usize::MAX {
                 // Its sender need not wait for a receive that has failed.
-                let named = Named { peer, tag: memory.offset, header_data: memory.key, end };
-                self.begin_fetch(None, named, 0, 0);
+                self.tell(named);
             }
             return self.end_fetch(number, error);
         }

@@ -7,11 +7,11 @@
 //! application has, and lie in memory that is reserved for them: what is read or written is copied once on each side.
 
 mod asker;
+mod held;
 mod owner;
 mod wire;
 
 use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasher, RandomState};
 use std::time::Instant;
 
 use weft::{
@@ -19,13 +19,14 @@ use weft::{
     SendBuffer, SendOptions, Source,
 };
 
-use self::asker::{Ask, Carried, Lane};
-use self::owner::AllHeld;
+use self::asker::{Ask, Carried, Lane, Notice};
+use self::held::AllHeld;
 use self::wire::{ANSWER, Kind, REQUEST, Request};
 use super::operation::Piece;
 use super::{Operation, State};
 use crate::error::FiError;
 use crate::memory::Registration;
+use crate::random;
 use crate::slab::Slab;
 
 /// The bit that only tags of requests and answers have.
@@ -55,8 +56,10 @@ pub(super) struct Carrier {
     /// Requests that the ring of commands had no room for.
     unposted: VecDeque<usize>,
     /// The number of the next request. The first one is random, so that an answer which a process that is gone was owed is none
-    /// to its successor with the same number.
+    /// to its successor with the same number, also if both were forked from one process.
     next: u32,
+    /// Notices to senders of messages that are to be sent again.
+    pub(super) notices: Vec<Notice>,
     /// Whether a look for answers that nobody waits for is under way.
     pub(super) sweeps: bool,
 
@@ -118,6 +121,18 @@ impl Inner {
 }
 
 impl Carrier {
+    /// How many requests wait, and how many were dropped.
+    #[cfg(test)]
+    pub(super) fn held(&self) -> (usize, u64) {
+        (self.held.len(), self.held.dropped())
+    }
+
+    /// The memory for answers.
+    #[cfg(test)]
+    pub(super) fn answer_memory(&mut self) -> &mut Vec<MemorySlice> {
+        &mut self.free
+    }
+
     /// That of `endpoint`; none if its worker accesses memory itself.
     ///
     /// # Errors
@@ -141,7 +156,8 @@ impl Carrier {
             turns: VecDeque::new(),
             asks: Slab::default(),
             unposted: VecDeque::new(),
-            next: RandomState::new().hash_one(0) as u32,
+            next: random::number() as u32,
+            notices: Vec::new(),
             sweeps: false,
             exposed: HashMap::new(),
             rooms: slices(2 * count, piece)?,
@@ -257,6 +273,7 @@ impl State {
         // Each goes on whatever has become of the others: when the server is gone, accesses that wait here end only so.
         let posted = self.post_rooms();
         self.send_answers();
+        self.answer_questions();
         let served = self.serve_held(names_source);
         let asked = self.ask_for_pieces();
         posted.and(served).and(asked)
@@ -327,10 +344,11 @@ impl State {
         self.post_note(number, peer, question)
     }
 
-    /// Says which process this is.
-    pub(super) fn post_here(&mut self, number: usize, peer: Source) -> Result<(), FiError> {
+    /// Says which process this is, in answer to question `question`.
+    pub(super) fn post_here(&mut self, operation: usize, peer: Source, question: u32) -> Result<(), FiError> {
         let kind = Kind::Here { life: self.stand_ins.life() };
-        self.post_note(number, peer, Request { kind, ..Request::QUESTION }.emit().to_vec())
+        let here = Request { kind, number: question, ..Request::QUESTION };
+        self.post_note(operation, peer, here.emit().to_vec())
     }
 
     fn post_note(&mut self, number: usize, peer: Source, bytes: Vec<u8>) -> Result<(), FiError> {

@@ -1,8 +1,8 @@
 //! The side whose memory is accessed.
 //!
 //! A request is done as soon as it arrives, if there is memory for its answer. If its asker has had its share of that, or the
-//! application has not read its queue, the request waits on the heap: what others ask for is done meanwhile. Askers have no
-//! more than [`WINDOW`] requests without an answer; what one sends beyond that is dropped.
+//! application has not read its queue, the request waits on the heap ([`held`](super::held)): what others ask for is done
+//! meanwhile. Askers have no more than [`WINDOW`] requests without an answer; what one sends beyond that is dropped.
 //! Requests that are not here any more are answered when their asker asks for them.
 
 use std::collections::{HashMap, VecDeque};
@@ -14,53 +14,14 @@ use weft::{AtomicOp, Endpoint, Error, MemorySlice, Source, Written};
 use super::super::State;
 use super::super::connections::Returned;
 use super::super::stand_in::Named;
+use super::held::Held;
 use super::wire::{ANSWER, Answer, Kind, REQUEST, Request};
 use super::{ANSWERS, Carrier, Inner, PIECE, REQUESTS, VALUES, WINDOW};
 use crate::error::FiError;
 use crate::memory::Registration;
 
-/// Requests of all askers together that wait: 8 MiB.
-const HELD: usize = 256;
-
-/// A request that waits.
-#[derive(Debug)]
-pub(super) struct Held {
-    from: Source,
-    request: Request,
-    bytes: Vec<u8>,
-}
-
-/// The requests that wait, in the order in which they came.
-#[derive(Debug, Default)]
-pub(super) struct AllHeld(VecDeque<Held>);
-
-impl AllHeld {
-    fn of(&self, asker: Source) -> usize {
-        self.0.iter().filter(|held| held.from == asker).count()
-    }
-
-    fn has(&self, asker: Source, number: u32) -> bool {
-        self.0.iter().any(|held| held.from == asker && held.request.number == number)
-    }
-
-    /// Keeps a request, unless its asker has as many as it may. If all together have as many as they may, one of those that
-    /// have most loses its last one for it, or it is dropped if its asker has as many.
-    fn keep(&mut self, held: Held) {
-        let own = self.of(held.from);
-        if own >= WINDOW {
-            return;
-        }
-        if self.0.len() >= HELD {
-            let most = self.0.iter().map(|other| self.of(other.from)).max().unwrap_or(0);
-            let last = self.0.iter().rposition(|other| self.of(other.from) == most);
-            match last.filter(|_| most > own + 1) {
-                Some(last) => drop(self.0.remove(last)),
-                None => return,
-            }
-        }
-        self.0.push_back(held);
-    }
-}
+/// Askers whose requests that wait are looked at in one turn.
+const LOOKS: usize = 64;
 
 impl Carrier {
     /// Memory for an answer to `asker`, unless that has as much as it leaves to all others.
@@ -263,14 +224,16 @@ impl State {
                 Kind::Question { life } => {
                     self.deny(from, &copied());
                     if life.is_some_and(|life| life != self.stand_ins.life()) {
-                        self.say_here(from);
+                        self.say_here(from, request.number);
                     }
                 }
-                Kind::Here { life } => served = self.learn_life(from, life).map(|()| true),
+                Kind::Here { life } => {
+                    served = self.learn_life(from, life, request.number).map(|()| true);
+                }
                 _ => {
                     served = self.serve(from, &request, payload(), names_source);
                     if matches!(served, Ok(false)) {
-                        self.hold(Held { from, request, bytes: copied() });
+                        self.hold(from, Held { request, bytes: copied() });
                     }
                 }
             }
@@ -295,20 +258,33 @@ impl State {
         }
     }
 
-    fn hold(&mut self, held: Held) {
-        if let Some(carrier) = &mut self.carrier {
-            carrier.held.keep(held);
+    fn hold(&mut self, from: Source, held: Held) {
+        let Some(carrier) = &mut self.carrier else { return };
+        let before = carrier.held.dropped();
+        carrier.held.keep(from, held);
+        let dropped = carrier.held.dropped();
+        if dropped > before && dropped.is_power_of_two() {
+            crate::log::info(&format!("{dropped} requests of peers that ask for too much were dropped"));
         }
     }
 
-    /// Serves the requests that wait, as far as it can.
+    /// Serves the requests that wait, as far as it can, of the askers in turn.
     pub(super) fn serve_held(&mut self, names_source: bool) -> Result<(), FiError> {
-        let waiting = self.carrier.as_mut().map(|carrier| std::mem::take(&mut carrier.held));
         let mut all = Ok(());
-        for held in waiting.into_iter().flat_map(|waiting| waiting.0) {
-            match self.serve(held.from, &held.request, Payload::Bytes(&held.bytes), names_source) {
-                Ok(false) => self.hold(held),
-                served => all = all.and(served.map(|_| ())),
+        for _ in 0..LOOKS {
+            let Some(carrier) = self.carrier.as_mut().filter(|carrier| !carrier.free.is_empty()) else {
+                break;
+            };
+            let Some((asker, waiting)) = carrier.held.take_next() else { break };
+            let mut left = VecDeque::new();
+            for held in waiting {
+                match self.serve(asker, &held.request, Payload::Bytes(&held.bytes), names_source) {
+                    Ok(false) => left.push_back(held),
+                    served => all = all.and(served.map(|_| ())),
+                }
+            }
+            if let Some(carrier) = &mut self.carrier {
+                carrier.held.put_back(asker, left);
             }
         }
         all
@@ -403,31 +379,5 @@ impl State {
             Some(Returned::Again) => carrier.unsent.push_back((peer, number, slice)),
             _ => carrier.free_answer(peer, slice),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn held(process: u16, number: u32) -> Held {
-        let from = Source { peer: weft::Addr(1), process };
-        Held { from, request: Request { number, ..Request::QUESTION }, bytes: Vec::new() }
-    }
-
-    #[test]
-    fn askers_who_have_most_make_room_for_others_when_all_have_as_many_as_they_may() {
-        let mut all = AllHeld::default();
-        let many = (HELD / WINDOW) as u16;
-        for process in 0..many + 8 {
-            (0..2 * WINDOW as u32).for_each(|number| all.keep(held(process, number)));
-        }
-        assert_eq!(all.0.len(), HELD);
-        let counts: Vec<_> = (0..many + 8).map(|process| all.of(held(process, 0).from)).collect();
-        assert!(counts.iter().all(|count| (WINDOW - 2..=WINDOW).contains(count)), "{counts:?}");
-        // The first of each stays.
-        assert!((0..many + 8).all(|process| all.has(held(process, 0).from, 0)));
-        all.keep(held(999, 7));
-        assert!(all.has(held(999, 7).from, 7) && all.0.len() == HELD);
     }
 }

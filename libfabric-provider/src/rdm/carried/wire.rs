@@ -5,7 +5,7 @@
 //! | kind: 0 to ask whether the process is there, and has the requests whose numbers follow, 1 to read, 2 to write, 3 for an atomic operation, 4 to fetch a message, 5 to say which process this is | 1 | | code of the response, as UET has them | 1 |
 //! | flags: 1 the access is announced with data, 2 what was there comes back, 4 there is a value to compare with, or the end of the stand-in, or the life of the process that is asked or says so, 8 all pieces of the access have been done | 1 | | 1 if the access is to be counted when all of it has been done | 1 |
 //! | operation and datatype of an atomic operation, as UET has them | 2 | | zero | 2 |
-//! | number that the answer names | 4 | | what comes back: its length | 4 |
+//! | number that the answer names, or of the question that is answered | 4 | | what comes back: its length | 4 |
 //! | key, or the header data of the stand-in | 8 | | what comes back | as it says |
 //! | where the whole access begins, or the tag of the message | 8 | | | |
 //! | length of the whole access | 4 | | | |
@@ -52,8 +52,8 @@ pub(super) enum Kind {
     /// Whether the process is there: it needs no answer, as who sends it learns that it was delivered. Requests that it names
     /// and the process does not have are answered.
     Question {
-        /// The life that the asker knows of the process. A process with another life answers with its own. With 0 the asker
-        /// knows none, and any process answers.
+        /// The life that the asker knows of the process. A process with another life answers with its own, and with the number
+        /// of the question. With 0 the asker knows none, and any process answers.
         life: Option<u64>,
     },
     Read,

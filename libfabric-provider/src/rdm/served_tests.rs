@@ -1,0 +1,297 @@
+//! Endpoints of a server, driven turn by turn.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use weft::core::worker::Waker;
+use weft::core::worker::session::{SessionConfig, SessionServer};
+use weft::{Endpoint, Limits, Matching, Source};
+
+use super::*;
+use crate::abi::AppRoom;
+use crate::addresses::Addresses;
+use crate::queue::{Entry, Problem, Queue};
+use crate::sys::FI_ADDR_UNSPEC;
+
+/// How long anything may take.
+const BOUND: Duration = Duration::from_secs(60);
+
+/// A server at a loopback address, on a thread.
+struct Served {
+    place: Place,
+    waker: Waker,
+    thread: Option<JoinHandle<()>>,
+    _directory: tempfile::TempDir,
+}
+
+impl Served {
+    fn start(ip: &str) -> Served {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("socket");
+        let limits = Limits { processes: 64, ..Limits::default() };
+        let builder = Endpoint::builder(format!("udp:{ip}")).limits(limits).learn_peers(false);
+        let (mut worker, info, _) = builder.build_worker().unwrap();
+        let waker = Waker::new().unwrap();
+        let mut server = SessionServer::new(&mut worker, 64, waker.clone());
+        if let Some(place) = info.place_peers() {
+            server.place_peers(place);
+        }
+        server.listen(&socket, config(256 << 20)).unwrap();
+        let thread = Some(std::thread::spawn(move || server.run(worker, |_| {})));
+        let place = Place::Named(format!("serve:{}", socket.display()));
+        Served { place, waker, thread, _directory: directory }
+    }
+
+    /// An endpoint with so many bytes of memory.
+    fn open(&self, memory: u32) -> Side {
+        let Place::Named(name) = &self.place else { unreachable!() };
+        let endpoint = Endpoint::builder(name).session(config(memory)).build().unwrap();
+        let rdm = Rdm::new(endpoint, &self.place, Caps::of(Kind::Rdm, 0)).unwrap();
+        let queue = Arc::new(Queue::new(DEPTH, false).unwrap());
+        let binding = || Some(Binding { queue: queue.clone(), selective: false });
+        let addresses = Some(Arc::new(Addresses::default()));
+        lock(&rdm.state).unwrap().bindings =
+            Bindings { transmit: binding(), receive: binding(), addresses, ..Bindings::default() };
+        rdm.enable().unwrap();
+        Side { rdm, queue }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.waker.stop();
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+fn config(memory: u32) -> SessionConfig {
+    SessionConfig {
+        commands: 1 << 12,
+        reports: 1 << 13,
+        operations: 4 * DEPTH as u32,
+        connections: 512,
+        memory,
+        peers: 256,
+        ..SessionConfig::default()
+    }
+}
+
+struct Side {
+    rdm: Rdm,
+    queue: Arc<Queue>,
+}
+
+impl Side {
+    fn with<T>(&self, call: impl FnOnce(&mut State) -> T) -> T {
+        call(&mut lock(&self.rdm.state).unwrap())
+    }
+
+    fn insert(&self, other: &Side) -> u64 {
+        self.with(|state| state.bindings.addresses.as_ref().unwrap().insert(other.rdm.local).unwrap())
+    }
+
+    fn peer(&self, number: u64) -> Source {
+        self.with(|state| state.peer(number).unwrap())
+    }
+
+    fn send(&self, to: u64, bytes: Bytes, context: usize) {
+        let (bytes, tag, data, wanted) = (OutgoingBytes::Copied(bytes), Some(7), None, Wanted::AsBound);
+        self.rdm.send(Outgoing { bytes, to, tag, data, context, wanted, more: false }).unwrap();
+    }
+
+    fn receive(&self, room: &mut [u8], context: usize) {
+        // SAFETY: tests keep the memory, and do not touch it until the receive has ended.
+        let room = Room::One(unsafe { AppRoom::new(room.as_mut_ptr().cast(), room.len()) });
+        let (from, matching) = (FI_ADDR_UNSPEC, Matching::Tagged { tag: 7, ignore: 0 });
+        let (wanted, which) = (Wanted::AsBound, Which::First);
+        self.rdm.receive(Incoming { room, from, matching, context, wanted, which }).unwrap();
+    }
+
+    /// The next entry, if there is one after a turn.
+    fn turn(&self) -> Option<Entry> {
+        self.rdm.progress().unwrap();
+        if let Some((entry, _)) = self.queue.read_problem().unwrap() {
+            return Some(entry);
+        }
+        let mut read = None;
+        let _ = self.queue.read(1, |_, entry| read = Some(*entry));
+        read
+    }
+}
+
+/// Lets `turn` do something until it returns what is waited for.
+fn until<T>(what: &str, mut turn: impl FnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(done) = turn() {
+            return done;
+        }
+        assert!(begin.elapsed() < BOUND, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+fn content(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|n| (n * 5 + (n >> 8) * 3 + (n >> 17) + seed * 17) as u8).collect()
+}
+
+/// Longer than what an endpoint with 8 MiB sends at once.
+const LONG: usize = (2 << 20) + 77;
+const LITTLE: u32 = 8 << 20;
+
+#[test]
+fn a_sender_loses_no_request_of_dozens_of_receivers_that_fetch_from_it() {
+    const RECEIVERS: usize = 44;
+    /// Requests that an endpoint with as much memory has without an answer.
+    const EACH: usize = 8;
+    let served = Served::start("127.40.7.1");
+    let sender = served.open(LITTLE);
+    let receivers: Vec<Side> = (0..RECEIVERS).map(|_| served.open(48 << 20)).collect();
+    let mut rooms = vec![vec![0u8; LONG]; RECEIVERS];
+    for (receiver, room) in receivers.iter().zip(&mut rooms) {
+        receiver.insert(&sender);
+        receiver.receive(room, 1);
+    }
+    for (n, receiver) in receivers.iter().enumerate() {
+        sender.send(sender.insert(receiver), content(LONG, n).into(), n);
+    }
+    // All ask before any is answered.
+    let memory = sender.with(|state| std::mem::take(state.carrier.as_mut().unwrap().answer_memory()));
+    let asked = |sender: &Side| sender.with(|state| state.carrier.as_ref().unwrap().held());
+    until("all requests", || {
+        assert!(sender.turn().is_none());
+        assert!(receivers.iter().all(|receiver| receiver.turn().is_none()));
+        let (held, dropped) = asked(&sender);
+        (held + dropped as usize == RECEIVERS * EACH).then_some(())
+    });
+    assert_eq!(asked(&sender), (RECEIVERS * EACH, 0));
+    sender.with(|state| *state.carrier.as_mut().unwrap().answer_memory() = memory);
+    let (mut sent, mut received) = (vec![false; RECEIVERS], vec![false; RECEIVERS]);
+    until("all messages", || {
+        if let Some(entry) = sender.turn() {
+            assert_eq!((entry.problem, std::mem::replace(&mut sent[entry.context], true)), (None, false));
+        }
+        for (receiver, received) in receivers.iter().zip(&mut received) {
+            if let Some(entry) = receiver.turn() {
+                assert_eq!((entry.problem, entry.len), (None, LONG));
+                assert!(!std::mem::replace(received, true));
+            }
+        }
+        (!sent.contains(&false) && !received.contains(&false)).then_some(())
+    });
+    assert_eq!(asked(&sender), (0, 0));
+    for (n, room) in rooms.iter().enumerate() {
+        assert!(*room == content(LONG, n), "receiver {n}");
+    }
+}
+
+#[test]
+fn the_sender_of_a_message_is_told_again_that_it_is_done_when_that_could_not_be_said() {
+    let served = Served::start("127.40.7.2");
+    let (sender, receiver) = (served.open(LITTLE), served.open(LITTLE));
+    let (to, from) = (sender.insert(&receiver), receiver.insert(&sender));
+    let peer = receiver.peer(from);
+    // A receive that is too short for what stands for the message, which has all that it wants at once; and one that fetches.
+    for room in [7, LONG] {
+        sender.send(to, content(LONG, 3).into(), 5);
+        let is_there =
+            |state: &mut State| state.stand_ins.receivers().next().is_some() && !state.backlog.has_sends();
+        until("the message is announced", || {
+            assert!(sender.turn().is_none() && receiver.turn().is_none());
+            sender.with(is_there).then_some(())
+        });
+        let mut room = vec![0; room];
+        // All bytes come, but there is no connection for the notice.
+        let mut is_refused = room.len() < LONG;
+        if is_refused {
+            receiver.with(|state| state.peers.beside.refuse_for_now(peer));
+        }
+        receiver.receive(&mut room, 6);
+        let received = until("the message is received", || {
+            let ended = receiver.turn();
+            let (waits, (are_sent, are_all)) = receiver.with(|state| {
+                let carrier = state.carrier.as_ref().unwrap();
+                (carrier.waits_for(peer), carrier.asked())
+            });
+            if are_sent && are_all && !is_refused {
+                receiver.with(|state| state.peers.beside.refuse_for_now(peer));
+                is_refused = true;
+            }
+            if waits && is_refused {
+                receiver.with(|state| state.peers.beside.give_up(peer));
+            }
+            if are_sent {
+                assert!(sender.turn().is_none());
+            }
+            ended
+        });
+        assert_eq!((received.context, received.len), (6, room.len()));
+        assert!(room == content(LONG, 3)[..room.len()]);
+        until("the notice has failed", || {
+            assert!(sender.turn().is_none() && receiver.turn().is_none());
+            (receiver.with(|state| state.carrier.as_ref().unwrap().notices.len()) == 1).then_some(())
+        });
+        receiver.rdm.ask_peers().unwrap();
+        let sent = until("the sender is told", || {
+            assert!(receiver.turn().is_none());
+            sender.turn()
+        });
+        assert_eq!((sent.context, sent.problem), (5, None));
+    }
+}
+
+/// The process that a message was for is gone, and another one has got what stands for it.
+#[test]
+fn a_message_that_another_process_than_it_was_for_has_got_fails() {
+    let served = Served::start("127.40.7.3");
+    let (sender, receiver) = (served.open(LITTLE), served.open(LITTLE));
+    let (to, _) = (sender.insert(&receiver), receiver.insert(&sender));
+    let peer = sender.peer(to);
+    let mut room = vec![0; LONG];
+    for asks_first in [true, false] {
+        // What the process before has said.
+        sender.with(|state| state.stand_ins.believe(peer, 77));
+        sender.send(to, content(LONG, 3).into(), 5);
+        if !asks_first {
+            // It hears of the other process before it knows that this one has got the stand-in.
+            sender.with(|state| state.ask(peer)).unwrap();
+        }
+        let mut turns = 0;
+        let failed = until("the message fails", || {
+            assert!(receiver.turn().is_none());
+            turns += 1;
+            if asks_first && turns % 100 == 0 {
+                sender.rdm.ask_peers().unwrap();
+            }
+            sender.turn()
+        });
+        let problem = Some(Problem { error: FiError::REFUSED, beyond: 0 });
+        assert_eq!((failed.context, failed.problem), (5, problem));
+        // Who receives what stands for it has an error, too.
+        receiver.receive(&mut room, 6);
+        let failed = until("the receive fails", || {
+            assert!(sender.turn().is_none());
+            receiver.turn()
+        });
+        assert_eq!(
+            (failed.context, failed.problem),
+            (6, Some(Problem { error: FiError::ABORTED, beyond: 0 }))
+        );
+    }
+    // The next one is for the process that is there.
+    sender.send(to, content(LONG, 4).into(), 7);
+    receiver.receive(&mut room, 8);
+    let mut left = vec![7, 8];
+    until("the message arrives", || {
+        for entry in [sender.turn(), receiver.turn()].into_iter().flatten() {
+            assert_eq!(entry.problem, None);
+            left.retain(|context| *context != entry.context);
+        }
+        left.is_empty().then_some(())
+    });
+    assert!(room == content(LONG, 4));
+}
