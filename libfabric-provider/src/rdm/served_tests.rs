@@ -146,11 +146,11 @@ const LITTLE: u32 = 8 << 20;
 #[test]
 fn a_sender_loses_no_request_of_dozens_of_receivers_that_fetch_from_it() {
     const RECEIVERS: usize = 44;
-    /// Requests that an endpoint with as much memory has without an answer.
+    /// Requests that an endpoint with as much memory has without an answer. They are for longer pieces than the sender has.
     const EACH: usize = 8;
     let served = Served::start("127.40.7.1");
     let sender = served.open(LITTLE);
-    let receivers: Vec<Side> = (0..RECEIVERS).map(|_| served.open(48 << 20)).collect();
+    let receivers: Vec<Side> = (0..RECEIVERS).map(|_| served.open(64 << 20)).collect();
     let mut rooms = vec![vec![0u8; LONG]; RECEIVERS];
     for (receiver, room) in receivers.iter().zip(&mut rooms) {
         receiver.insert(&sender);

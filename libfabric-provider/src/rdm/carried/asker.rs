@@ -91,6 +91,8 @@ pub(super) struct Ask {
     is_lost: bool,
     /// Whether the owner has said anything.
     is_answered: bool,
+    /// Bytes at the end of it that the answer has left out, as its owner has shorter pieces.
+    missing: u32,
     error: Option<FiError>,
 }
 
@@ -104,7 +106,7 @@ impl Ask {
 impl Carried {
     /// The next piece to ask for: where it begins, and its length. The last piece of a write with data waits for the others, and so
     /// does the notice for an owner that counts, a piece of no bytes.
-    fn next(&self) -> Option<(u32, u32)> {
+    fn next(&self, long_piece: u32) -> Option<(u32, u32)> {
         let at = self.asked.unwrap_or(0);
         if self.error.is_some() {
             return None;
@@ -115,7 +117,8 @@ impl Carried {
         if self.asked == Some(self.total) {
             return (self.owes_notice() && self.under_way == 0).then_some((at, 0));
         }
-        let len = (self.total - at).min(PIECE);
+        let is_of_message = matches!(self.kind, Kind::Message { .. });
+        let len = (self.total - at).min(if is_of_message { long_piece } else { PIECE });
         let waits = self.data.is_some() && at + len == self.total && self.under_way > 0;
         (!waits).then_some((at, len))
     }
@@ -173,13 +176,13 @@ impl Carrier {
     /// The next piece to ask the peer of a lane for: the access, where the piece begins, and its length. Accesses of which
     /// nothing is to be asked for now leave the lane.
     fn next_piece(&mut self, peer: Source, ended: &mut Vec<usize>) -> Option<(usize, u32, u32)> {
-        let free = self.large.len();
+        let (free, long_piece) = (self.large.len(), self.long_piece);
         let lane = self.lanes.get_mut(&peer)?;
         while lane.may_ask(free)
             && let Some(&access) = lane.ready.front()
         {
             let carried = self.accesses.get_mut(access);
-            if let Some((at, len)) = carried.as_ref().and_then(|carried| carried.next()) {
+            if let Some((at, len)) = carried.as_ref().and_then(|carried| carried.next(long_piece)) {
                 return Some((access, at, len));
             }
             lane.ready.pop_front();
@@ -421,6 +424,7 @@ impl State {
             was_there: false,
             is_lost: false,
             is_answered: false,
+            missing: 0,
             error: None,
         });
         let (tag, inner) = (ANSWERS + u64::from(number), Inner::AnswerRoom(ask));
@@ -601,8 +605,10 @@ impl State {
         let operation = carried.and_then(|carried| self.operations.get_mut(carried.operation));
         match (answer, operation) {
             (Ok(Answer { code: ReturnCode::OK, len, .. }), Some(operation)) => {
-                if len == asked.len {
+                let is_part = is_of_message && len > 0 && len < asked.len;
+                if len == asked.len || is_part {
                     operation.scatter_piece(&slice, ANSWER as u32, asked.at, len);
+                    asked.missing = asked.len - len;
                 } else if operation.takes_bytes() && asked.error.is_none() {
                     asked.error = Some(FiError::OTHER);
                 }
@@ -632,7 +638,7 @@ impl State {
             return Ok(());
         }
         let Some(ended) = carrier.asks.remove(ask) else { return Ok(()) };
-        let Ask { access, peer, at, len, is_lost, is_answered, error, .. } = ended;
+        let Ask { access, peer, at, len, is_lost, is_answered, missing, error, .. } = ended;
         if let Some(lane) = carrier.lanes.get_mut(&peer) {
             lane.window -= 1;
         }
@@ -644,6 +650,9 @@ impl State {
             Some(error) if is_notice => carried.untold = (!is_answered).then_some(error),
             error => carried.error = carried.error.or(error),
         }
+        if missing > 0 {
+            carried.again.push((at + len - missing, missing));
+        }
         if is_lost {
             if len > 0 { carried.again.push((at, len)) } else { carried.is_told = false }
         }
@@ -651,7 +660,7 @@ impl State {
         if carried.has_ended() && !carried.queued {
             return self.end_carried(access);
         }
-        if carried.next().is_some() {
+        if carried.next(carrier.long_piece).is_some() {
             carrier.enqueue(access);
         }
         Ok(())

@@ -37,6 +37,11 @@ const REQUESTS: u64 = RESERVED_TAG;
 const ANSWERS: u64 = RESERVED_TAG | 1 << 32;
 /// Bytes of the largest piece of an access.
 const PIECE: u32 = 32 << 10;
+/// Bytes of the largest piece of a message, where there is memory for some of them: the longest that there are [`FEW`] of. A fetch takes
+/// a time for each piece rather than for each byte.
+const LONG_PIECES: [u32; 3] = [128 << 10, 64 << 10, PIECE];
+/// Pieces that are worth more than longer ones.
+const FEW: usize = 6;
 /// Bytes of the values of the largest atomic operation.
 const VALUES: u32 = 1024;
 /// Pieces of the accesses of one endpoint to another that are asked for at a time.
@@ -44,6 +49,8 @@ const WINDOW: usize = 8;
 
 #[derive(Debug)]
 pub(super) struct Carrier {
+    /// Bytes of the largest piece of a message that this endpoint asks for, or answers with.
+    long_piece: u32,
     /// Memory for requests that carry something, or answers that bring something.
     large: Vec<MemorySlice>,
     /// Memory for the others, one for each of the former.
@@ -141,15 +148,23 @@ impl Carrier {
         if endpoint.worker().is_some() {
             return Ok(None);
         }
-        let piece = REQUEST as u32 + PIECE;
-        // A sixteenth of the memory, unless two pieces take more.
-        let count = (endpoint.memory().size() / 16 / (5 * piece as usize)).clamp(2, 16);
+        let memory = endpoint.memory().size() / 8;
+        let request = REQUEST as u32 + PIECE;
+        // Each piece has memory at both sides, and twice as much at the owner: an eighth of all, unless two pieces take more.
+        let lens = |long_piece: u32| (request.max(ANSWER as u32 + long_piece), ANSWER as u32 + long_piece);
+        let count = |long_piece: u32| {
+            let (large, answer) = lens(long_piece);
+            (memory / (large + 2 * answer + 2 * request) as usize).clamp(2, 2 * WINDOW)
+        };
+        let long_piece = LONG_PIECES.into_iter().find(|piece| count(*piece) >= FEW).unwrap_or(PIECE);
+        let (count, (large, answer)) = (count(long_piece), lens(long_piece));
         let mut slices = |count: usize, len: u32| -> Result<Vec<MemorySlice>, FiError> {
             let slices = (0..count).map(|_| endpoint.memory().allocate(len));
             slices.collect::<Result<_, _>>().map_err(|error| FiError::from(&error))
         };
         Ok(Some(Box::new(Carrier {
-            large: slices(count, piece)?,
+            long_piece,
+            large: slices(count, large)?,
             small: slices(count, REQUEST as u32 + VALUES)?,
             accesses: Slab::default(),
             lanes: HashMap::new(),
@@ -160,9 +175,9 @@ impl Carrier {
             notices: Vec::new(),
             sweeps: false,
             exposed: HashMap::new(),
-            rooms: slices(2 * count, piece)?,
+            rooms: slices(2 * count, request)?,
             held: AllHeld::default(),
-            free: slices(2 * count, ANSWER as u32 + PIECE)?,
+            free: slices(2 * count, answer)?,
             unsent: VecDeque::new(),
             answers: Slab::default(),
             shares: HashMap::new(),

@@ -30,7 +30,7 @@ impl Carrier {
         if used >= self.free.len() {
             return None;
         }
-        endpoint.memory().set_len(self.free.last_mut()?, ANSWER as u32 + PIECE).ok()?;
+        endpoint.memory().set_len(self.free.last_mut()?, ANSWER as u32 + self.long_piece).ok()?;
         *self.shares.entry(asker).or_default() += 1;
         self.free.pop()
     }
@@ -310,11 +310,14 @@ impl State {
         let Some(mut answer) = carrier.room_for(endpoint, from) else { return Ok(false) };
         let message = request.message_for(from);
         let done = match &message {
-            Some(_) if request.len > PIECE => Err(ReturnCode::UNSUPPORTED_SIZE),
             Some(named @ Named { end: None, .. }) if request.is_done && request.len == 0 => {
                 self.stand_ins.drop_one(named).then_some(0).ok_or(ReturnCode::BAD_MKEY)
             }
-            Some(named) => self.stand_ins.read(named, request.at, request.len, &answer, ANSWER as u32),
+            Some(named) => {
+                // Who has longer pieces asks for the rest.
+                let len = request.len.min(carrier.long_piece);
+                self.stand_ins.read(named, request.at, len, &answer, ANSWER as u32)
+            }
             None => perform(&carrier.exposed, request, bytes, &answer),
         };
         let (code, len) = done.map_or_else(|code| (code, 0), |len| (ReturnCode::OK, len));
