@@ -251,17 +251,20 @@ impl Context {
         self.in_flight + bytes >= self.window() || self.credit.as_ref().is_some_and(|c| !c.may_send())
     }
 
-    /// Whether `unasked` bytes are more than a connection that shares the context may have in flight without having asked
-    /// for an acknowledgement. Each connection has a target of its own, which withholds acknowledgements until it has enough
-    /// to acknowledge: together they may withhold all that the window allows. If each has as many bytes, they are a quarter
-    /// of `limit` together.
-    ///
-    /// Connections count that have packets in flight, or will have before the next turn of this one: those that wait for the
-    /// gate, and up to the number of the context's connections, the `ready` ones that wait for the link.
-    pub(super) fn exceeds_share(&self, unasked: u64, limit: u64, ready: usize) -> bool {
+    /// Number of connections that have packets in flight, or will have before the next turn of the one that sends: those that
+    /// wait for the gate, and up to the number of the context's connections, the `ready` ones that wait for the link.
+    #[inline]
+    pub(super) fn sharing(&self, ready: usize) -> u64 {
         let waiting = (ready + self.blocked.len()).min(self.users as usize) as u64;
-        let sharing = waiting.max(u64::from(self.active));
-        sharing > 1 && unasked * sharing * 4 > limit
+        waiting.max(u64::from(self.active))
+    }
+
+    /// Whether `unasked` bytes are more than one of `sharing` connections may have in flight without having asked for an
+    /// acknowledgement. Each connection has a target of its own, which withholds acknowledgements until it has enough to
+    /// acknowledge: together they may withhold all that the window allows. If each has as many bytes, they are a quarter of
+    /// `limit` together.
+    pub(super) fn exceeds_share(unasked: u64, limit: u64, sharing: u64) -> bool {
+        unasked * sharing * 4 > limit
     }
 
     /// Records that a packet with a request for an acknowledgement was sent.

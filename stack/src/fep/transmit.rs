@@ -328,8 +328,11 @@ fn asks_for_its_share(
         return true;
     }
     let unasked = connection.unasked.plus(bytes);
-    let limit = context.window().min(core.zone(context.zone).cc.params().network_bdp());
-    let exceeds = context.exceeds_share(unasked.bytes(), limit, ready.len());
+    let sharing = context.sharing(ready.len());
+    let exceeds = sharing > 1 && {
+        let limit = context.window().min(core.zone(context.zone).cc.params().network_bdp());
+        Context::exceeds_share(unasked.bytes(), limit, sharing)
+    };
     connection.unasked = if exceeds { Unasked::NONE } else { unasked };
     exceeds
 }
