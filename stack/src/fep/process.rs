@@ -185,19 +185,22 @@ impl Processes {
         if receives.posted() >= limit {
             return Err(PostError { error: CallError::Limit { what: Resource::Receives, limit }, buffer });
         }
-        let posted = Posted { id, from, matching, buffer, context, many };
         let limit = core.config.limits.receive_kinds;
-        if !receives.takes_kind_of(&posted, limit) {
-            let error = CallError::Limit { what: Resource::ReceiveKinds, limit };
-            return Err(PostError { error, buffer: posted.buffer });
+        if !receives.takes_kind(from, matching, limit) {
+            return Err(PostError {
+                error: CallError::Limit { what: Resource::ReceiveKinds, limit },
+                buffer,
+            });
         }
         if receives.is_gathering() {
             // That one comes first.
             complete_all(core, receives.gather(room, &mut { i64::MAX }));
         }
         if many.is_some() {
-            receives.post_many(posted);
-        } else if let Some(delivery) = receives.post(room, posted) {
+            receives.post_many(Posted { id, from, matching, buffer, context, many });
+        } else if let Some(delivery) =
+            receives.post(room, Posted { id, from, matching, buffer, context, many: None })
+        {
             core.complete_receive(delivery);
         }
         self.next_receive += 1;

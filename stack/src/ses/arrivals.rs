@@ -13,9 +13,11 @@ const BLOCK: usize = if cfg!(test) { 4 } else { 64 };
 pub(super) const LOOK: i64 = 16;
 
 /// Set in the senders of untagged messages.
-const UNTAGGED: u64 = 1 << 63;
+pub(super) const UNTAGGED: u64 = 1 << 63;
 
-fn packed(source: Source) -> u64 {
+/// A sender as a number below 2⁴⁸.
+#[inline]
+pub(super) fn packed(source: Source) -> u64 {
     u64::from(source.peer.0) | u64::from(source.process) << 32
 }
 

@@ -41,20 +41,27 @@ impl ByAge {
         Some(entries[at].1)
     }
 
-    /// A receive has left, so that `count` are there. `is_there` tells whether an entry is that of one of them.
+    /// The receive of entry `gone` has left, so that `count` are there. `is_there` tells whether an entry is that of one of
+    /// them.
     #[inline]
-    pub(super) fn one_left(&mut self, count: usize, is_there: impl Fn(Entry) -> bool) {
+    pub(super) fn one_left(&mut self, gone: Entry, count: usize, is_there: impl Fn(Entry) -> bool) {
         if count == 0 {
             self.seen.clear();
             self.unseen.clear();
             return;
         }
+        if self.unseen.front() == Some(&gone) {
+            self.unseen.pop_front();
+        }
         for _ in 0..LOOKS {
+            // A round ends with the last of the entries that it has to look at.
+            if !self.is_round_due(count) {
+                return;
+            }
             #[cfg(test)]
             crate::steps::count(1);
             match self.unseen.front() {
                 Some(&entry) if !is_there(entry) => drop(self.unseen.pop_front()),
-                Some(_) if !self.is_round_due(count) => return,
                 Some(_) => self.seen.extend(self.unseen.pop_front()),
                 None => std::mem::swap(&mut self.seen, &mut self.unseen),
             }
@@ -62,6 +69,7 @@ impl ByAge {
     }
 
     /// Whether a round is under way, or most entries are stale.
+    #[inline]
     fn is_round_due(&self, count: usize) -> bool {
         !self.seen.is_empty() || self.unseen.len() > 2 * count + FEW
     }
@@ -135,7 +143,7 @@ mod tests {
                         prop_assert_eq!(by_age.find(id), there.remove(&id));
                         gone.push(id);
                         let looks = Cell::new(0);
-                        by_age.one_left(there.len(), |(id, slot)| {
+                        by_age.one_left((id, id.0 as u32), there.len(), |(id, slot)| {
                             looks.set(looks.get() + 1);
                             there.get(&id) == Some(&slot)
                         });

@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 
+use super::arrivals::{UNTAGGED, packed};
 use super::by_age::ByAge;
 use super::receive::Many;
 use super::{Map, Matching, Posted, ReceiveId, Source};
 use crate::heap;
-use crate::packet::Addr;
 
 /// Number of receives checked one by one before the index is used: checking so few is faster than hashing a key, and
 /// most endpoints never have more.
@@ -31,15 +31,17 @@ const PASSED_BY: u32 = 64;
 
 impl PostedQueue {
     /// Number of posted receives.
+    #[inline]
     pub(super) fn len(&self) -> usize {
         self.oldest.len() + self.indexed.as_ref().map_or(0, |index| index.count)
     }
 
-    /// Whether there may be a receive like `posted`: of another kind than the present ones only if those are fewer than
-    /// `most`.
+    /// Whether there may be a receive of messages of `from` that are `matching`: of another kind than the present ones only
+    /// if those are fewer than `most`.
     #[inline]
-    pub(super) fn takes_kind_of(&self, posted: &Posted, most: usize) -> bool {
-        self.indexed.as_ref().is_none_or(|index| index.kinds.len() < most || index.has_kind_of(posted))
+    pub(super) fn takes_kind(&self, from: Option<Source>, matching: Matching, most: usize) -> bool {
+        let kind = Kind::of(from, matching);
+        self.indexed.as_ref().is_none_or(|index| index.kinds.len() < most || index.has_kind(kind))
     }
 
     /// Adds a receive, whose identifier must be larger than all before.
@@ -64,7 +66,11 @@ impl PostedQueue {
         len: u32,
         many: &mut Many,
     ) -> Option<Posted> {
-        match self.oldest.iter().position(|posted| posted.takes(source, tag)) {
+        let among_oldest = match self.oldest.is_empty() {
+            true => None,
+            false => self.oldest.iter().position(|posted| posted.takes(source, tag)),
+        };
+        match among_oldest {
             Some(at) => {
                 self.passed_by = 0;
                 if self.oldest[at].many.is_some()
@@ -117,42 +123,63 @@ impl PostedQueue {
     }
 }
 
+/// Set in [`Kind::flags`] if the receives take messages of any sender, as [`UNTAGGED`] if they take untagged ones.
+const FROM_ANY: u64 = 1 << 62;
 /// The parts of a message that a receive leaves open. Receives of one kind differ only in `Wanted`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+// Numbers, which are quick to compare: each message is compared with what receives of each kind want.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Kind {
-    from_any: bool,
-    /// Mask of the tag's bits that are not compared; `None` for untagged receives.
-    ignore: Option<u64>,
+    flags: u64,
+    /// Mask of the tag's bits that are not compared; 0 for untagged receives.
+    ignore: u64,
 }
-
-/// Stands for the sender that receives of any sender ask for.
-const ANYBODY: Source = Source { peer: Addr(0), process: 0 };
 
 /// The sender and tag that a receive asks for. Receives with equal values take the same messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Wanted {
-    kind: Kind,
-    from: Source,
+    /// The sender, unless it may be any, beside the flags of the kind.
+    sender: u64,
+    ignore: u64,
+    /// The bits of the tag that are compared.
     tag: u64,
 }
 
+impl Wanted {
+    #[inline]
+    fn kind(&self) -> Kind {
+        Kind { flags: self.sender & (FROM_ANY | UNTAGGED), ignore: self.ignore }
+    }
+}
+
 impl Kind {
-    fn of(posted: &Posted) -> Kind {
-        let ignore = match posted.matching {
-            Matching::Untagged => None,
-            Matching::Tagged { ignore, .. } => Some(ignore),
-        };
-        Kind { from_any: posted.from.is_none(), ignore }
+    #[inline]
+    fn of(from: Option<Source>, matching: Matching) -> Kind {
+        let any = if from.is_none() { FROM_ANY } else { 0 };
+        match matching {
+            Matching::Untagged => Kind { flags: any | UNTAGGED, ignore: 0 },
+            Matching::Tagged { ignore, .. } => Kind { flags: any, ignore },
+        }
     }
 
     /// The value that a receive of this kind must have to accept a message of `source` with `tag`.
+    #[inline]
     fn wanted(self, source: Source, tag: Option<u64>) -> Option<Wanted> {
-        let tag = match (self.ignore, tag) {
-            (None, None) => 0,
-            (Some(ignore), Some(tag)) => tag & !ignore,
-            _ => return None,
+        if (self.flags & UNTAGGED != 0) != tag.is_none() {
+            return None;
+        }
+        let sender = if self.flags & FROM_ANY != 0 { 0 } else { packed(source) };
+        let tag = tag.unwrap_or(0) & !self.ignore;
+        Some(Wanted { sender: sender | self.flags, ignore: self.ignore, tag })
+    }
+
+    /// The value that a receive of this kind has.
+    #[inline]
+    fn wanted_by(self, from: Option<Source>, matching: Matching) -> Wanted {
+        let tag = match matching {
+            Matching::Untagged => 0,
+            Matching::Tagged { tag, ignore } => tag & !ignore,
         };
-        Some(Wanted { kind: self, from: if self.from_any { ANYBODY } else { source }, tag })
+        Wanted { sender: from.map_or(0, packed) | self.flags, ignore: self.ignore, tag }
     }
 }
 
@@ -220,18 +247,13 @@ impl Default for Index {
 
 impl Index {
     #[cold]
-    fn has_kind_of(&self, posted: &Posted) -> bool {
-        let kind = Kind::of(posted);
+    fn has_kind(&self, kind: Kind) -> bool {
         self.kinds.iter().any(|present| present.kind == kind)
     }
 
+    #[inline]
     fn wanted(posted: &Posted) -> Wanted {
-        let tag = match posted.matching {
-            Matching::Untagged => None,
-            Matching::Tagged { tag, .. } => Some(tag),
-        };
-        let kind = Kind::of(posted);
-        kind.wanted(posted.from.unwrap_or(ANYBODY), tag).expect("the kind is its own")
+        Kind::of(posted.from, posted.matching).wanted_by(posted.from, posted.matching)
     }
 
     /// Adds receives that are older than all present ones.
@@ -279,8 +301,8 @@ impl Index {
     /// The group of receives that want `wanted`, to which `slot` is about to be added; a new group begins with `slot`.
     #[inline]
     fn group_for(&mut self, wanted: Wanted, slot: u32) -> u32 {
-        let at = self.kinds.iter().position(|present| present.kind == wanted.kind).unwrap_or_else(|| {
-            self.kinds.push(Present { kind: wanted.kind, count: 0, groups: 0, recent: NONE });
+        let at = self.kinds.iter().position(|present| present.kind == wanted.kind()).unwrap_or_else(|| {
+            self.kinds.push(Present { kind: wanted.kind(), count: 0, groups: 0, recent: NONE });
             self.kinds.len() - 1
         });
         let found = self.group_of(&self.kinds[at], wanted);
@@ -308,24 +330,38 @@ impl Index {
     }
 
     /// The group of receives of kind `present` that want `wanted`.
-    #[inline]
+    #[inline(always)]
     fn group_of(&self, present: &Present, wanted: Wanted) -> Option<u32> {
         match self.groups.get(present.recent as usize).filter(|group| group.first != NONE) {
             Some(group) if group.wanted == wanted => Some(present.recent),
             // The kind has no other group.
-            Some(group) if present.groups == 1 && group.wanted.kind == present.kind => None,
-            _ => self.by_wanted.get(&wanted).copied(),
+            Some(group) if present.groups == 1 && group.wanted.kind() == present.kind => None,
+            _ => self.other_group(wanted),
         }
     }
 
+    #[inline(never)]
+    fn other_group(&self, wanted: Wanted) -> Option<u32> {
+        self.by_wanted.get(&wanted).copied()
+    }
+
     /// The slot of the first receive that accepts a message of `source` with `tag`.
+    #[inline]
     fn find(&self, source: Source, tag: Option<u64>) -> Option<u32> {
-        let groups = self.kinds.iter().filter_map(|present| {
-            let group = self.group_of(present, present.kind.wanted(source, tag)?)?;
-            let first = self.groups[group as usize].first;
-            Some((self.slots[first as usize].posted.as_ref()?.id, first))
-        });
-        groups.min().map(|(_, slot)| slot)
+        let mut first: Option<(ReceiveId, u32)> = None;
+        for present in &self.kinds {
+            if let Some(wanted) = present.kind.wanted(source, tag)
+                && let Some(group) = self.group_of(present, wanted)
+            {
+                let slot = self.groups[group as usize].first;
+                if let Some(posted) = &self.slots[slot as usize].posted
+                    && first.is_none_or(|(id, _)| posted.id < id)
+                {
+                    first = Some((posted.id, slot));
+                }
+            }
+        }
+        first.map(|(_, slot)| slot)
     }
 
     /// Removes and returns the receive `id`.
@@ -360,7 +396,7 @@ impl Index {
             self.by_wanted.remove(&wanted);
             self.free_groups.push(group);
         }
-        if let Some(at) = self.kinds.iter().position(|present| present.kind == wanted.kind) {
+        if let Some(at) = self.kinds.iter().position(|present| present.kind == wanted.kind()) {
             let present = &mut self.kinds[at];
             present.count -= 1;
             present.groups -= u32::from(is_last);
@@ -368,7 +404,7 @@ impl Index {
                 self.kinds.swap_remove(at);
             }
         }
-        self.by_age.one_left(self.count, |entry| holds(&self.slots, entry));
+        self.by_age.one_left((posted.id, at), self.count, |entry| holds(&self.slots, entry));
         Some(posted)
     }
 

@@ -12,7 +12,7 @@ pub(super) use self::many::Many;
 use super::arrived::Arrived;
 use super::posted::PostedQueue;
 use super::unexpected::Unexpected;
-use super::{Map, Posted, ReceiveId, Room, Source};
+use super::{Map, Matching, Posted, ReceiveId, Room, Source};
 use crate::buffer::Buffer;
 use crate::heap;
 use crate::packet::{Addr, Payload};
@@ -45,6 +45,7 @@ pub struct Delivery {
 
 impl Delivery {
     /// Whether the message was longer than the receive.
+    #[inline]
     pub fn is_truncated(&self) -> bool {
         self.buffer.len() < self.len
     }
@@ -267,25 +268,34 @@ impl Receives {
         Receives { process, ..Receives::default() }
     }
 
-    /// Whether there may be a receive like `posted` beside the others: of another kind than these only if those are fewer
-    /// than `most`.
-    pub fn takes_kind_of(&self, posted: &Posted, most: usize) -> bool {
-        self.posted.takes_kind_of(posted, most)
+    /// Whether there may be a receive of messages of `from` that are `matching` beside the others: of another kind than these
+    /// only if those are fewer than `most`.
+    #[inline]
+    pub fn takes_kind(&self, from: Option<Source>, matching: Matching, most: usize) -> bool {
+        self.posted.takes_kind(from, matching, most)
     }
 
     /// Adds a receive of one message, whose identifier must be larger than all before. Returns a message that was waiting
     /// for it, if that is complete.
+    #[inline]
     pub fn post(&mut self, room: &mut Room, posted: Posted) -> Option<Delivery> {
         let Some(key) = self.first_waiting(posted.from, posted.matching) else {
             self.posted.push(posted);
             return None;
         };
-        self.hand_over(room, key, posted)
+        // Not the whole receive: it would be put together for this call in any case, and then moved to where it waits.
+        let Posted { id, context, buffer, .. } = posted;
+        self.hand_over(room, key, (id, context), buffer)
     }
 
     /// Gives a message to the receive that takes it. Returns it if it is complete.
-    fn hand_over(&mut self, room: &mut Room, key: Key, posted: Posted) -> Option<Delivery> {
-        let Posted { id, context, mut buffer, .. } = posted;
+    fn hand_over(
+        &mut self,
+        room: &mut Room,
+        key: Key,
+        (id, context): (ReceiveId, u64),
+        mut buffer: Buffer,
+    ) -> Option<Delivery> {
         let message = self.messages.get_mut(key)?;
         let (source, tag) = (message.source, message.tag);
         room.touched += HAND_OVER;
@@ -312,6 +322,12 @@ impl Receives {
         complete.then(|| self.finish(key)).flatten()
     }
 
+    /// As [`Receives::hand_over`].
+    fn hand_over_to(&mut self, room: &mut Room, key: Key, posted: Posted) -> Option<Delivery> {
+        let Posted { id, context, buffer, .. } = posted;
+        self.hand_over(room, key, (id, context), buffer)
+    }
+
     /// Removes and returns a receive that no message has matched. One for many messages, of which some have matched it,
     /// takes no further ones from now on, and ends with the last of them.
     pub fn cancel(&mut self, id: ReceiveId) -> Cancelled {
@@ -324,6 +340,7 @@ impl Receives {
     }
 
     /// Number of receives that no message has matched.
+    #[inline]
     pub fn posted(&self) -> usize {
         self.posted.len() + usize::from(self.gathering.is_some())
     }
@@ -573,7 +590,7 @@ impl Receives {
         let message = self.messages.get_mut(key)?;
         let (source, tag, complete) = (message.source, message.tag, message.is_complete());
         if let Some(posted) = self.posted.take(source, tag, message.total, &mut self.many) {
-            return self.hand_over(room, key, posted);
+            return self.hand_over_to(room, key, posted);
         }
         let arrival = self.unexpected.next_arrival();
         if let Destination::Own { wait, .. } = &mut message.destination {

@@ -91,6 +91,7 @@ pub struct Segment {
 
 impl SendMessage {
     /// A message of which no packet has been cut.
+    #[inline]
     pub fn new(
         buffer: Buffer,
         operation: Operation,

@@ -54,10 +54,14 @@ impl Unexpected {
     }
 
     /// The first message that a receive accepts.
+    #[inline]
     pub(super) fn find(&mut self, from: Option<Source>, matching: Matching) -> Option<Key> {
-        if self.by_tag.is_empty() {
-            return None;
-        }
+        if self.by_tag.is_empty() { None } else { self.find_among(from, matching) }
+    }
+
+    /// As [`Unexpected::find`], where there are messages.
+    #[inline(never)]
+    fn find_among(&mut self, from: Option<Source>, matching: Matching) -> Option<Key> {
         let tag = match matching {
             Matching::Untagged => None,
             Matching::Tagged { tag, ignore: 0 } => Some(tag),

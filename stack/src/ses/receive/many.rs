@@ -108,10 +108,10 @@ impl Receives {
             let (before, len) = (room.touched, self.messages.get(key).map_or(0, |message| message.total));
             match self.many.take(&mut posted, len) {
                 Some(part) => {
-                    deliveries.extend(self.hand_over(room, key, part));
+                    deliveries.extend(self.hand_over_to(room, key, part));
                     self.gathering = Some(posted);
                 }
-                None => deliveries.extend(self.hand_over(room, key, *posted)),
+                None => deliveries.extend(self.hand_over_to(room, key, *posted)),
             }
             let touched = room.touched - before;
             let paid = touched.min(arrived);

@@ -37,6 +37,7 @@ impl Claim {
 
 impl Receives {
     /// The first message that waits for a receive like this.
+    #[inline]
     pub(super) fn first_waiting(&mut self, from: Option<Source>, matching: Matching) -> Option<Key> {
         self.unexpected.find(from, matching)
     }
@@ -93,7 +94,7 @@ impl Receives {
         posted: Posted,
     ) -> Result<Option<Delivery>, Posted> {
         match self.is_claimed(claim) {
-            true => Ok(self.hand_over(room, claim.0, posted)),
+            true => Ok(self.hand_over_to(room, claim.0, posted)),
             false => Err(posted),
         }
     }
