@@ -51,28 +51,39 @@ impl<T> Table<T> {
     }
 
     /// Adds an entry.
+    #[inline]
     pub fn insert(&mut self, value: T) -> Key {
         self.insert_with(|_| value)
     }
 
     /// Adds the entry that `make` returns for its key.
+    #[inline]
     pub fn insert_with(&mut self, make: impl FnOnce(Key) -> T) -> Key {
+        if self.free == 0 {
+            self.add_slot();
+        }
         let index = self.oldest_free;
-        let Some(slot) = self.slots.get_mut(index as usize) else {
-            let key = Key { index: self.slots.len() as u32, generation: 0 };
-            if self.slots.len() == self.slots.capacity() {
-                // Most endpoints have one or two of what is large, and Vec would begin with room for four.
-                self.slots.reserve_exact(self.slots.len().max(1));
-            }
-            self.slots.push(Slot { generation: 0, next_free: NONE, value: Some(make(key)) });
-            return key;
-        };
+        let slot = &mut self.slots[index as usize];
         self.oldest_free = slot.next_free;
         self.free -= 1;
         slot.generation = slot.generation.wrapping_add(1);
         let key = Key { index, generation: slot.generation };
         slot.value = Some(make(key));
         key
+    }
+
+    /// Adds a free slot where there is none.
+    #[cold]
+    #[inline(never)]
+    fn add_slot(&mut self) {
+        if self.slots.len() == self.slots.capacity() {
+            // Most endpoints have one or two of what is large, and Vec would begin with room for four.
+            self.slots.reserve_exact(self.slots.len().max(1));
+        }
+        (self.oldest_free, self.newest_free, self.free) =
+            (self.slots.len() as u32, self.slots.len() as u32, 1);
+        // Its first holder has generation 0.
+        self.slots.push(Slot { generation: u32::MAX, next_free: NONE, value: None });
     }
 
     /// Brings the entry of slot `index` into the cache, if there is such a slot.
@@ -113,6 +124,7 @@ impl<T> Table<T> {
     }
 
     /// Takes the entry `key` out.
+    #[inline]
     pub fn remove(&mut self, key: Key) -> Option<T> {
         let slot = self.slots.get_mut(key.index as usize)?;
         if slot.generation != key.generation {

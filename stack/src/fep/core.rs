@@ -142,23 +142,25 @@ impl Core {
     }
 
     /// Completes a receive.
+    #[inline]
     pub(super) fn complete_receive(&mut self, delivery: Delivery) {
-        let result = match &delivery {
-            d if !d.complete => Err(ReceiveError::PeerLost),
-            d if d.is_truncated() => Err(ReceiveError::Truncated { len: d.len, room: d.buffer.len() }),
-            _ => Ok(()),
+        // One call for each result: to make the result first and then move it is a store-forwarding stall
+        // (see `crate::prefetch`).
+        if delivery.complete && !delivery.is_truncated() {
+            self.completions.push_back(received(delivery, Ok(())));
+        } else {
+            self.complete_in_part(delivery);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn complete_in_part(&mut self, delivery: Delivery) {
+        let error = match delivery.complete {
+            true => ReceiveError::Truncated { len: delivery.len, room: delivery.buffer.len() },
+            false => ReceiveError::PeerLost,
         };
-        self.completions.push_back(Completion::Received {
-            id: delivery.id,
-            context: delivery.context,
-            source: Some(delivery.source),
-            tag: delivery.tag,
-            header_data: delivery.header_data,
-            len: delivery.len,
-            buffer: delivery.buffer,
-            more: delivery.more,
-            result,
-        });
+        self.completions.push_back(received(delivery, Err(error)));
     }
 
     /// Bytes of heap held by its queues, without those of the wheel.
@@ -170,6 +172,14 @@ impl Core {
             + self.acquaintances.as_ref().map_or(0, |known| known.heap_bytes())
             + self.owed.heap_bytes()
     }
+}
+
+/// The completion of the receive that `delivery` is for.
+#[inline(always)]
+fn received(delivery: Delivery, result: Result<(), ReceiveError>) -> Completion {
+    let Delivery { id, context, source, tag, header_data, len, buffer, more, .. } = delivery;
+    let source = Some(source);
+    Completion::Received { id, context, source, tag, header_data, len, buffer, more, result }
 }
 
 pub(super) fn control_packet(net: Network, control: Control) -> Packet {

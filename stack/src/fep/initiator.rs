@@ -244,7 +244,8 @@ impl Initiator {
         self.post(config, id, message).map(AccessId).map_err(|refused| AtomicError::Call(refused.error))
     }
 
-    #[inline]
+    // Inlined always: a message that is put together and then moved costs more than the call.
+    #[inline(always)]
     fn post(
         &mut self,
         config: &FepConfig,
@@ -538,14 +539,24 @@ pub(super) fn count_rivals(stocked: &mut u32, context: &mut Context) -> u32 {
 /// All of a message has arrived, and has been answered if the target did not take it.
 #[inline]
 pub(super) fn complete_send(sends: &mut Table<SendMessage>, core: &mut Core, key: Key) {
-    let Some(message) = sends.remove(key) else { return };
-    // One call for each result: to make the result first and then move it is a store-forwarding stall
-    // (see `crate::prefetch`).
-    match message.refusal {
-        None => core.completions.push_back(message.into_completion(key, Ok(()))),
-        Some(code) => {
-            core.completions.push_back(message.into_completion(key, Err(SendError::Answered(code))));
+    match sends.get(key) {
+        Some(message) if message.is_access() || message.refusal.is_some() => complete_other(sends, core, key),
+        _ => {
+            // Nothing else of it is read, and the completion is made where it stays: to move either costs more.
+            let Some(message) = sends.remove(key) else { return };
+            let SendMessage { context, buffer, retransmissions, .. } = message;
+            let (id, result) = (SendId(key), Ok(()));
+            core.completions.push_back(Completion::Sent { id, context, buffer, retransmissions, result });
         }
+    }
+}
+
+/// As [`complete_send`], for an access, or what was answered.
+#[inline(never)]
+fn complete_other(sends: &mut Table<SendMessage>, core: &mut Core, key: Key) {
+    if let Some(message) = sends.remove(key) {
+        let result = message.refusal.map_or(Ok(()), |code| Err(SendError::Answered(code)));
+        core.completions.push_back(message.into_completion(key, result));
     }
 }
 

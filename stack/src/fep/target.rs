@@ -392,16 +392,12 @@ fn deliver(
     payload: Payload<'_>,
 ) -> bool {
     let local = pdc.rx.id;
-    let mut completed = None;
     match &packet.ses {
         Ses::Standard(header) => match admit(core, processes, usage, pdc, request.psn, header, payload) {
-            Ok(None) => {}
-            Ok(Some(delivery)) => {
-                if delivery.is_truncated() {
-                    let response = respond(header, ReturnCode::TOO_LONG, delivery.buffer.len());
-                    usage.store(pdc, request.psn, Answer::Plain(response));
-                }
-                completed = Some(delivery);
+            Ok(Fit::Whole) => {}
+            Ok(Fit::Beginning(room)) => {
+                let response = respond(header, ReturnCode::TOO_LONG, room);
+                usage.store(pdc, request.psn, Answer::Plain(response));
             }
             Err(Refusal::Unsupported(code)) => {
                 usage.store(pdc, request.psn, Answer::Plain(respond(header, code, 0)));
@@ -443,9 +439,6 @@ fn deliver(
     }
     if due && !(core.in_burst && !answered && owe(core, pdc, packet, request)) {
         pdc.acknowledge(core, now, packet, Trigger::Psn(request.psn), request.psn, request.retx);
-    }
-    if let Some(delivery) = completed {
-        core.complete_receive(delivery);
     }
     if pdc.order.has_early() {
         take_turns(core, processes, pdc);
@@ -490,8 +483,25 @@ fn deliver_early(
     }
 }
 
-/// Puts the payload of packet `psn` among the receives of the process that it is for. Hands the message back when that
-/// completes it.
+/// Whether a message fits its receive, as far as that is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fit {
+    Whole,
+    /// The message is complete, and longer than its receive, which has so many bytes.
+    Beginning(u32),
+}
+
+/// Completes the receive of a message.
+// At once: a delivery that is kept until its packet is acknowledged is moved once more.
+#[inline(always)]
+fn complete(core: &mut Core, delivery: Delivery) -> Fit {
+    let fit = if delivery.is_truncated() { Fit::Beginning(delivery.buffer.len()) } else { Fit::Whole };
+    core.complete_receive(delivery);
+    fit
+}
+
+/// Puts the payload of packet `psn` among the receives of the process that it is for, and completes the receive of its
+/// message when that is complete.
 #[inline(always)]
 fn admit(
     core: &mut Core,
@@ -501,11 +511,11 @@ fn admit(
     psn: Psn,
     header: &StandardRequest,
     payload: Payload<'_>,
-) -> Result<Option<Delivery>, Refusal> {
+) -> Result<Fit, Refusal> {
     let msg_id = header.msg_id;
     // WRITE, READ, ATOMIC and FETCHING_ATOMIC.
     if header.opcode.0.wrapping_sub(Opcode::WRITE.0) < 4 {
-        return admit_access(core, processes, usage, pdc, psn, header, payload).map(|()| None);
+        return admit_access(core, processes, usage, pdc, psn, header, payload).map(|()| Fit::Whole);
     }
     if core.has_jobs && !processes.is_of_job(header) {
         if pdc.has_refused(msg_id, psn) {
@@ -532,7 +542,7 @@ fn admit(
         && let Some(delivery) = receives.deliver_whole(pdc.rx.peer, pdc.rx.id, header, payload)
     {
         pass(room, pdc, msg_id);
-        return Ok(Some(delivery));
+        return Ok(complete(core, delivery));
     }
     let part = match Part::new(header, payload) {
         Ok(part) => part,
@@ -543,7 +553,7 @@ fn admit(
         None if is_turn(pdc) => begin(receives, room, pdc, header, &part)?,
         None => begin_early(receives, room, pdc, psn, header, &part)?,
     };
-    receives.place(room, message, &part)
+    Ok(receives.place(room, message, &part)?.map_or(Fit::Whole, |delivery| complete(core, delivery)))
 }
 
 /// Whether the quota of its initiator has room for an answer of this cost to packet `psn` of `pdc`.

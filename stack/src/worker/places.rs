@@ -91,6 +91,7 @@ impl Places {
         (name.0 & self.mask) as usize
     }
 
+    #[inline]
     pub(super) fn named(&self, name: Addr) -> Named {
         let slot = self.slot(name);
         let present = self.places.get(slot).map_or(Addr(slot as u32), |place| place.name);
