@@ -212,15 +212,14 @@ impl Buffer {
     /// `len` bytes from `offset`. The part that lies beyond the end is left out.
     #[inline]
     pub fn payload(&self, offset: u32, len: u32) -> Payload<'_> {
-        let start = offset.min(self.len());
-        let end = start.saturating_add(len).min(self.len());
+        let end = offset.saturating_add(len);
         match self {
-            Buffer::Virtual(_) => Payload::Virtual(end - start),
-            Buffer::Heap(bytes) => Payload::Bytes(&bytes[start as usize..end as usize]),
-            Buffer::Region(slice) => Payload::Region(slice.bytes(start, end)),
-            Buffer::Bytes(bytes) => Payload::Bytes(&bytes[start as usize..end as usize]),
-            Buffer::BytesMut(bytes) => Payload::Bytes(&bytes[start as usize..end as usize]),
-            Buffer::Owned(bytes) => Payload::Bytes(&bytes.as_slice()[start as usize..end as usize]),
+            Buffer::Virtual(len) => Payload::Virtual(end.min(*len) - offset.min(*len)),
+            Buffer::Heap(bytes) => Payload::Bytes(part(bytes, offset, end)),
+            Buffer::Region(slice) => Payload::Region(slice.bytes(offset, end)),
+            Buffer::Bytes(bytes) => Payload::Bytes(part(bytes, offset, end)),
+            Buffer::BytesMut(bytes) => Payload::Bytes(part(bytes, offset, end)),
+            Buffer::Owned(bytes) => Payload::Bytes(part(bytes.as_slice(), offset, end)),
         }
     }
 
@@ -231,11 +230,14 @@ impl Buffer {
         match (self, payload) {
             (Buffer::Virtual(_), _) | (_, Payload::Virtual(_)) => {}
             (Buffer::Heap(memory), Payload::Bytes(bytes)) => copy_bytes_to(memory, offset, bytes),
+            (Buffer::Region(slice), Payload::Bytes(bytes)) => {
+                slice.write(offset, bytes);
+            }
             (buffer, payload) => buffer.place_elsewhere(offset, payload),
         }
     }
 
-    /// As [`Buffer::place`] but from heap to heap; not inlined into the code that most packets run through.
+    /// As [`Buffer::place`] but not of bytes into the heap or a region; not inlined into the code that most packets run through.
     #[inline(never)]
     fn place_elsewhere(&mut self, offset: u32, payload: Payload<'_>) {
         match (self, payload) {
@@ -246,11 +248,9 @@ impl Buffer {
             (Buffer::Owned(memory), Payload::Bytes(bytes)) => {
                 copy_bytes_to(memory.as_mut_slice(), offset, bytes)
             }
-            (Buffer::Region(slice), Payload::Bytes(bytes)) => {
-                slice.write(offset, bytes);
-            }
             (Buffer::Region(slice), Payload::Region(bytes)) => slice.copy_from(offset, bytes),
-            (_, Payload::Virtual(_)) | (Buffer::Virtual(_), _) | (Buffer::Heap(_), Payload::Bytes(_)) => {}
+            (_, Payload::Virtual(_)) | (Buffer::Virtual(_), _) => {}
+            (Buffer::Heap(_) | Buffer::Region(_), Payload::Bytes(_)) => {}
             (Buffer::Bytes(_), _) => {}
         }
     }
@@ -262,6 +262,13 @@ impl Buffer {
             Payload::Bytes(_) | Payload::Region(_) => Buffer::Heap(vec![0; len as usize]),
         }
     }
+}
+
+/// The bytes from `start` to `end`, as far as there are any.
+#[inline]
+fn part(bytes: &[u8], start: u32, end: u32) -> &[u8] {
+    let end = (end as usize).min(bytes.len());
+    &bytes[(start as usize).min(end)..end]
 }
 
 /// Copies `bytes` to `offset` of `memory`, as many as there is room for.
