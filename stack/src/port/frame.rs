@@ -10,7 +10,7 @@ use weft_cc::Span;
 
 use super::borrowed::{BorrowedFrame, ReturnedFrames};
 #[cfg(feature = "dpdk")]
-use super::dpdk::{Mbuf, MbufPool};
+use super::dpdk::{Mbuf, MbufPool, ReturnedMbufs};
 use super::{Attachment, MIN_FRAME};
 use crate::packet::Payload;
 use crate::region::RegionBytes;
@@ -247,13 +247,17 @@ impl Frame {
         BorrowedFrame::in_two_parts(bytes, head).map(Frame::from)
     }
 
-    /// Drops these frames, giving borrowed ones back together.
+    /// Drops these frames, giving borrowed ones and mbufs back together.
     #[inline]
     pub(super) fn drop_all(frames: impl Iterator<Item = Frame>) {
         let mut returned = ReturnedFrames::default();
+        #[cfg(feature = "dpdk")]
+        let mut mbufs = ReturnedMbufs::default();
         for frame in frames {
             match frame.0 {
                 Buffer::Borrowed(frame) => returned.add(frame),
+                #[cfg(feature = "dpdk")]
+                Buffer::Mbuf(mbuf) => mbufs.add(mbuf),
                 other => drop(other),
             }
         }
@@ -264,16 +268,6 @@ impl Frame {
     #[inline]
     pub(super) fn as_mbuf(&self) -> Option<&Mbuf> {
         match &self.0 {
-            Buffer::Mbuf(mbuf) => Some(mbuf),
-            _ => None,
-        }
-    }
-
-    /// The mbuf, if the frame is one.
-    #[cfg(feature = "dpdk")]
-    #[inline]
-    pub(super) fn into_mbuf(self) -> Option<Mbuf> {
-        match self.0 {
             Buffer::Mbuf(mbuf) => Some(mbuf),
             _ => None,
         }

@@ -5,10 +5,11 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
+use arrayvec::ArrayVec;
 use weft_dpdk_sys as sys;
 
 use super::{DpdkError, Eal};
-use crate::port::{ChecksumOffload, ChecksumStatus};
+use crate::port::{BURST, ChecksumOffload, ChecksumStatus};
 
 /// Configuration of a pool of mbufs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -216,6 +217,38 @@ impl Drop for Mbuf {
     fn drop(&mut self) {
         // SAFETY: the mbuf is ours, and its pool is never freed.
         unsafe { sys::weft_rte_pktmbuf_free(self.0.as_ptr()) };
+    }
+}
+
+/// Mbufs that go back to their pools together, when this is dropped: that takes less time than one after the other.
+#[derive(Default)]
+pub(in crate::port) struct ReturnedMbufs(ArrayVec<Mbuf, BURST>);
+
+impl ReturnedMbufs {
+    #[inline]
+    pub(in crate::port) fn add(&mut self, mbuf: Mbuf) {
+        if let Err(full) = self.0.try_push(mbuf) {
+            self.give_back();
+            self.0.push(full.element());
+        }
+    }
+
+    fn give_back(&mut self) {
+        // `Mbuf` is `repr(transparent)`: an array of them is one of pointers.
+        let (first, count) = (self.0.as_mut_ptr().cast::<*mut sys::rte_mbuf>(), self.0.len());
+        // SAFETY: an empty array stays valid; its mbufs are forgotten before they are given away, so each is freed once.
+        unsafe { self.0.set_len(0) };
+        // SAFETY: these are pointers to `count` mbufs that were ours, and pools are never freed.
+        unsafe { sys::rte_pktmbuf_free_bulk(first, count as u32) };
+    }
+}
+
+impl Drop for ReturnedMbufs {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.0.is_empty() {
+            self.give_back();
+        }
     }
 }
 

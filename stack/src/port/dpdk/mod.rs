@@ -20,6 +20,7 @@ mod stale;
 pub use eal::{Eal, EalOptions, LcoreGuard, LogLevel};
 pub use error::DpdkError;
 pub use facts::{DeviceFacts, Notice, buffer_size_for};
+pub(super) use mbuf::ReturnedMbufs;
 pub use mbuf::{Mbuf, MbufPool, MbufPoolConfig};
 pub use weft_dpdk_sys::BUILD_VERSION;
 
@@ -276,11 +277,17 @@ impl DpdkPort {
         Ok(())
     }
 
-    /// Writes the pointers of the frames at the front of the burst to `raw`, and returns their number: all of them,
-    /// unless a frame that is no mbuf could not be copied into one.
-    fn mbufs(&self, burst: &mut TxBurst, raw: &mut [*mut sys::rte_mbuf; BURST]) -> u16 {
+    /// Writes the pointers of the frames at the front of the burst to `raw` and their lengths to `lengths`, and returns
+    /// their number: all of them, unless a frame that is no mbuf could not be copied into one.
+    #[inline]
+    fn mbufs(
+        &self,
+        burst: &mut TxBurst,
+        raw: &mut [*mut sys::rte_mbuf; BURST],
+        lengths: &mut [u16; BURST],
+    ) -> u16 {
         let mut count = 0;
-        for (frame, slot) in burst.frames_mut().iter_mut().zip(raw) {
+        for ((frame, slot), length) in burst.frames_mut().iter_mut().zip(raw).zip(lengths) {
             if frame.as_mbuf().is_none() {
                 let Some(copy) = self.pool.allocate(frame.len()).map(Frame::from) else { break };
                 let original = std::mem::replace(frame, copy);
@@ -288,6 +295,7 @@ impl DpdkPort {
             }
             let Some(mbuf) = frame.as_mbuf() else { break };
             *slot = mbuf.as_ptr();
+            *length = mbuf.total_len() as u16;
             count += 1;
         }
         count
@@ -334,12 +342,9 @@ impl Port for DpdkPort {
         let refused = burst.drop_unsendable(self.caps.max_frame, self.caps.multi_segment);
         self.counters.tx_errors += refused as u64;
         let mut raw = [std::ptr::null_mut(); BURST];
-        let count = self.mbufs(burst, &mut raw);
         // The lengths are read before the call, because afterwards the first `sent` mbufs may be gone.
         let mut lengths = [0u16; BURST];
-        for (length, frame) in lengths.iter_mut().zip(burst.iter()) {
-            *length = frame.total_len() as u16;
-        }
+        let count = self.mbufs(burst, &mut raw, &mut lengths);
         let kept = DropLater::begin();
         // SAFETY: the device is started and the queue ours; the first `count` pointers are mbufs owned by the
         // burst, and the device takes over those that it reports as sent.
@@ -348,10 +353,8 @@ impl Port for DpdkPort {
         drop(kept);
         // `net_memif` answers −1 when the link goes down while it sends: it has then freed an unknown number of mbufs.
         let sent = usize::from(sent.min(count));
-        for frame in burst.take_front(sent) {
-            // The device owns the mbuf now.
-            std::mem::forget(frame.into_mbuf());
-        }
+        // They are mbufs, and the device's own now.
+        burst.take_front(sent).for_each(std::mem::forget);
         self.counters.tx_frames += sent as u64;
         self.counters.tx_bytes += lengths[..sent].iter().map(|length| u64::from(*length)).sum::<u64>();
         refused + sent
