@@ -5,11 +5,13 @@ mod common;
 use std::ptr::null_mut;
 
 use common::fabric::{Exposed, Failed, How, Side, Wish, getinfo, table};
-use common::inside;
 use common::server::servers;
+use common::{inside, inside_with};
 use weft_fi::sys::{self, FI_ADDR_UNSPEC};
 
 const KEY: u64 = 9;
+/// Bytes of messages that are sent at once.
+const SHORT: [usize; 2] = [10, 300_000];
 
 fn set(at: &mut *mut u8, len: &mut usize, key: &[u8]) {
     // SAFETY: the bytes are enough; libfabric frees them with the hints.
@@ -70,13 +72,13 @@ fn exchange(from: &Side, to: &Side, len: usize) -> [Result<(), i32>; 2] {
     [sent, read]
 }
 
-fn check(at: [Option<String>; 2]) {
+fn check(at: [Option<String>; 2], lens: &[usize]) {
     let [here, there] = at;
     let seven = || open(there.clone(), of_seven);
     let own = [None, Some(of_seven as fn(&mut sys::fi_info)), Some(of_eight)]
         .map(|job| open(here.clone(), job.unwrap_or(|_| ())));
     let refused = [Err(sys::FI_EACCES); 2];
-    for len in [10, 300_000] {
+    for &len in lens {
         let to = seven();
         assert_eq!(exchange(&own[1], &to, len), [Ok(()); 2], "the same job, {len} bytes");
         assert_eq!(exchange(&own[2], &to, len), refused, "another job, {len} bytes");
@@ -88,7 +90,7 @@ fn check(at: [Option<String>; 2]) {
 #[test]
 fn messages_and_accesses_of_other_jobs_are_refused_over_kernel_udp() {
     if inside("messages_and_accesses_of_other_jobs_are_refused_over_kernel_udp") {
-        check([None, None]);
+        check([None, None], &SHORT);
     }
 }
 
@@ -109,8 +111,22 @@ fn messages_of_other_jobs_are_refused_between_servers_and_in_one() {
     let directory = tempfile::tempdir().unwrap();
     let servers = servers(&directory, 81);
     let [here, there] = servers.each_ref().map(|server| Some(server.name()));
-    check([here.clone(), there]);
-    check([here.clone(), here]);
+    check([here.clone(), there], &SHORT);
+    check([here.clone(), here], &SHORT);
+}
+
+/// A message that receivers would fetch, as it is longer than a part of the memory, has to be refused as well.
+#[test]
+fn messages_longer_than_the_memory_are_refused_in_other_jobs() {
+    if !inside_with("messages_longer_than_the_memory_are_refused_in_other_jobs", &[("FI_WEFT_MEMORY", "16")])
+    {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let servers = servers(&directory, 83);
+    let [here, there] = servers.each_ref().map(|server| Some(server.name()));
+    check([here.clone(), there.clone()], &[5_000_003]);
+    check([there, here], &[5_000_003]);
 }
 
 #[test]

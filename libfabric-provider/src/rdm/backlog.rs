@@ -271,9 +271,11 @@ impl Backlog {
     /// Whether the first message to `peer` that waits is one of those.
     pub(super) fn has_to_stand_in(&self, peer: Source) -> bool {
         let first = self.sends.get(&peer).and_then(|line| line.unsent.front());
-        first.is_some_and(
-            |unsent| matches!(&unsent.buffer, SendBuffer::Bytes(bytes) if self.never_holds(bytes.len())),
-        )
+        first.is_some_and(|unsent| self.is_long(unsent))
+    }
+
+    fn is_long(&self, unsent: &Unsent) -> bool {
+        matches!(&unsent.buffer, SendBuffer::Bytes(bytes) if self.never_holds(bytes.len()))
     }
 
     /// Whether the part of messages that are sent has no room for `len` bytes.
@@ -646,6 +648,19 @@ impl State {
         let Some(unsent) = self.backlog.take_unsent(peer, 0) else { return Ok(()) };
         self.backlog.take_sent(unsent.buffer);
         self.fail(unsent.number, Way::Out, error)
+    }
+
+    /// Fails all messages to `peer` that wait and have to be fetched.
+    pub(super) fn fail_long(&mut self, peer: Source, error: FiError) -> Result<(), FiError> {
+        let mut at = 0;
+        while let Some(unsent) = self.backlog.sends.get(&peer).and_then(|line| line.unsent.get(at)) {
+            if !self.backlog.is_long(unsent) {
+                at += 1;
+            } else if let Some(unsent) = self.backlog.take_unsent(peer, at) {
+                self.fail(unsent.number, Way::Out, error)?;
+            }
+        }
+        Ok(())
     }
 
     /// Ends receives that were cancelled, unless a look is under way: that may find a message for one of them.

@@ -292,7 +292,7 @@ impl State {
             match says_here {
                 Some(question) => self.question_answered(peer, question, is_back),
                 None if is_back => drop(self.stand_ins.ask_again(peer)),
-                None => {}
+                None => self.has_asked(peer, &result)?,
             }
             return self.answered(peer, result);
         }

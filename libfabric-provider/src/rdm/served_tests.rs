@@ -5,6 +5,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use weft::core::wire::ses::JobId;
 use weft::core::worker::Waker;
 use weft::core::worker::session::{SessionConfig, SessionServer};
 use weft::{Endpoint, Limits, Matching, Source};
@@ -46,8 +47,12 @@ impl Served {
 
     /// An endpoint with so many bytes of memory.
     fn open(&self, memory: u32) -> Side {
+        self.open_as(config(memory))
+    }
+
+    fn open_as(&self, session: SessionConfig) -> Side {
         let Place::Named(name) = &self.place else { unreachable!() };
-        let endpoint = Endpoint::builder(name).session(config(memory)).build().unwrap();
+        let endpoint = Endpoint::builder(name).session(session).build().unwrap();
         let rdm = Rdm::new(endpoint, &self.place, Caps::of(Kind::Rdm, 0)).unwrap();
         let queue = Arc::new(Queue::new(DEPTH, false).unwrap());
         let binding = || Some(Binding { queue: queue.clone(), selective: false });
@@ -294,4 +299,60 @@ fn a_message_that_another_process_than_it_was_for_has_got_fails() {
         left.is_empty().then_some(())
     });
     assert!(room == content(LONG, 4));
+}
+
+/// The receiver gets the question and answers, but a process of a job hears nobody outside it.
+#[test]
+fn long_messages_to_a_process_that_never_says_which_one_it_is_fail_and_hold_up_no_others_for_ever() {
+    let served = Served::start("127.40.7.4");
+    let job = JobId::new(7).unwrap();
+    let (sender, receiver) = (served.open_as(SessionConfig { job, ..config(LITTLE) }), served.open(LITTLE));
+    let (to, _) = (sender.insert(&receiver), receiver.insert(&sender));
+    sender.send(to, content(LONG, 1).into(), 1);
+    sender.send(to, content(LONG, 2).into(), 2);
+    sender.send(to, content(10, 3).into(), 3);
+    let mut room = [0; 10];
+    receiver.receive(&mut room, 4);
+    let (mut ended, mut is_received) = (Vec::new(), false);
+    until("all messages end", || {
+        sender.rdm.ask_peers().unwrap();
+        if let Some(entry) = sender.turn() {
+            ended.push((entry.context, entry.problem));
+        }
+        is_received |= receiver.turn().is_some();
+        (ended.len() == 3 && is_received).then_some(())
+    });
+    let problem = Some(Problem { error: FiError::TIMED_OUT, beyond: 0 });
+    assert_eq!(ended, [(1, problem), (2, problem), (3, None)]);
+    assert!(room == content(10, 3)[..]);
+}
+
+#[test]
+fn all_long_messages_to_a_host_that_does_not_answer_fail_at_once() {
+    let served = Served::start("127.40.7.5");
+    let (sender, receiver) = (served.open(LITTLE), served.open(LITTLE));
+    let (to, _) = (sender.insert(&receiver), receiver.insert(&sender));
+    let peer = sender.peer(to);
+    let fails = |error| Some(Problem { error, beyond: 0 });
+    // The receiver takes no turn, so that its life is not said.
+    (1..=3).for_each(|context| sender.send(to, content(LONG, context).into(), context));
+    sender.with(|state| state.fail_stand_ins_of(peer, FiError::TIMED_OUT)).unwrap();
+    let failed = [1, 2, 3].map(|_| sender.turn().map(|entry| (entry.context, entry.problem)));
+    assert_eq!(failed, [1, 2, 3].map(|context| Some((context, fails(FiError::TIMED_OUT)))));
+    // If there is another process in the place of one that is gone, it gets those behind the first.
+    (4..=5).for_each(|context| sender.send(to, content(LONG, context).into(), context));
+    sender.with(|state| state.fail_stand_ins_of(peer, FiError::REFUSED)).unwrap();
+    let failed = sender.turn().unwrap();
+    assert_eq!((failed.context, failed.problem), (4, fails(FiError::REFUSED)));
+    let mut room = vec![0; LONG];
+    receiver.receive(&mut room, 6);
+    let mut left = vec![5, 6];
+    until("the message behind it arrives", || {
+        for entry in [sender.turn(), receiver.turn()].into_iter().flatten() {
+            assert_eq!(entry.problem, None);
+            left.retain(|context| *context != entry.context);
+        }
+        left.is_empty().then_some(())
+    });
+    assert!(room == content(LONG, 5));
 }

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use weft::core::wire::ses::ReturnCode;
-use weft::{Error, MemorySlice, ReceiveBuffer, SendBuffer, SendError, SendOptions, Source};
+use weft::{Error, Failure, MemorySlice, ReceiveBuffer, SendBuffer, SendError, SendOptions, Source};
 
 use super::backlog::Way;
 use super::{Bindings, Operation, State, report};
@@ -92,6 +92,8 @@ struct Receiver {
     since: u32,
     /// Its messages that have not ended.
     messages: usize,
+    /// Questions that it has got since it has said its life.
+    unheeded: u32,
 }
 
 /// What is known of the process that a peer is.
@@ -105,6 +107,9 @@ enum Life {
     Said(u64, Instant),
 }
 
+/// How many questions for its life, 2 s apart, a process may have got and not answered when the messages that wait for that fail. One in
+/// a job never hears the answer of one outside it.
+const UNHEEDED: u32 = 150;
 /// How long a peer's life that no message was sent to yet is believed.
 const FRESH: Duration = Duration::from_secs(1);
 
@@ -200,7 +205,7 @@ impl StandIns {
     #[cfg(test)]
     pub(super) fn believe(&mut self, peer: Source, life: u64) {
         let (life, since) = (Life::Said(life, Instant::now()), self.question);
-        self.receivers.insert(peer, Receiver { life, since, messages: 0 });
+        self.receivers.insert(peer, Receiver { life, since, messages: 0, unheeded: 0 });
     }
 
     /// Whether a message waits for the life of a peer.
@@ -359,7 +364,12 @@ impl State {
         bytes: Bytes,
         options: SendOptions,
     ) -> Result<(), (FiError, Bytes)> {
-        let Some(life) = self.life_to_send_to(peer) else { return Err((FiError::AGAIN, bytes)) };
+        let life = match self.life_to_send_to(peer) {
+            Ok(Some(life)) => life,
+            // One that may also be sent at once ends as that does.
+            Err(error) if self.backlog.never_holds(bytes.len()) => return Err((error, bytes)),
+            Ok(None) | Err(_) => return Err((FiError::AGAIN, bytes)),
+        };
         let own = self.stand_ins.number(peer);
         let made = stand_in(&bytes, own, options.header_data);
         let Some((stand_in, header_data)) = made else { return Err((FiError::TOO_LONG, bytes)) };
@@ -387,26 +397,30 @@ impl State {
 
     /// The life of the process that is to fetch a message. If that has not been said, it is asked for, and the message waits: a
     /// stand-in that one process gets is none to another one in its place, so its sender has to tell them apart from the beginning.
-    fn life_to_send_to(&mut self, peer: Source) -> Option<u64> {
+    ///
+    /// # Errors
+    /// It cannot be asked. With [`FiError::AGAIN`] it can be later.
+    fn life_to_send_to(&mut self, peer: Source) -> Result<Option<u64>, FiError> {
         if let Some(life) = self.stand_ins.life_of(peer) {
-            return Some(life);
+            return Ok(Some(life));
         }
         let since = self.stand_ins.question;
-        let unknown = || Receiver { life: Life::Unknown, since, messages: 0 };
+        let unknown = || Receiver { life: Life::Unknown, since, messages: 0, unheeded: 0 };
         let receiver = self.stand_ins.receivers.entry(peer).or_insert_with(unknown);
         if receiver.life == Life::Asked {
-            return None;
+            return Ok(None);
         }
         receiver.life = Life::Unknown;
         let connections = &self.peers.beside;
         let may_ask = !connections.is_refused(peer) || connections.may_try(Instant::now(), peer);
         if may_ask && !connections.is_returning(peer) {
             (receiver.life, receiver.since) = (Life::Asked, since);
-            if self.ask(peer).is_err() {
+            if let Err(error) = self.ask(peer) {
                 self.stand_ins.ask_again(peer);
+                return Err(error);
             }
         }
-        None
+        Ok(None)
     }
 
     /// The sending of operation `number` has ended. Returns how, and nothing if that was a stand-in whose message is to be
@@ -490,18 +504,52 @@ impl State {
         self.fail_asked(peer, error)
     }
 
-    /// A peer does not say its life: the message that waits for that fails, and those behind it ask again.
+    /// A peer that is gone does not say its life: the message that waits for that fails. Those behind it ask again if its host is
+    /// there, since another process may be; if that does not answer, each of them would wait as long as the first.
     fn fail_asked(&mut self, peer: Source, error: FiError) -> Result<(), FiError> {
         if !self.stand_ins.ask_again(peer) {
             return Ok(());
         }
-        self.fail_first(peer, error)
+        self.fail_first(peer, error)?;
+        if error == FiError::REFUSED { Ok(()) } else { self.fail_long(peer, error) }
     }
 
-    /// There is no connection to ask a peer for its life: a message that has to be fetched fails.
+    /// A question to a peer has ended. If that is there and refuses it, for example as it belongs to another job, a message that has to be
+    /// fetched fails; and all of them do if it has heeded none of many questions.
+    pub(super) fn has_asked(&mut self, peer: Source, result: &Result<(), Error>) -> Result<(), FiError> {
+        let Some(receiver) = self.stand_ins.receivers.get_mut(&peer) else { return Ok(()) };
+        if receiver.life != Life::Asked {
+            return Ok(());
+        }
+        match result {
+            Err(
+                Error::Send(SendError::Failed(Failure::Busy { .. }))
+                | Error::Connection(Failure::Busy { .. }),
+            ) => Ok(()),
+            Ok(()) => {
+                receiver.unheeded += 1;
+                if receiver.unheeded < UNHEEDED {
+                    return Ok(());
+                }
+                receiver.unheeded = 0;
+                self.stand_ins.ask_again(peer);
+                self.fail_long(peer, FiError::TIMED_OUT)
+            }
+            Err(why) => {
+                let error = FiError::from(why);
+                if error.says_that_the_peer_is_gone() {
+                    // As of all that is asked of it.
+                    return Ok(());
+                }
+                self.stand_ins.ask_again(peer);
+                if self.backlog.has_to_stand_in(peer) { self.fail_first(peer, error) } else { Ok(()) }
+            }
+        }
+    }
+
+    /// There is no connection to ask a peer for its life: messages that have to be fetched fail.
     pub(super) fn give_up_life(&mut self, peer: Source, error: FiError) -> Result<(), FiError> {
-        let waits = self.stand_ins.awaits(peer) && self.backlog.has_to_stand_in(peer);
-        if waits { self.fail_first(peer, error) } else { Ok(()) }
+        if self.stand_ins.awaits(peer) { self.fail_long(peer, error) } else { Ok(()) }
     }
 
     /// No peer fetches anything any more.
@@ -532,7 +580,7 @@ impl State {
         if question.wrapping_sub(receiver.since) >= next.wrapping_sub(receiver.since) {
             return Ok(());
         }
-        receiver.since = question;
+        (receiver.since, receiver.unheeded) = (question, 0);
         let known = std::mem::replace(&mut receiver.life, Life::Said(life, Instant::now()));
         if matches!(known, Life::Said(known, _) if known != life) {
             self.stand_ins.dropped.retain(|(other, ..), _| *other != peer);

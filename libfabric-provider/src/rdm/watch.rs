@@ -70,8 +70,8 @@ impl State {
         posted.map(|_| ())
     }
 
-    /// A question to `peer` has ended: if that is gone, receives that name it have failed, and so have accesses to its
-    /// memory that wait for their answers.
+    /// A question to `peer` has ended, or an answer to one of its own: if that is gone, receives that name it have failed, and so have
+    /// accesses to its memory that wait for their answers.
     pub(super) fn answered(&mut self, peer: Source, result: Result<(), Error>) -> Result<(), FiError> {
         self.questions = self.questions.saturating_sub(1);
         let error = match result {
