@@ -157,7 +157,8 @@ impl Rdm {
             closed.map_err(|error| FiError::from(&weft::Error::from(error)))?;
         }
         let local = names.own();
-        let (backlog, carrier) = (Backlog::new(&mut endpoint)?, Carrier::new(&mut endpoint)?);
+        let carrier = Carrier::new(&mut endpoint)?;
+        let backlog = Backlog::new(&mut endpoint, carrier.as_ref().map_or(0, |carrier| carrier.bytes))?;
         let connections = Connections::of_messages(&endpoint);
         let mut state = State::new(Some(endpoint));
         state.peers.connections = connections;
@@ -270,6 +271,8 @@ impl Rdm {
     /// Receives end without an entry, as libfabric has it.
     pub(crate) fn close(&self) -> Result<(), FiError> {
         let begin = Instant::now();
+        // There is no other time for notices that have failed.
+        lock(&self.state)?.repeat_notices();
         // What waits for memory was sent as well, and accesses are done in pieces.
         while self.delivers_waiting()? && begin.elapsed() < LINGER {
             std::thread::sleep(Duration::from_micros(100));

@@ -6,8 +6,9 @@
 //!
 //! | part | for |
 //! |---|---|
-//! | a quarter | messages that are sent, a part of it for short ones only and for what stands for long ones; the others wait here, those to one peer in order |
-//! | a quarter | receives that were handed to the server; the others wait here |
+//! | up to an eighth | requests and answers ([`Carrier`](super::carried::Carrier)) |
+//! | half of the rest | messages that are sent, a part of it for short ones only and for what stands for long ones; the others wait here, those to one peer in order |
+//! | the other half | receives that were handed to the server; the others wait here |
 //! | a quarter, reserved | one message that waits to be sent, if the parts above have no piece that is long enough |
 //! | a quarter, reserved | the first message that was claimed for a receive, likewise |
 
@@ -16,7 +17,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use weft::{
-    Claim, Endpoint, Found, MemorySlice, OwnedBytes, ReceiveBuffer, SendBuffer, SendOptions, Source, Split,
+    Claim, Endpoint, Found, Memory, MemorySlice, OwnedBytes, ReceiveBuffer, SendBuffer, SendOptions, Source,
+    Split,
 };
 
 use super::kinds::{Kind, Kinds};
@@ -32,7 +34,7 @@ use crate::queue::Problem;
 /// memory comes back, it goes faster at once than it would be fetched.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// Bytes for as many stand-ins as there may be sends.
-const SHORTS: u32 = 5 << 20;
+const SHORTS: u64 = 5 << 20;
 
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
@@ -61,10 +63,12 @@ pub(super) struct Backlog {
 /// Who has a server's memory.
 #[derive(Debug)]
 struct Parts {
-    /// Bytes of each part, and of the longest message.
+    /// Bytes of each reserve, and of the longest message.
     most: u32,
+    /// Bytes of each of the parts for messages that are sent and for receives.
+    part: u64,
     /// Of the part of messages that are sent, the bytes that only short ones get.
-    short: u32,
+    short: u64,
     sends: u64,
     receives: u64,
     for_a_send: Reserve,
@@ -195,15 +199,23 @@ pub(super) enum Way {
 }
 
 impl Parts {
-    /// Those of the memory of `endpoint`.
-    fn new(endpoint: &mut Endpoint) -> Result<Parts, FiError> {
+    /// Those of the memory of `endpoint`, of which `carried` bytes are for requests and answers. There is memory for all at a time,
+    /// unless that is in pieces that are too short.
+    fn new(endpoint: &mut Endpoint, carried: u64) -> Result<Parts, FiError> {
         let memory = endpoint.memory();
+        let size = memory.size() as u64;
         let most = (memory.size() / 4) as u32;
         let mut reserve =
             || memory.allocate(most).map(|slice| Reserve(Some(slice))).map_err(|error| FiError::from(&error));
         let (for_a_send, for_a_claimed) = (reserve()?, reserve()?);
-        let short = SHORTS.min(most / 4);
-        Ok(Parts { most, short, sends: 0, receives: 0, for_a_send, for_a_claimed })
+        let part = size.saturating_sub(Memory::size_for(2, most) + carried) / 2;
+        let short = SHORTS.min(part / 4);
+        Ok(Parts { most, part, short, sends: 0, receives: 0, for_a_send, for_a_claimed })
+    }
+
+    /// Bytes of memory that `len` bytes take.
+    fn taken(len: usize) -> u64 {
+        if len == 0 { 0 } else { Memory::size_for(1, u32::try_from(len).unwrap_or(u32::MAX)) }
     }
 
     fn of(&mut self, way: Way) -> &mut u64 {
@@ -224,14 +236,20 @@ impl Reserve {
 }
 
 impl Backlog {
-    /// That of `endpoint`.
+    /// That of `endpoint`, of whose memory `carried` bytes are for requests and answers.
     ///
     /// # Errors
     /// Its memory cannot be divided.
-    pub(super) fn new(endpoint: &mut Endpoint) -> Result<Backlog, FiError> {
+    pub(super) fn new(endpoint: &mut Endpoint, carried: u64) -> Result<Backlog, FiError> {
         let is_served = endpoint.worker().is_none();
-        let parts = if is_served { Some(Parts::new(endpoint)?) } else { None };
+        let parts = if is_served { Some(Parts::new(endpoint, carried)?) } else { None };
         Ok(Backlog { parts, ..Backlog::default() })
+    }
+
+    /// Bytes of memory of both parts and both reserves.
+    #[cfg(test)]
+    pub(super) fn bytes_of_parts(&self) -> u64 {
+        self.parts.as_ref().map_or(0, |parts| 2 * parts.part + Memory::size_for(2, parts.most))
     }
 
     fn is_empty(&self) -> bool {
@@ -265,7 +283,7 @@ impl Backlog {
 
     /// Whether the part of messages that are sent never has room for `len` bytes.
     pub(super) fn never_holds(&self, len: usize) -> bool {
-        self.parts.as_ref().is_some_and(|parts| len as u64 > u64::from(parts.most - parts.short))
+        self.parts.as_ref().is_some_and(|parts| Parts::taken(len) > parts.part - parts.short)
     }
 
     /// Whether the first message to `peer` that waits is one of those.
@@ -281,8 +299,8 @@ impl Backlog {
     /// Whether the part of messages that are sent has no room for `len` bytes.
     pub(super) fn is_full(&self, len: usize) -> bool {
         self.parts.as_ref().is_some_and(|parts| {
-            let most = if len > SHORT { parts.most - parts.short } else { parts.most };
-            parts.sends + len as u64 > u64::from(most)
+            let most = if len > SHORT { parts.part - parts.short } else { parts.part };
+            parts.sends + Parts::taken(len) > most
         })
     }
 
@@ -293,7 +311,7 @@ impl Backlog {
 
     /// Whether the part of receives has no room for `len` bytes.
     fn has_full_receives(&self, len: usize) -> bool {
-        self.parts.as_ref().is_some_and(|parts| parts.receives + len as u64 > u64::from(parts.most))
+        self.parts.as_ref().is_some_and(|parts| parts.receives + Parts::taken(len) > parts.part)
     }
 
     /// A receive was posted. Returns its kind, if the server has it.
@@ -314,8 +332,9 @@ impl Backlog {
     /// An operation with so many bytes was posted. Returns how many it counts for.
     pub(super) fn begin(&mut self, way: Way, len: usize) -> usize {
         let Some(parts) = &mut self.parts else { return 0 };
-        *parts.of(way) += len as u64;
-        len
+        let taken = Parts::taken(len);
+        *parts.of(way) += taken;
+        taken as usize
     }
 
     /// It has ended.

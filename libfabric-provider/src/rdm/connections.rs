@@ -131,6 +131,11 @@ impl Connections {
         self.refusals.has(peer)
     }
 
+    /// Whether something may be posted to `peer` now that overtakes nothing, also if it is a try.
+    pub(super) fn may_post(&self, peer: Source) -> bool {
+        !self.is_returning(peer) && (!self.is_refused(peer) || self.may_try(Instant::now(), peer))
+    }
+
     /// Whether one message may be posted to a peer that was refused, as a try. One that was posted is to be told by
     /// [`Connections::tries`].
     pub(super) fn may_try(&self, now: Instant, peer: Source) -> bool {

@@ -156,6 +156,8 @@ fn a_sender_loses_no_request_of_dozens_of_receivers_that_fetch_from_it() {
     let served = Served::start("127.40.7.1");
     let sender = served.open(LITTLE);
     let receivers: Vec<Side> = (0..RECEIVERS).map(|_| served.open(64 << 20)).collect();
+    let piece = |side: &Side| side.with(|state| *state.carrier.as_mut().unwrap().long_piece());
+    assert!(receivers.iter().all(|receiver| piece(receiver) > piece(&sender)));
     let mut rooms = vec![vec![0u8; LONG]; RECEIVERS];
     for (receiver, room) in receivers.iter().zip(&mut rooms) {
         receiver.insert(&sender);
@@ -325,6 +327,79 @@ fn long_messages_to_a_process_that_never_says_which_one_it_is_fail_and_hold_up_n
     let problem = Some(Problem { error: FiError::TIMED_OUT, beyond: 0 });
     assert_eq!(ended, [(1, problem), (2, problem), (3, None)]);
     assert!(room == content(10, 3)[..]);
+}
+
+/// The receiver has no room for a byte of the message's number, so its notice says only what many messages have.
+#[test]
+fn an_endpoint_that_is_closed_says_once_more_that_a_message_is_done() {
+    let served = Served::start("127.40.7.6");
+    let (sender, receiver) = (served.open(LITTLE), served.open(LITTLE));
+    let (to, from) = (sender.insert(&receiver), receiver.insert(&sender));
+    let peer = receiver.peer(from);
+    sender.send(to, content(LONG, 3).into(), 5);
+    until("the message is announced", || {
+        assert!(sender.turn().is_none() && receiver.turn().is_none());
+        let is_there =
+            |state: &mut State| state.stand_ins.receivers().next().is_some() && !state.backlog.has_sends();
+        sender.with(is_there).then_some(())
+    });
+    receiver.with(|state| state.peers.beside.refuse_for_now(peer));
+    let mut room = [0; 7];
+    receiver.receive(&mut room, 6);
+    until("the notice has failed", || {
+        receiver.turn();
+        receiver.with(|state| {
+            if state.carrier.as_ref().unwrap().waits_for(peer) {
+                state.peers.beside.give_up(peer);
+            }
+            (state.carrier.as_ref().unwrap().notices.len() == 1).then_some(())
+        })
+    });
+    receiver.rdm.close().unwrap();
+    let sent = until("the sender is told", || sender.turn());
+    assert_eq!((sent.context, sent.problem), (5, None));
+}
+
+#[test]
+fn a_sender_that_answers_with_one_byte_or_none_at_a_time_only_delays_or_fails_its_message() {
+    let served = Served::start("127.40.7.8");
+    let (sender, receiver) = (served.open(LITTLE), served.open(LITTLE));
+    let (to, _) = (sender.insert(&receiver), receiver.insert(&sender));
+    let piece =
+        |len: u32| sender.with(|state| std::mem::replace(state.carrier.as_mut().unwrap().long_piece(), len));
+    for least in [1, 0] {
+        let usual = piece(least);
+        let mut room = vec![0; LONG];
+        sender.send(to, content(LONG, 9).into(), 5);
+        receiver.receive(&mut room, 6);
+        let (mut sent, mut received, mut turns) = (None, None, 0);
+        until("both end", || {
+            sent = sent.take().or(sender.turn());
+            received = received.take().or(receiver.turn());
+            turns += 1;
+            if least == 1 && turns == 1_000 {
+                piece(usual);
+            }
+            (sent.is_some() && received.is_some()).then_some(())
+        });
+        assert_eq!(sent.unwrap().problem, None);
+        let problem = (least == 0).then_some(Problem { error: FiError::ABORTED, beyond: 0 });
+        assert_eq!(received.unwrap().problem, problem);
+        assert!(least == 0 || room == content(LONG, 9));
+    }
+}
+
+/// Each endpoint's parts of its memory are there at the same time.
+#[test]
+fn the_parts_of_the_memory_are_no_more_than_there_is() {
+    let served = Served::start("127.40.7.7");
+    for mib in [1, 8, 12, 13, 21, 22, 56, 57, 256] {
+        let side = served.open(mib << 20);
+        let (parts, carried) =
+            side.with(|state| (state.backlog.bytes_of_parts(), state.carrier.as_ref().unwrap().bytes));
+        let all = parts + carried;
+        assert!(all <= u64::from(mib << 20) && all > u64::from(mib << 20) * 9 / 10, "{mib} MiB: {all}");
+    }
 }
 
 #[test]

@@ -14,7 +14,7 @@
 //! The last byte is the upper half of that number. The length of the stand-in, less 16, is the rest of the message's length. So a
 //! look that sees no bytes knows the message's length too.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
@@ -22,7 +22,7 @@ use weft::core::wire::ses::ReturnCode;
 use weft::{Error, Failure, MemorySlice, ReceiveBuffer, SendBuffer, SendError, SendOptions, Source};
 
 use super::backlog::Way;
-use super::{Bindings, Operation, State, report};
+use super::{Bindings, DEPTH, Operation, State, report};
 use crate::error::FiError;
 use crate::queue::{Entry, Problem};
 use crate::random;
@@ -126,15 +126,25 @@ pub(super) struct StandIns {
     question: u32,
     /// The questions of peers, the last one of each, that are to be answered with this process's life.
     unanswered: HashMap<Source, u32>,
+    /// The peers that have one, in turn.
+    askers: VecDeque<Source>,
     /// The peers that an answer is on its way to: no second one is, so that a peer which takes none holds no more.
     answering: HashSet<Source>,
     /// How many messages with the same peer, tag and header data are done of which none is named by more than that: those that
     /// were dropped, or met receives with less room than the stand-in has bytes.
     dropped: HashMap<(Source, u64, u64), usize>,
+    /// The numbers of the last notices of each peer that a message which they do not name by more is done: one that is repeated says so
+    /// of no further message.
+    heard: HashMap<Source, VecDeque<u64>>,
 }
 
 /// Questions of peers that wait for their answers here. Who is not among them asks again.
 const UNANSWERED: usize = 4096;
+/// How many of them are looked at in one turn.
+const LOOKS: usize = 64;
+
+/// How many notices of a peer are remembered: as many as it may have to repeat.
+const HEARD: usize = DEPTH;
 
 /// What a peer that fetches a message knows of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,8 +171,10 @@ impl Default for StandIns {
             next: random::number() as u16,
             question: random::number() as u32,
             unanswered: HashMap::new(),
+            askers: VecDeque::new(),
             answering: HashSet::new(),
             dropped: HashMap::new(),
+            heard: HashMap::new(),
         }
     }
 }
@@ -193,6 +205,18 @@ impl StandIns {
         match receiver.life {
             Life::Said(life, at) if receiver.messages > 0 || at.elapsed() < FRESH => Some(life),
             _ => None,
+        }
+    }
+
+    /// Keeps a peer's question for its answer, unless there are too many; another one of the same peer stays unless this one is newer.
+    fn keep_question(&mut self, peer: Source, question: u32, is_newer: bool) {
+        if let Some(kept) = self.unanswered.get_mut(&peer) {
+            if is_newer {
+                *kept = question;
+            }
+        } else if self.unanswered.len() < UNANSWERED || !is_newer {
+            self.unanswered.insert(peer, question);
+            self.askers.push_back(peer);
         }
     }
 
@@ -270,10 +294,20 @@ impl StandIns {
         messages.map(|(key, _)| *key).collect()
     }
 
-    /// Notes that a message like this is done. Returns whether there is one.
-    pub(super) fn drop_one(&mut self, named: &Named) -> bool {
+    /// Notes that a message like this is done, unless this notice has been heard. Returns whether there is one, or was.
+    pub(super) fn drop_one(&mut self, named: &Named, notice: Option<u64>) -> bool {
+        let has_heard = |heard: &VecDeque<u64>| notice.is_some_and(|notice| heard.contains(&notice));
+        if self.heard.get(&named.peer).is_some_and(has_heard) {
+            return true;
+        }
         let is_there = !self.like(named).is_empty();
         if is_there {
+            // Only of peers that the application has sent messages to.
+            let heard = self.heard.entry(named.peer).or_default();
+            heard.extend(notice);
+            if heard.len() > HEARD {
+                heard.pop_front();
+            }
             *self.dropped.entry((named.peer, named.tag, named.header_data)).or_default() += 1;
         }
         is_there
@@ -411,9 +445,7 @@ impl State {
             return Ok(None);
         }
         receiver.life = Life::Unknown;
-        let connections = &self.peers.beside;
-        let may_ask = !connections.is_refused(peer) || connections.may_try(Instant::now(), peer);
-        if may_ask && !connections.is_returning(peer) {
+        if self.peers.beside.may_post(peer) {
             (receiver.life, receiver.since) = (Life::Asked, since);
             if let Err(error) = self.ask(peer) {
                 self.stand_ins.ask_again(peer);
@@ -592,37 +624,39 @@ impl State {
 
     /// Answers a peer's question with this process's life.
     pub(super) fn say_here(&mut self, peer: Source, question: u32) {
-        let unanswered = &mut self.stand_ins.unanswered;
-        if unanswered.len() < UNANSWERED || unanswered.contains_key(&peer) {
-            unanswered.insert(peer, question);
-        }
+        self.stand_ins.keep_question(peer, question, true);
         self.answer_questions();
     }
 
-    /// Answers the questions that have not been, as far as there is room.
+    /// Answers the questions that have not been, as far as there is room, of the peers in turn.
     pub(super) fn answer_questions(&mut self) {
-        if self.stand_ins.unanswered.is_empty() {
-            return;
-        }
-        let mut left = std::mem::take(&mut self.stand_ins.unanswered);
-        left.retain(|peer, question| {
-            if self.stand_ins.answering.contains(peer) {
-                return true;
-            }
-            let here = Operation { asks: Some(*peer), says_here: Some(*question), ..Operation::default() };
-            let number = self.operations.insert(here);
-            let posted = self.post_here(number, *peer, *question);
-            match posted {
-                Ok(()) => {
-                    self.questions += 1;
-                    self.stand_ins.answering.insert(*peer);
-                }
-                Err(_) => drop(self.operations.remove(number)),
-            }
+        for _ in 0..self.stand_ins.askers.len().min(LOOKS) {
+            let Some(peer) = self.stand_ins.askers.pop_front() else { return };
+            let Some(&question) = self.stand_ins.unanswered.get(&peer) else { continue };
+            let is_first = !self.stand_ins.answering.contains(&peer);
             // Who cannot be reached at all is answered the next time that it asks.
-            posted == Err(FiError::AGAIN)
-        });
-        self.stand_ins.unanswered = left;
+            let is_over = is_first && self.peers.beside.may_post(peer) && !self.post_answer(peer, question);
+            if is_over {
+                self.stand_ins.unanswered.remove(&peer);
+            } else {
+                self.stand_ins.askers.push_back(peer);
+            }
+        }
+    }
+
+    /// Sends an answer to a question. Returns whether that has to wait.
+    fn post_answer(&mut self, peer: Source, question: u32) -> bool {
+        let here = Operation { asks: Some(peer), says_here: Some(question), ..Operation::default() };
+        let number = self.operations.insert(here);
+        let posted = self.post_here(number, peer, question);
+        match posted {
+            Ok(()) => {
+                self.questions += 1;
+                self.stand_ins.answering.insert(peer);
+            }
+            Err(_) => drop(self.operations.remove(number)),
+        }
+        posted == Err(FiError::AGAIN)
     }
 
     /// An answer to a peer's question has been delivered, or not; `again` if it has come back unsent.
@@ -630,14 +664,16 @@ impl State {
         self.stand_ins.answering.remove(&peer);
         if again {
             // Unless it has asked once more.
-            self.stand_ins.unanswered.entry(peer).or_insert(question);
+            self.stand_ins.keep_question(peer, question, false);
         }
         self.answer_questions();
     }
 
     /// There is no connection to a peer: what it has asked is not answered.
     pub(super) fn drop_question(&mut self, peer: Source) {
-        self.stand_ins.unanswered.remove(&peer);
+        if self.stand_ins.unanswered.remove(&peer).is_some() {
+            self.stand_ins.askers.retain(|other| *other != peer);
+        }
     }
 
     /// Receive `number` has met the stand-in of a message of `whole` bytes, which is in the first `len` bytes of `buffer`.
@@ -770,7 +806,9 @@ mod tests {
         ];
         assert!(others.iter().all(|other| all.find(other).is_none()));
         let unseen = Named { end: None, ..named };
-        assert!(all.drop_one(&unseen) && !all.drop_one(&Named { tag: 6, ..unseen }));
+        assert!(all.drop_one(&unseen, Some(1)) && !all.drop_one(&Named { tag: 6, ..unseen }, Some(2)));
+        // A notice that is repeated is about the same message.
+        assert!(all.drop_one(&unseen, Some(1)));
         assert_eq!(all.dropped.get(&(PEER, 5, header_data)), Some(&1));
     }
 }

@@ -1,6 +1,6 @@
 //! The side that accesses a peer's memory.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
 use weft::core::wire::ses::ReturnCode;
@@ -14,6 +14,7 @@ use super::super::{DEPTH, Room, State};
 use super::wire::{ANSWER, Answer, Kind, REQUEST, Request};
 use super::{ANSWERS, Carrier, Inner, PIECE, REQUESTS, VALUES, WINDOW};
 use crate::error::FiError;
+use crate::random;
 
 /// An access that is under way.
 #[derive(Debug)]
@@ -25,7 +26,7 @@ pub(super) struct Carried {
     kind: Kind,
     /// What is written, or the operands.
     bytes: Bytes,
-    /// Beside a write.
+    /// Beside a write; or the number of the notice that a message is done.
     data: Option<u64>,
     total: u32,
     /// Bytes that were asked for; none before the first piece, which may have no bytes.
@@ -51,11 +52,59 @@ pub(super) struct Carried {
 #[derive(Debug)]
 pub(in super::super) struct Notice {
     named: Named,
+    /// The same each time that it is sent.
+    number: u64,
     tries: u32,
 }
 
-/// Notices of all peers that are to be sent again.
-const NOTICES: usize = 16 * DEPTH;
+/// What senders of messages are to be told: that receivers have them, or have dropped them.
+#[derive(Debug, Default)]
+pub(in super::super) struct Notices {
+    /// Those that are to be sent again.
+    again: Vec<Notice>,
+    /// How many of them, and of those that are under way, each peer has.
+    counts: HashMap<Source, [usize; 2]>,
+}
+
+/// Those of one peer that are under way, and those that wait: it has no more messages under way.
+const NOTICES: usize = DEPTH;
+
+impl Notices {
+    /// Counts one of `peer` that waits (0) or is under way (1). Returns false if it has as many as it may.
+    fn begin(&mut self, peer: Source, which: usize) -> bool {
+        let count = &mut self.counts.entry(peer).or_default()[which];
+        let may_begin = *count < NOTICES;
+        *count += usize::from(may_begin);
+        may_begin
+    }
+
+    fn end(&mut self, peer: Source, which: usize) {
+        let Some(counts) = self.counts.get_mut(&peer) else { return };
+        counts[which] = counts[which].saturating_sub(1);
+        if *counts == [0, 0] {
+            self.counts.remove(&peer);
+        }
+    }
+
+    /// Keeps one that is to be sent again.
+    fn keep(&mut self, notice: Notice) {
+        if self.begin(notice.named.peer, 0) {
+            self.again.push(notice);
+        }
+    }
+
+    /// Those that are to be sent again now.
+    fn take(&mut self) -> Vec<Notice> {
+        let all = std::mem::take(&mut self.again);
+        all.iter().for_each(|notice| self.end(notice.named.peer, 0));
+        all
+    }
+
+    #[cfg(test)]
+    pub(in super::super) fn len(&self) -> usize {
+        self.again.len()
+    }
+}
 /// How often one is sent, 2 s after it has failed. A sender that cannot be reached for so long has found that out by its questions.
 const TRIES: u32 = 32;
 
@@ -119,7 +168,7 @@ impl Carried {
         }
         let is_of_message = matches!(self.kind, Kind::Message { .. });
         let len = (self.total - at).min(if is_of_message { long_piece } else { PIECE });
-        let waits = self.data.is_some() && at + len == self.total && self.under_way > 0;
+        let waits = !is_of_message && self.data.is_some() && at + len == self.total && self.under_way > 0;
         (!waits).then_some((at, len))
     }
 
@@ -296,25 +345,32 @@ impl State {
 
     /// Fetches the bytes from `begin` to `total` of a message for receive `number`, and tells its sender then.
     pub(in super::super) fn begin_fetch(&mut self, number: usize, named: Named, begin: u32, total: u32) {
-        self.begin_message(number, named, begin, total, 0);
+        self.begin_message(number, named, [begin, total], random::number(), 0);
     }
 
     /// Tells the sender of a message that it is done.
     pub(in super::super) fn tell(&mut self, named: Named) {
-        self.begin_notice(Notice { named, tries: 0 });
+        self.begin_notice(Notice { named, number: random::number(), tries: 0 });
     }
 
     fn begin_notice(&mut self, notice: Notice) {
-        let Notice { named, tries } = notice;
-        let is_notice = |carried: &&Carried| carried.operation == usize::MAX && carried.peer == named.peer;
-        let accesses = self.carrier.iter().flat_map(|carrier| carrier.accesses.iter());
-        // No endpoint has more messages under way.
-        if accesses.filter(is_notice).count() < DEPTH {
-            self.begin_message(usize::MAX, named, 0, 0, tries);
+        let Some(carrier) = &mut self.carrier else { return };
+        let Notice { named, number, tries } = notice;
+        if carrier.notices.begin(named.peer, 1) {
+            self.begin_message(usize::MAX, named, [0, 0], number, tries);
+        } else {
+            carrier.notices.keep(notice);
         }
     }
 
-    fn begin_message(&mut self, operation: usize, named: Named, begin: u32, total: u32, tries: u32) {
+    fn begin_message(
+        &mut self,
+        operation: usize,
+        named: Named,
+        [begin, total]: [u32; 2],
+        notice: u64,
+        tries: u32,
+    ) {
         let Some(carrier) = &mut self.carrier else { return };
         let access = carrier.accesses.insert(Carried {
             operation,
@@ -322,7 +378,7 @@ impl State {
             memory: RemoteMemory { key: named.header_data, offset: named.tag },
             kind: Kind::Message { end: named.end },
             bytes: Bytes::new(),
-            data: None,
+            data: Some(notice),
             total,
             asked: Some(begin),
             again: Vec::new(),
@@ -341,7 +397,7 @@ impl State {
 
     /// Sends the notices again that may not have arrived.
     pub(in super::super) fn repeat_notices(&mut self) {
-        let notices = self.carrier.as_mut().map(|carrier| std::mem::take(&mut carrier.notices));
+        let notices = self.carrier.as_mut().map(|carrier| carrier.notices.take());
         notices.into_iter().flatten().for_each(|notice| self.begin_notice(notice));
     }
 
@@ -350,8 +406,8 @@ impl State {
         let Some(carrier) = &mut self.carrier else { return };
         notice.tries += 1;
         let is_over = why == FiError::REFUSED || why == FiError::GONE || notice.tries >= TRIES;
-        if !is_over && carrier.notices.len() < NOTICES {
-            carrier.notices.push(notice);
+        if !is_over {
+            carrier.notices.keep(notice);
         }
     }
 
@@ -668,14 +724,19 @@ impl State {
 
     fn end_carried(&mut self, access: usize) -> Result<(), FiError> {
         let carried = self.carrier.as_mut().and_then(|carrier| carrier.accesses.remove(access));
-        let Some(Carried { operation: number, peer, memory, kind, untold, tries, error, .. }) = carried
+        let Some(Carried { operation: number, peer, memory, kind, data, untold, tries, error, .. }) = carried
         else {
             return Ok(());
         };
         if let Kind::Message { end } = kind {
             let named = Named { peer, tag: memory.offset, header_data: memory.key, end };
-            if let Some(why) = untold {
-                self.keep_notice(Notice { named, tries }, why);
+            if number == usize::MAX
+                && let Some(carrier) = &mut self.carrier
+            {
+                carrier.notices.end(peer, 1);
+            }
+            if let (Some(why), Some(number)) = (untold, data) {
+                self.keep_notice(Notice { named, number, tries }, why);
             } else if error.is_some() && number != usize::MAX {
                 // Its sender need not wait for a receive that has failed.
                 self.tell(named);
@@ -689,5 +750,32 @@ impl State {
         let Some(operation) = self.operations.remove(number) else { return Ok(()) };
         self.sends = self.sends.saturating_sub(1);
         self.report_access(&operation, went_on.err().or(error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_that_takes_no_notices_leaves_room_for_those_to_others() {
+        let mut notices = Notices::default();
+        let peers = [1, 2].map(|process| Source { peer: weft::Addr(1), process });
+        let notice = |peer, number| {
+            let named = Named::new(peer, Some(5), 0, None);
+            Notice { named, number, tries: 1 }
+        };
+        for number in 0..NOTICES as u64 + 9 {
+            notices.keep(notice(peers[0], number));
+        }
+        notices.keep(notice(peers[1], 7));
+        assert_eq!(notices.len(), NOTICES + 1);
+        // Those that are under way are others.
+        assert!((0..NOTICES).all(|_| notices.begin(peers[0], 1)) && !notices.begin(peers[0], 1));
+        assert!(notices.begin(peers[1], 1));
+        assert_eq!(notices.take().len(), NOTICES + 1);
+        (0..NOTICES).for_each(|_| notices.end(peers[0], 1));
+        notices.end(peers[1], 1);
+        assert!(notices.counts.is_empty() && notices.len() == 0);
     }
 }

@@ -12,14 +12,13 @@ mod owner;
 mod wire;
 
 use std::collections::{HashMap, VecDeque};
-use std::time::Instant;
 
 use weft::{
-    Completion, Endpoint, Found, Matching, MemorySlice, OperationId, ReceiveBuffer, ReceiveOptions,
+    Completion, Endpoint, Found, Matching, Memory, MemorySlice, OperationId, ReceiveBuffer, ReceiveOptions,
     SendBuffer, SendOptions, Source,
 };
 
-use self::asker::{Ask, Carried, Lane, Notice};
+use self::asker::{Ask, Carried, Lane, Notices};
 use self::held::AllHeld;
 use self::wire::{ANSWER, Kind, REQUEST, Request};
 use super::operation::Piece;
@@ -38,8 +37,8 @@ const ANSWERS: u64 = RESERVED_TAG | 1 << 32;
 /// Bytes of the largest piece of an access.
 const PIECE: u32 = 32 << 10;
 /// Bytes of the largest piece of a message, where there is memory for some of them: the longest that there are [`FEW`] of. A fetch takes
-/// a time for each piece rather than for each byte.
-const LONG_PIECES: [u32; 3] = [128 << 10, 64 << 10, PIECE];
+/// a time for each piece rather than for each byte. The answers with longer ones fill a block of memory.
+const LONG_PIECES: [u32; 3] = [(128 << 10) - ANSWER as u32, (64 << 10) - ANSWER as u32, PIECE];
 /// Pieces that are worth more than longer ones.
 const FEW: usize = 6;
 /// Bytes of the values of the largest atomic operation.
@@ -47,8 +46,43 @@ const VALUES: u32 = 1024;
 /// Pieces of the accesses of one endpoint to another that are asked for at a time.
 const WINDOW: usize = 8;
 
+/// How an endpoint's memory for requests and answers is divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shape {
+    /// Bytes of the largest piece of a message.
+    piece: u32,
+    /// Pieces that are asked for at a time; there are twice as many requests of others, and answers.
+    count: usize,
+    /// Bytes of an endpoint's memory that all this takes.
+    bytes: u64,
+}
+
+impl Shape {
+    /// Bytes of a request, and of a small one.
+    const REQUESTS: [u32; 2] = [REQUEST as u32 + PIECE, REQUEST as u32 + VALUES];
+
+    /// That of an endpoint with so many bytes of memory: an eighth of all, unless two pieces take more.
+    fn of(memory: usize) -> Shape {
+        let with = |piece: u32| {
+            let [request, small] = Self::REQUESTS;
+            let lens = [(1, Self::large(piece)), (1, small), (2, request), (2, ANSWER as u32 + piece)];
+            let each: u64 = lens.into_iter().map(|(count, len)| Memory::size_for(count, len)).sum();
+            let count = (memory as u64 / 8 / each).clamp(2, 2 * WINDOW as u64);
+            Shape { piece, count: count as usize, bytes: count * each }
+        };
+        LONG_PIECES.into_iter().map(with).find(|shape| shape.count >= FEW).unwrap_or_else(|| with(PIECE))
+    }
+
+    /// Bytes of a request that carries something, or of an answer that brings something.
+    fn large(piece: u32) -> u32 {
+        Self::REQUESTS[0].max(ANSWER as u32 + piece)
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Carrier {
+    /// Bytes of the endpoint's memory that are its own.
+    pub(super) bytes: u64,
     /// Bytes of the largest piece of a message that this endpoint asks for, or answers with.
     long_piece: u32,
     /// Memory for requests that carry something, or answers that bring something.
@@ -66,7 +100,7 @@ pub(super) struct Carrier {
     /// to its successor with the same number, also if both were forked from one process.
     next: u32,
     /// Notices to senders of messages that are to be sent again.
-    pub(super) notices: Vec<Notice>,
+    pub(super) notices: Notices,
     /// Whether a look for answers that nobody waits for is under way.
     pub(super) sweeps: bool,
 
@@ -134,6 +168,12 @@ impl Carrier {
         (self.held.len(), self.held.dropped())
     }
 
+    /// Bytes of the largest piece of a message.
+    #[cfg(test)]
+    pub(super) fn long_piece(&mut self) -> &mut u32 {
+        &mut self.long_piece
+    }
+
     /// The memory for answers.
     #[cfg(test)]
     pub(super) fn answer_memory(&mut self) -> &mut Vec<MemorySlice> {
@@ -148,36 +188,29 @@ impl Carrier {
         if endpoint.worker().is_some() {
             return Ok(None);
         }
-        let memory = endpoint.memory().size() / 8;
-        let request = REQUEST as u32 + PIECE;
-        // Each piece has memory at both sides, and twice as much at the owner: an eighth of all, unless two pieces take more.
-        let lens = |long_piece: u32| (request.max(ANSWER as u32 + long_piece), ANSWER as u32 + long_piece);
-        let count = |long_piece: u32| {
-            let (large, answer) = lens(long_piece);
-            (memory / (large + 2 * answer + 2 * request) as usize).clamp(2, 2 * WINDOW)
-        };
-        let long_piece = LONG_PIECES.into_iter().find(|piece| count(*piece) >= FEW).unwrap_or(PIECE);
-        let (count, (large, answer)) = (count(long_piece), lens(long_piece));
+        let Shape { piece: long_piece, count, bytes } = Shape::of(endpoint.memory().size());
+        let [request, small] = Shape::REQUESTS;
         let mut slices = |count: usize, len: u32| -> Result<Vec<MemorySlice>, FiError> {
             let slices = (0..count).map(|_| endpoint.memory().allocate(len));
             slices.collect::<Result<_, _>>().map_err(|error| FiError::from(&error))
         };
         Ok(Some(Box::new(Carrier {
+            bytes,
             long_piece,
-            large: slices(count, large)?,
-            small: slices(count, REQUEST as u32 + VALUES)?,
+            large: slices(count, Shape::large(long_piece))?,
+            small: slices(count, small)?,
             accesses: Slab::default(),
             lanes: HashMap::new(),
             turns: VecDeque::new(),
             asks: Slab::default(),
             unposted: VecDeque::new(),
             next: random::number() as u32,
-            notices: Vec::new(),
+            notices: Notices::default(),
             sweeps: false,
             exposed: HashMap::new(),
             rooms: slices(2 * count, request)?,
             held: AllHeld::default(),
-            free: slices(2 * count, answer)?,
+            free: slices(2 * count, ANSWER as u32 + long_piece)?,
             unsent: VecDeque::new(),
             answers: Slab::default(),
             shares: HashMap::new(),
@@ -320,10 +353,10 @@ impl State {
     ) -> Result<(), (FiError, SendBuffer)> {
         let Some(endpoint) = &mut self.endpoint else { return Err((FiError::BAD_STATE, buffer)) };
         let connections = &mut self.peers.beside;
-        let is_refused = connections.is_refused(peer);
-        if connections.is_returning(peer) || is_refused && !connections.may_try(Instant::now(), peer) {
+        if !connections.may_post(peer) {
             return Err((FiError::AGAIN, buffer));
         }
+        let is_refused = connections.is_refused(peer);
         connections.post_buffer(endpoint, peer, buffer, options)?;
         connections.begin(peer);
         if is_refused {
@@ -398,5 +431,38 @@ impl Operation {
             slice.read(from, &mut room[begin..begin + count]);
             (from, left) = (from + count as u32, left - count);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_memory_has_more_bytes_of_pieces_and_they_take_at_most_an_eighth() {
+        let (mut before, short) = (0, ANSWER as u32);
+        let shapes = [
+            (1, PIECE, 2),
+            (8, PIECE, 5),
+            (12, PIECE, 8),
+            (13, (64 << 10) - short, 6),
+            (21, (64 << 10) - short, 10),
+            (22, (128 << 10) - short, 6),
+            (56, (128 << 10) - short, 15),
+            (57, (128 << 10) - short, 15),
+            (58, (128 << 10) - short, 16),
+            (256, (128 << 10) - short, 16),
+        ];
+        for (mib, piece, count) in shapes {
+            let shape = Shape::of(mib << 20);
+            assert_eq!((shape.piece, shape.count), (piece, count), "{mib} MiB");
+            assert!(shape.bytes <= (mib << 17) as u64 || count == 2, "{mib} MiB: {} bytes", shape.bytes);
+            let all = piece as usize * count;
+            assert!(all >= before, "{mib} MiB");
+            before = all;
+        }
+        // Two pieces take more than an eighth, and still leave something beside two quarters.
+        assert!(Shape::of(1 << 20).bytes < 384 << 10);
+        assert_eq!(Shape::of(256 << 20).bytes, 16 * ((128 + 1 + 2 * 36 + 2 * 128) * 1024 + 128));
     }
 }

@@ -298,20 +298,20 @@ impl State {
         bytes: Payload<'_>,
         names_source: bool,
     ) -> Result<bool, FiError> {
-        if request.data.is_some() {
+        let message = request.message_for(from);
+        if request.data.is_some() && message.is_none() {
             let binding = self.bindings.receive.as_ref();
             if !binding.map_or(Ok(true), |binding| binding.queue.has_room())? {
                 return Ok(false);
             }
         }
-        let counts = request.message_for(from).is_none() && self.bindings.count_accesses(request.key);
+        let counts = message.is_none() && self.bindings.count_accesses(request.key);
         let Some(carrier) = &mut self.carrier else { return Ok(true) };
         let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
         let Some(mut answer) = carrier.room_for(endpoint, from) else { return Ok(false) };
-        let message = request.message_for(from);
         let done = match &message {
             Some(named @ Named { end: None, .. }) if request.is_done && request.len == 0 => {
-                self.stand_ins.drop_one(named).then_some(0).ok_or(ReturnCode::BAD_MKEY)
+                self.stand_ins.drop_one(named, request.data).then_some(0).ok_or(ReturnCode::BAD_MKEY)
             }
             Some(named) => {
                 // Who has longer pieces asks for the rest.
