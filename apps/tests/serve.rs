@@ -39,6 +39,7 @@ const CONFIG: SessionConfig = SessionConfig {
     memory: LONG + 4096,
     peers: 4,
     job: JobId::NONE,
+    only_datagrams: false,
 };
 
 /// A server that is running.

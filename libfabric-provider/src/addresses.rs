@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 
 use crate::error::{FiError, lock};
+use crate::rdm::Rdm;
 use crate::sys::fi_addr_t;
 
 /// The most addresses that are inserted into one vector over its life.
@@ -20,6 +21,8 @@ pub(crate) struct Addresses {
     version: AtomicU64,
     /// Grows with every address that is in no entry any more.
     removals: AtomicU64,
+    /// Endpoints that have to know new hosts at once.
+    waiting: Mutex<Vec<Weak<Rdm>>>,
 }
 
 #[derive(Debug, Default)]
@@ -42,6 +45,23 @@ impl Addresses {
         all.numbers.entry(addr).or_default().push(number);
         self.version.fetch_add(1, Ordering::Release);
         Ok(number)
+    }
+
+    /// Lets `endpoint` know hosts as soon as they are inserted. Others get to know them when they work next, which is too late for
+    /// datagrams that come at once: nobody sends them again.
+    pub(crate) fn introduce_to(&self, endpoint: &Arc<Rdm>) -> Result<(), FiError> {
+        let mut waiting = lock(&self.waiting)?;
+        waiting.retain(|endpoint| endpoint.strong_count() > 0);
+        waiting.push(Arc::downgrade(endpoint));
+        Ok(())
+    }
+
+    /// Addresses have been inserted.
+    pub(crate) fn introduce(&self) -> Result<(), FiError> {
+        let waiting: Vec<Arc<Rdm>> = lock(&self.waiting)?.iter().filter_map(Weak::upgrade).collect();
+        // One that cannot be reached is an error of those who send to it.
+        waiting.iter().for_each(|endpoint| _ = endpoint.meet());
+        Ok(())
     }
 
     /// # Errors

@@ -129,6 +129,7 @@ impl AvObject {
 struct Results {
     numbers: *mut fi_addr_t,
     errors: *mut c_int,
+    addresses: Arc<Addresses>,
     /// For those that fail, if they are events: the queue, the vector and the application's pointer.
     events: Option<(Arc<Events>, usize, usize)>,
     inserted: c_int,
@@ -155,11 +156,13 @@ impl Results {
         let errors = if wants_errors { context.cast() } else { std::ptr::null_mut() };
         let fid = (&raw const *object).addr();
         let events = events.map(|events| (events, fid, context.addr()));
-        Ok(Results { numbers, errors, events, inserted: 0 })
+        let addresses = object.addresses.clone();
+        Ok(Results { numbers, errors, addresses, events, inserted: 0 })
     }
 
     /// The return value of the call: the number of inserted addresses, or 0 if an event reports it.
     fn finish(self) -> Result<c_int, FiError> {
+        self.addresses.introduce()?;
         let Some((events, fid, context)) = self.events else { return Ok(self.inserted) };
         events.push_inserted(fid, context, self.inserted as u64)?;
         Ok(0)

@@ -22,6 +22,7 @@ use crate::info;
 use crate::job::Key;
 use crate::keeper::Keeper;
 use crate::kind::Kind;
+use crate::log;
 use crate::params::Params;
 use crate::rdm::{
     Binding, Bindings, Caps, DEPTH, INJECT_SIZE, Incoming, Outgoing, OutgoingBytes, Peek, Rdm, Room, Wanted,
@@ -154,22 +155,29 @@ pub(crate) extern "C" fn open2(
         let (info, answer) =
             unsafe { (info.as_ref().ok_or(FiError::INVALID)?, ep.as_mut().ok_or(FiError::INVALID)?) };
         // SAFETY: as before.
-        let (kind, tx, rx) = unsafe { (info.ep_attr.as_ref(), info.tx_attr.as_ref(), info.rx_attr.as_ref()) };
+        let (ep_attr, tx, rx) =
+            unsafe { (info.ep_attr.as_ref(), info.tx_attr.as_ref(), info.rx_attr.as_ref()) };
         // SAFETY: as before; the attributes say how long the key is.
-        let key = unsafe { kind.map_or(Ok(None), |ep| Key::read(ep.auth_key, ep.auth_key_size))? };
-        let kind = Kind::of(kind.map_or(sys::FI_EP_UNSPEC, |kind| kind.type_)).ok_or(FiError::NO_DATA)?;
+        let key = unsafe { ep_attr.map_or(Ok(None), |ep| Key::read(ep.auth_key, ep.auth_key_size))? };
+        let kind = Kind::of(ep_attr.map_or(sys::FI_EP_UNSPEC, |ep| ep.type_)).ok_or(FiError::NO_DATA)?;
         let params = Params::read()?;
         let place = &domain.domain.place;
-        if !place.has(kind) {
-            return Err(FiError::NO_DATA);
-        }
         let source = info::source_of(info, place, &params)?;
         if Family::of(&source.ip()) != domain.domain.format.family {
             return Err(FiError::INVALID);
         }
         let job = key.or(domain.domain.key).map_or(params.job, |key| key.job());
-        let endpoint = place.open(source, job, &params)?;
+        let endpoint = place.open(kind, source, job, &params)?;
         let rdm = Arc::new(Rdm::new(endpoint, place, Caps::of(kind, info.caps))?);
+        let wanted = ep_attr.map_or(0, |ep| ep.max_msg_size);
+        if kind == Kind::Datagram && wanted > rdm.longest_datagram()? {
+            log::warn(&format!(
+                "a datagram has at most {} bytes there, not {wanted}",
+                rdm.longest_datagram()?
+            ));
+            rdm.close()?;
+            return Err(FiError::NO_DATA);
+        }
         let (tagged, rma, atomic) = match kind {
             Kind::Rdm => (&TAGGED, &rma::TABLE, &atomic::TABLE),
             Kind::Datagram => (&dgram::TAGGED, &dgram::REMOTE, &dgram::ATOMIC),
@@ -234,6 +242,9 @@ extern "C" fn bind(fid: *mut sys::fid, other: *mut sys::fid, flags: u64) -> c_in
         }
         if let Ok(av) = av {
             let addresses = av.addresses.clone();
+            if object.kind == Kind::Datagram {
+                addresses.introduce_to(&object.rdm)?;
+            }
             return object
                 .rdm
                 .bind(|all| match &mut all.addresses {
@@ -317,8 +328,9 @@ extern "C" fn control(fid: *mut sys::fid, command: c_int, _arg: *mut c_void) -> 
             return Err(FiError::NOT_THERE);
         }
         object.rdm.enable()?;
-        if object.kind == Kind::Rdm {
-            object.domain.memories.join(&object.rdm)?;
+        match object.kind {
+            Kind::Rdm => object.domain.memories.join(&object.rdm)?,
+            Kind::Datagram => object.rdm.meet()?,
         }
         *lock(&object.keeper)? = Some(Keeper::start(&object.rdm)?);
         Ok(0)

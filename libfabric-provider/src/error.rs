@@ -94,7 +94,7 @@ impl From<&Error> for FiError {
             Error::Atomic(_) => sys::FI_EOPNOTSUPP,
             Error::Exposed(ExposeRefusal::KeyInUse(_)) => return FiError::NO_KEY,
             Error::Exposed(_) => sys::FI_EINVAL,
-            Error::WorkerElsewhere | Error::DatagramsElsewhere => sys::FI_ENOSYS,
+            Error::WorkerElsewhere => sys::FI_ENOSYS,
             Error::Gone => sys::FI_ESHUTDOWN,
             _ => sys::FI_EIO,
         })

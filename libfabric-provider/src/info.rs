@@ -244,6 +244,7 @@ struct Answer {
 
 /// What is offered for one direction.
 struct Direction {
+    /// The capabilities that hints name for it, which the endpoint has to have; then those that are offered.
     caps: u64,
     op_flags: u64,
     order: u64,
@@ -267,7 +268,6 @@ fn demand(holds: bool, what: &str) -> Result<(), FiError> {
 
 impl Answer {
     fn of(kind: Kind, version: u32, hints: Option<&sys::fi_info>, place: &Place) -> Result<Answer, FiError> {
-        demand(place.has(kind), "an endpoint for datagrams at a named port or server")?;
         let mut answer = Answer {
             kind,
             longest: if kind == Kind::Rdm { MAX_MESSAGE } else { 0 },
@@ -289,6 +289,8 @@ impl Answer {
         if let Some(hints) = hints {
             answer.narrow(hints)?;
         }
+        let wanted = answer.transmit.caps | answer.receive.caps;
+        demand(wanted & !answer.caps == 0, "a capability of one direction that the endpoint is not to have")?;
         let own = sys::FI_READ | sys::FI_WRITE;
         let directed = |direction| answer.caps & !(DIRECTIONS | ALWAYS) | direction;
         let outwards = directed(sys::FI_SEND) & !(ON_DEMAND | RECEIVING);
@@ -368,9 +370,9 @@ impl Answer {
     }
 
     fn transmit(&mut self, hints: &sys::fi_tx_attr) -> Result<(), FiError> {
-        let (unknown, flags) = (hints.caps & !self.kind.caps(), hints.op_flags & !self.kind.send_flags());
-        self.transmit.narrow(unknown, flags, hints.msg_order, hints.comp_order)?;
-        self.transmit.op_flags = hints.op_flags;
+        let flags = hints.op_flags & !self.kind.send_flags();
+        self.transmit.narrow(flags, hints.msg_order, hints.comp_order)?;
+        (self.transmit.caps, self.transmit.op_flags) = (hints.caps, hints.op_flags);
         demand(hints.inject_size <= INJECT_SIZE, "injection of so many bytes")?;
         self.inject = hints.inject_size;
         demand(hints.size <= DEPTH, "a transmit queue of that size")?;
@@ -381,9 +383,9 @@ impl Answer {
     }
 
     fn receive(&mut self, hints: &sys::fi_rx_attr) -> Result<(), FiError> {
-        let (unknown, flags) = (hints.caps & !self.kind.caps(), hints.op_flags & !self.kind.receive_flags());
-        self.receive.narrow(unknown, flags, hints.msg_order, hints.comp_order)?;
-        self.receive.op_flags = hints.op_flags;
+        let flags = hints.op_flags & !self.kind.receive_flags();
+        self.receive.narrow(flags, hints.msg_order, hints.comp_order)?;
+        (self.receive.caps, self.receive.op_flags) = (hints.caps, hints.op_flags);
         demand(hints.total_buffered_recv <= self.buffered(), "a buffer of that size")?;
         demand(hints.size <= DEPTH, "a receive queue of that size")?;
         demand(hints.iov_limit <= IOV_LIMIT, "so many pieces of a message")
@@ -440,7 +442,13 @@ impl Answer {
             demand(place.exists(), "a server whose socket is not there")?;
             demand(port <= MAX_PROCESS, "a process with that number")?;
             demand(wish.format.family == Family::V4, "IPv6 at a named port or server")?;
-            list.append(self.info(name, wish, wish.source, self.longest)?);
+            let longest = match self.kind {
+                Kind::Rdm => self.longest,
+                Kind::Datagram => place.longest_datagram(params).unwrap_or(0).into(),
+            };
+            let suits = longest > 0 && self.longest <= longest && self.inject as u64 <= longest;
+            demand(suits, "a datagram of that length")?;
+            list.append(self.info(name, wish, wish.source, longest)?);
             return Ok(list);
         }
         let entropies = params.entropies();
@@ -527,14 +535,7 @@ impl Answer {
 }
 
 impl Direction {
-    fn narrow(
-        &mut self,
-        unknown_caps: u64,
-        unknown_flags: u64,
-        order: u64,
-        completions: u64,
-    ) -> Result<(), FiError> {
-        demand(unknown_caps == 0, "a capability of one direction")?;
+    fn narrow(&mut self, unknown_flags: u64, order: u64, completions: u64) -> Result<(), FiError> {
         demand(unknown_flags == 0, "a flag of operations")?;
         demand(order & !self.order == 0, "the order of messages")?;
         demand(completions == sys::FI_ORDER_NONE, "an order of completions")

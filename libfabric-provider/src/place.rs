@@ -4,10 +4,12 @@
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::time::Duration;
 
 use weft::core::port::udp::UdpPort;
-use weft::core::worker::session::SessionConfig;
-use weft::port::AnyPort;
+use weft::core::worker::session::{Client, SessionConfig};
+use weft::port::{AnyPort, longest_payload_at};
 use weft::{Addr, Builder, BusyTimeout, Endpoint, JobId, Limits, MAX_PROCESS, Source};
 
 use crate::addresses::Addresses;
@@ -22,6 +24,11 @@ const SCHEMES: [&str; 3] = ["serve:", "memif:", "udp:"];
 const CONNECTIONS: u32 = 512;
 /// Peers that an endpoint of a server may add to that one's address book: as many as a `weft serve` permits.
 const PEERS: u32 = 256;
+/// How long a server may take to say how long datagrams may be.
+const ANSWER: Duration = Duration::from_secs(1);
+/// Bytes of the longest IP packet over memif, and over DPDK's devices as far as that is known before one is opened.
+const OVER_MEMIF: u16 = 9_000;
+const OVER_DEVICES: u16 = 1_500;
 /// The process of the only endpoint of a port. 0 would be no name: libfabric's programs take port 0 for none.
 const ALONE: u16 = 1;
 
@@ -46,9 +53,22 @@ impl Place {
         SCHEMES.iter().any(|scheme| name.starts_with(scheme)).then(|| Place::Named(name.to_owned()))
     }
 
-    /// Whether endpoints of this type are there. Datagrams are sent and received by endpoints that have ports of their own.
-    pub(crate) fn has(&self, kind: Kind) -> bool {
-        kind == Kind::Rdm || *self == Place::OwnPorts
+    /// The most bytes of a datagram at a port or in a server that a text names, as far as that can be known before there is an
+    /// endpoint. None if a server does not say.
+    pub(crate) fn longest_datagram(&self, params: &Params) -> Option<u32> {
+        let Place::Named(spec) = self else { return None };
+        if let Some(socket) = self.socket() {
+            let asked = Client::longest_datagram_at(Path::new(socket), ANSWER);
+            return asked.inspect_err(|error| crate::log::info(&format!("{spec}: {error}"))).ok();
+        }
+        let address = spec.strip_prefix("udp:").and_then(|rest| rest.split(',').next()?.parse().ok());
+        let mtu = match spec.split_once(':') {
+            // That of its interface.
+            _ if address.is_some() => params.mtu,
+            Some(("memif", _)) => params.mtu.or(Some(OVER_MEMIF)),
+            _ => params.mtu.or(Some(OVER_DEVICES)),
+        };
+        Some(longest_payload_at(address.unwrap_or(Ipv4Addr::LOCALHOST.into()), mtu))
     }
 
     /// The bits of tags that applications have.
@@ -82,7 +102,13 @@ impl Place {
     ///
     /// # Errors
     /// There can be none; a warning says why.
-    pub(crate) fn open(&self, name: SocketAddr, job: JobId, params: &Params) -> Result<Endpoint, FiError> {
+    pub(crate) fn open(
+        &self,
+        kind: Kind,
+        name: SocketAddr,
+        job: JobId,
+        params: &Params,
+    ) -> Result<Endpoint, FiError> {
         let (spec, builder) = match self {
             Place::OwnPorts => {
                 let mut spec = format!("udp:{},shared=on,entropies={}", name.ip(), params.entropies());
@@ -97,7 +123,7 @@ impl Place {
             crate::log::warn(&format!("{spec}: {error}"));
             FiError::from(error)
         };
-        let endpoint = self.set(builder, params).job(job).build().map_err(|error| refused(&error))?;
+        let endpoint = self.set(builder, kind, params).job(job).build().map_err(|error| refused(&error))?;
         if let (Place::Named(_), false) = (self, name.ip().is_unspecified())
             && endpoint.ip() != Some(name.ip())
         {
@@ -121,9 +147,9 @@ impl Place {
     }
 
     /// The settings that an endpoint there takes. Those of the environment that it does not take fail when it is built.
-    fn set(&self, builder: Builder, params: &Params) -> Builder {
+    fn set(&self, builder: Builder, kind: Kind, params: &Params) -> Builder {
         let (builder, default) = match self.socket() {
-            Some(_) => (builder.session(session(params)), None),
+            Some(_) => (builder.session(session(kind, params)), None),
             None => {
                 // A program may have as many kinds of receives as it has receives, and takes its own time.
                 let limits = Limits { receive_kinds: DEPTH, ..Limits::default() };
@@ -138,15 +164,17 @@ impl Place {
 }
 
 /// The resources that an endpoint asks its server for when it joins.
-fn session(params: &Params) -> SessionConfig {
+fn session(kind: Kind, params: &Params) -> SessionConfig {
     SessionConfig {
         commands: 1 << 12,
         reports: 1 << 13,
         // Sends, receives, and requests to add peers.
         operations: 4 * DEPTH as u32,
-        connections: CONNECTIONS,
+        // Datagrams need none, but a session has one at least.
+        connections: if kind == Kind::Rdm { CONNECTIONS } else { 1 },
         memory: params.memory,
         peers: PEERS,
+        only_datagrams: kind == Kind::Datagram,
         ..SessionConfig::default()
     }
 }

@@ -1,7 +1,7 @@
 //! An endpoint: libfabric's operations over a [`weft::Endpoint`].
 //!
-//! Most are reliable (FI_EP_RDM), and this is about those; [`datagrams`] is about the others (FI_EP_DGRAM). There is one connection for each peer, so that its messages meet receives in the order in which they were sent
-//! (FI_ORDER_SAS). It is opened by the first message, and again after it was closed.
+//! Most are reliable (FI_EP_RDM), and this is about those; [`datagrams`] is about the others (FI_EP_DGRAM). There is one
+//! connection for each peer, so that its messages meet receives in the order in which they were sent (FI_ORDER_SAS). It is opened by the first message, and again after it was closed.
 
 mod backlog;
 mod bindings;
@@ -157,8 +157,15 @@ impl Rdm {
             closed.map_err(|error| FiError::from(&weft::Error::from(error)))?;
         }
         let local = names.own();
-        let carrier = Carrier::new(&mut endpoint)?;
-        let backlog = Backlog::new(&mut endpoint, carrier.as_ref().map_or(0, |carrier| carrier.bytes))?;
+        // Datagrams wait for nothing, and nothing is asked of peers with them.
+        let (backlog, carrier) = match caps.kind {
+            Kind::Rdm => {
+                let carrier = Carrier::new(&mut endpoint)?;
+                let bytes = carrier.as_ref().map_or(0, |carrier| carrier.bytes);
+                (Backlog::new(&mut endpoint, bytes)?, carrier)
+            }
+            Kind::Datagram => (Backlog::default(), None),
+        };
         let connections = Connections::of_messages(&endpoint);
         let mut state = State::new(Some(endpoint));
         state.peers.connections = connections;
@@ -170,6 +177,12 @@ impl Rdm {
     /// Whether counters of what peers do with registered memory can be bound to it.
     pub(crate) fn counts_peers(&self) -> bool {
         self.caps.counts_peers
+    }
+
+    /// The most bytes of a datagram; 0 after the endpoint was closed.
+    pub(crate) fn longest_datagram(&self) -> Result<usize, FiError> {
+        let state = lock(&self.state)?;
+        Ok(state.endpoint.as_ref().map_or(0, Endpoint::longest_datagram) as usize)
     }
 
     /// Where peers reach it.

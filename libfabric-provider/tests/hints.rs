@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 
 use common::fabric::{Wish, getinfo, name};
@@ -289,6 +290,60 @@ fn every_field_of_hints_for_datagrams_is_honoured_or_refused() {
     all.extend(fields_of_datagrams());
     assert_eq!(all.len(), declared().len());
     audit(all, sys::FI_EP_DGRAM);
+}
+
+thread_local! {
+    /// The bit that [`set_transmit`] and [`set_receive`] add to what hints ask for.
+    static BIT: Cell<u64> = const { Cell::new(0) };
+}
+
+fn set_transmit(hints: &mut sys::fi_info) {
+    // SAFETY: new hints have all their parts.
+    unsafe { (*hints.tx_attr).caps = hints.caps & (sys::FI_MSG | sys::FI_TAGGED) | BIT.get() };
+}
+
+fn set_receive(hints: &mut sys::fi_info) {
+    // SAFETY: as before.
+    unsafe { (*hints.rx_attr).caps = hints.caps & (sys::FI_MSG | sys::FI_TAGGED) | BIT.get() };
+}
+
+/// What hints ask of one direction the endpoint has, or it is not offered.
+#[test]
+fn every_capability_of_one_direction_is_one_of_the_endpoint_or_refused() {
+    if !inside("every_capability_of_one_direction_is_one_of_the_endpoint_or_refused") {
+        return;
+    }
+    let reliable =
+        [0, sys::FI_MSG, sys::FI_TAGGED | sys::FI_SEND, sys::FI_RMA | sys::FI_READ | sys::FI_SOURCE];
+    let unreliable = [0, sys::FI_MSG, sys::FI_MSG | sys::FI_RECV, sys::FI_MSG | sys::FI_SOURCE];
+    let mut counts = [0, 0];
+    for (kind, caps) in [(sys::FI_EP_RDM, reliable), (sys::FI_EP_DGRAM, unreliable)] {
+        for caps in caps {
+            let plain = getinfo(&Wish { caps, kind, ..Wish::default() }).unwrap().get().caps;
+            for bit in (0..64).map(|bit| 1 << bit) {
+                BIT.set(bit);
+                for change in [set_transmit as fn(&mut sys::fi_info), set_receive] {
+                    let offered = getinfo(&Wish { caps, kind, change, ..Wish::default() });
+                    let has_it = plain & bit != 0;
+                    counts[usize::from(has_it)] += 1;
+                    match offered {
+                        Ok(info) => {
+                            assert!(has_it && info.get().caps == plain, "{kind} {caps:x} {bit:x}: ignored")
+                        }
+                        Err(error) => {
+                            let why = name(error);
+                            assert_eq!(
+                                (error, has_it),
+                                (sys::FI_ENODATA, false),
+                                "{kind} {caps:x} {bit:x}: {why}"
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert!(counts[0] > 500 && counts[1] > 100, "{counts:?}");
 }
 
 /// Asks for endpoints of type `kind` with each field, in a process that has the provider.

@@ -134,13 +134,23 @@ fn datagrams_of_other_jobs_are_dropped() {
     if !inside("datagrams_of_other_jobs_are_dropped") {
         return;
     }
-    let open = |change| {
-        let wish = Wish { caps: sys::FI_MSG, kind: sys::FI_EP_DGRAM, change, ..Wish::default() };
-        Side::open(&wish, How::default())
+    drop_datagrams([None, None]);
+    let directory = tempfile::tempdir().unwrap();
+    let servers = servers(&directory, 85);
+    drop_datagrams(servers.each_ref().map(|server| Some(server.name())));
+}
+
+fn drop_datagrams([here, there]: [Option<String>; 2]) {
+    let open = |domain: &Option<String>, change| {
+        let (caps, kind, domain) = (sys::FI_MSG, sys::FI_EP_DGRAM, domain.clone());
+        Side::open(&Wish { caps, kind, change, domain, ..Wish::default() }, How::default())
     };
-    let (seven, same, other): (Side, Side, Side) = (open(of_seven), open(of_seven), open(of_eight));
+    let seven = open(&there, of_seven as fn(&mut sys::fi_info));
+    let (same, other): (Side, Side) = (open(&here, of_seven), open(&here, of_eight));
     let mut room = [0u8; 8];
     seven.receive(&mut room, FI_ADDR_UNSPEC, None, 1);
+    // Servers let packets of hosts in that somebody has named.
+    seven.insert(&same.name());
     let (to, from_same) = (other.insert(&seven.name()), same.insert(&seven.name()));
     for n in 0..20 {
         other.send(to, b"eight", None, n);

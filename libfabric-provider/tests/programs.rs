@@ -4,7 +4,7 @@ mod common;
 
 use std::process::Stdio;
 
-use common::mpi::{Library, alone, exchange};
+use common::mpi::{Library, Served, alone, exchange};
 use common::{PATIENCE, Provider, free_port};
 
 #[test]
@@ -53,6 +53,11 @@ fn capabilities_that_are_not_there_are_refused() {
 
 /// Two processes of `fi_pingpong`, with contents compared.
 fn ping_pong(endpoint: &str, with: &[&str], last: &str) {
+    ping_pong_at(endpoint, with, last, None);
+}
+
+/// The same, the server and the client at `places` if there are any.
+fn ping_pong_at(endpoint: &str, with: &[&str], last: &str, places: Option<[String; 2]>) {
     let Some(provider) = Provider::get("fi_pingpong") else { return };
     let _alone = alone();
     let port = free_port().to_string();
@@ -60,6 +65,9 @@ fn ping_pong(endpoint: &str, with: &[&str], last: &str) {
     let command = |port_option: &str| {
         let mut command = provider.command("timeout");
         command.args([PATIENCE, "fi_pingpong"]).args(common).args(with).args([port_option, &port]);
+        if let Some(places) = &places {
+            command.env("FI_WEFT_PORT", &places[usize::from(port_option == "-P")]);
+        }
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     };
@@ -98,6 +106,16 @@ fn fi_pingpong_exchanges_datagrams() {
     // Of the sizes that it tries, the longest that a datagram has on every Ethernet. Which interface it takes depends on the
     // machine.
     ping_pong("dgram", &["-m", "msg"], "1k      10      =10");
+}
+
+/// Of one server, and of two that memif joins.
+#[test]
+fn fi_pingpong_exchanges_datagrams_through_servers() {
+    let Some(served) = Served::over_memif() else { return };
+    for servers in [[0, 0], [0, 1], [1, 0]] {
+        let places = servers.map(|server| served.place(server));
+        ping_pong_at("dgram", &["-m", "msg"], "4k      10      =10", Some(places));
+    }
 }
 
 #[test]

@@ -6,23 +6,16 @@ use weft_stack::ses::Source;
 use super::buffer::{ReceiveBuffer, SendBuffer};
 use super::completion::{OperationId, OperationName};
 use super::direct::Direct;
-use super::error::{Error, PostError};
+use super::error::PostError;
 use super::{Backend, Endpoint};
 
 impl Endpoint {
-    fn sender_of_datagrams(&mut self) -> Result<&mut Direct, Error> {
-        match &mut self.backend {
-            Backend::Direct(direct) => Ok(direct),
-            Backend::Remote(_) => Err(Error::DatagramsElsewhere),
-        }
-    }
-
-    /// The most bytes of a datagram that this endpoint sends, which are those that a packet carries; none if its worker runs
-    /// elsewhere, as it sends and receives no datagrams then. Peers take as many, whatever they send themselves.
-    pub fn longest_datagram(&self) -> Option<u32> {
+    /// The most bytes of a datagram that this endpoint sends, which are those that a packet carries. Peers take as many,
+    /// whatever they send themselves.
+    pub fn longest_datagram(&self) -> u32 {
         match &self.backend {
-            Backend::Direct(direct) => Some(direct.worker.fep().config().mtu),
-            Backend::Remote(_) => None,
+            Backend::Direct(direct) => direct.worker.fep().config().mtu,
+            Backend::Remote(remote) => remote.longest_datagram(),
         }
     }
 
@@ -30,10 +23,12 @@ impl Endpoint {
     /// lost; it may overtake others, and arrive twice where the network duplicates packets. No congestion control limits
     /// datagrams. [`Completion::Sent`](super::Completion::Sent) says that it has left, and nothing about its arrival.
     ///
+    /// While the peer's Ethernet address is being asked for, a worker elsewhere lets the datagram wait for the answer.
+    ///
     /// # Errors
     /// It is longer than a packet carries ([`CallError::DatagramTooLong`]), the peer's address is not known yet
-    /// ([`CallError::Unreachable`]: later calls may succeed), there is no room for it now ([`Error::is_back_pressure`]), or
-    /// [`Error::DatagramsElsewhere`]; with the buffer.
+    /// ([`CallError::Unreachable`]: later calls may succeed), there is no room for it now
+    /// ([`Error::is_back_pressure`](super::Error::is_back_pressure)), or the worker is gone; with the buffer.
     pub fn send_datagram(
         &mut self,
         to: impl Into<Source>,
@@ -41,29 +36,21 @@ impl Endpoint {
         header_data: u64,
         context: u64,
     ) -> Result<OperationId, PostError<SendBuffer>> {
-        let buffer = buffer.into();
-        match self.sender_of_datagrams() {
-            Ok(direct) => direct.send_datagram(to.into(), buffer, header_data, context),
-            Err(error) => Err(PostError { error, buffer }),
-        }
+        each!(self, inner => inner.send_datagram(to.into(), buffer.into(), header_data, context))
     }
 
     /// Makes room for one datagram of any sender; [`Completion::Received`](super::Completion::Received) brings it. Datagrams
     /// for which there is no room when they arrive are lost. They meet no receives of messages, and messages none of these.
     ///
     /// # Errors
-    /// There is no room for another receive now ([`Error::is_back_pressure`]), or [`Error::DatagramsElsewhere`]; with the
-    /// buffer.
+    /// There is no room for another receive now ([`Error::is_back_pressure`](super::Error::is_back_pressure)), or the worker is
+    /// gone; with the buffer.
     pub fn receive_datagram(
         &mut self,
         buffer: impl Into<ReceiveBuffer>,
         context: u64,
     ) -> Result<OperationId, PostError<ReceiveBuffer>> {
-        let buffer = buffer.into();
-        match self.sender_of_datagrams() {
-            Ok(direct) => direct.receive_datagram(buffer, context),
-            Err(error) => Err(PostError { error, buffer }),
-        }
+        each!(self, inner => inner.receive_datagram(buffer.into(), context))
     }
 }
 

@@ -38,9 +38,6 @@ pub enum Error {
     /// The worker runs in another thread or process, which can neither expose memory of this one nor access that of peers.
     #[error("remote memory needs an endpoint whose worker runs in the caller's thread")]
     WorkerElsewhere,
-    /// The worker runs in another thread or process, which takes no datagrams for this one.
-    #[error("datagrams need an endpoint whose worker runs in the caller's thread")]
-    DatagramsElsewhere,
     /// A connection failed.
     #[error(transparent)]
     Connection(#[from] Failure),

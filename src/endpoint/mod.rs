@@ -4,7 +4,6 @@ mod access;
 mod buffer;
 mod builder;
 mod completion;
-mod datagram;
 mod direct;
 mod error;
 mod memory;
@@ -107,6 +106,9 @@ macro_rules! each {
         }
     };
 }
+
+// Below the macro, which it uses.
+mod datagram;
 
 impl Endpoint {
     /// A builder of an endpoint at the port, or with the server, that `spec` names: `udp` (at an address of this host),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use weft_stack::buffer::MAX_MESSAGE;
 use weft_stack::fep::{CallError, ConnectOptions};
 use weft_stack::packet::Addr;
-use weft_stack::ses::{Claim, Source, Waiting};
+use weft_stack::ses::{Claim, MAX_SEGMENT, Source, Waiting};
 use weft_stack::table::{Key, Table};
 use weft_stack::worker::Idle;
 use weft_stack::worker::session::{
@@ -37,6 +37,8 @@ pub(super) struct Remote {
     connections: Table<Open>,
     /// Completions that were taken from the session before their turn.
     ready: VecDeque<Completion>,
+    /// Datagrams that have not left.
+    datagrams: usize,
     /// The answer to a request for a peer, and the request.
     entered: Option<(Key, Result<Addr, Error>)>,
     idle: Idle,
@@ -56,7 +58,7 @@ struct Posted {
 
 impl Posted {
     fn is_send(&self) -> bool {
-        matches!(self.buffer, Lent::Send(..))
+        matches!(self.buffer, Lent::Send(..) | Lent::Datagram(..))
     }
 
     fn is_receive(&self) -> bool {
@@ -75,6 +77,9 @@ impl Posted {
 /// The buffer of an operation, and the part of the session's memory that stands for it if it lies elsewhere.
 enum Lent {
     Send(SendBuffer, Option<MemorySlice>),
+    /// A datagram to send.
+    Datagram(SendBuffer, Option<MemorySlice>),
+    /// A receive of a message or a datagram.
     Receive(ReceiveBuffer, Option<MemorySlice>),
     /// A receive for many messages.
     Many(Pieces, Option<MemorySlice>),
@@ -142,6 +147,7 @@ impl Remote {
             operations: Table::default(),
             connections: Table::default(),
             ready: VecDeque::new(),
+            datagrams: 0,
             entered: None,
             idle,
             over: None,
@@ -295,6 +301,60 @@ impl Remote {
         }
     }
 
+    pub(super) fn longest_datagram(&self) -> u32 {
+        self.client.longest_datagram()
+    }
+
+    pub(super) fn send_datagram(
+        &mut self,
+        to: Source,
+        buffer: SendBuffer,
+        header_data: u64,
+        context: u64,
+    ) -> Result<OperationId, PostError<SendBuffer>> {
+        let most = self.longest_datagram();
+        let part = match self.check() {
+            Ok(()) if buffer.len() > most as usize => Err(CallError::DatagramTooLong { most }.into()),
+            Ok(()) => self.stage(&buffer),
+            Err(error) => Err(error),
+        };
+        let part = match part {
+            Ok(part) => part,
+            Err(error) => return Err(PostError { error, buffer }),
+        };
+        let extent = extent(part.as_ref().or(buffer.memory()));
+        let lent = Lent::Datagram(buffer, part);
+        let key = self.operations.insert(Posted { handle: None, context, buffer: lent });
+        let submitted = self.client.send_datagram(to, extent, header_data, word(key));
+        match self.submitted(key, submitted) {
+            Ok(operation) => {
+                self.datagrams += 1;
+                Ok(operation)
+            }
+            Err((error, Lent::Datagram(buffer, part))) => {
+                self.give_back(part);
+                Err(PostError { error, buffer })
+            }
+            Err((error, _)) => Err(PostError { error, buffer: SendBuffer::Copied }),
+        }
+    }
+
+    pub(super) fn receive_datagram(
+        &mut self,
+        buffer: ReceiveBuffer,
+        context: u64,
+    ) -> Result<OperationId, PostError<ReceiveBuffer>> {
+        let part = match self.check().and_then(|()| self.room_for_datagram(&buffer)) {
+            Ok(part) => part,
+            Err(error) => return Err(PostError { error, buffer }),
+        };
+        let extent = extent(part.as_ref().or(buffer.memory()));
+        let key =
+            self.operations.insert(Posted { handle: None, context, buffer: Lent::Receive(buffer, part) });
+        let submitted = self.client.receive_datagram(extent, word(key));
+        self.submitted_receive(key, submitted)
+    }
+
     pub(super) fn receive_many(
         &mut self,
         buffer: ReceiveBuffer,
@@ -375,9 +435,9 @@ impl Remote {
         }
     }
 
-    /// Whether no connection is open.
+    /// Whether no connection is open, and all datagrams have left.
     pub(super) fn is_quiet(&self) -> bool {
-        self.connections.is_empty()
+        self.connections.is_empty() && self.datagrams == 0
     }
 
     #[inline]
@@ -469,6 +529,14 @@ impl Remote {
                 let len = u32::try_from(other.len()).unwrap_or(u32::MAX);
                 self.memory.allocate(len).map(Some)
             }
+        }
+    }
+
+    /// Memory of the session for a datagram, if the buffer does not lie there: no more than one may have.
+    fn room_for_datagram(&mut self, buffer: &ReceiveBuffer) -> Result<Option<MemorySlice>, Error> {
+        match buffer {
+            ReceiveBuffer::Memory(slice) => self.memory.check(slice).map(|()| None),
+            other => self.memory.allocate(other.len().min(MAX_SEGMENT as usize) as u32).map(Some),
         }
     }
 
@@ -567,9 +635,13 @@ impl Remote {
     fn refused(&mut self, key: Key, request: Request, error: Error) -> Option<Completion> {
         match request {
             Request::Connect => self.closed(key, Err(error)),
-            Request::Send | Request::Receive | Request::Peer | Request::Peek | Request::ReceiveClaimed => {
-                self.fail(key, error)
-            }
+            Request::Send
+            | Request::Receive
+            | Request::Peer
+            | Request::Peek
+            | Request::ReceiveClaimed
+            | Request::SendDatagram
+            | Request::ReceiveDatagram => self.fail(key, error),
             // Of operations and connections that have ended, which their completions tell; and of messages that are gone.
             Request::Cancel | Request::Close | Request::Abort | Request::Discard | Request::Unknown => None,
         }
@@ -579,7 +651,7 @@ impl Remote {
     #[cold]
     fn fail(&mut self, key: Key, error: Error) -> Option<Completion> {
         match self.operations.get(key)?.buffer {
-            Lent::Send(..) => self.sent(key, 0, Err(error)),
+            Lent::Send(..) | Lent::Datagram(..) => self.sent(key, 0, Err(error)),
             Lent::Receive(..) | Lent::Many(..) => self.received(key, Arrival::default(), Err(error)),
             Lent::Peek => self.peeked(key, None, None, Err(error)),
             Lent::Nothing => {
@@ -591,8 +663,14 @@ impl Remote {
     }
 
     fn sent(&mut self, key: Key, retransmissions: u32, result: Result<(), Error>) -> Option<Completion> {
-        let Posted { context, buffer: Lent::Send(buffer, part), .. } = self.operations.remove(key)? else {
-            return None;
+        let Posted { context, buffer, .. } = self.operations.remove(key)?;
+        let (buffer, part) = match buffer {
+            Lent::Send(buffer, part) => (buffer, part),
+            Lent::Datagram(buffer, part) => {
+                self.datagrams -= 1;
+                (buffer, part)
+            }
+            _ => return None,
         };
         self.give_back(part);
         Some(Completion::Sent { operation: operation_id(key), context, buffer, retransmissions, result })

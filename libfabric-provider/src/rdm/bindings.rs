@@ -76,6 +76,11 @@ impl Rdm {
         bind(&mut state.bindings)
     }
 
+    /// Lets packets of the peers in the address vector in.
+    pub(crate) fn meet(&self) -> Result<(), FiError> {
+        lock(&self.state)?.meet()
+    }
+
     /// The queues and counters that are bound do not know the endpoint from here on.
     pub(crate) fn detach(self: &Arc<Rdm>) -> Result<(), FiError> {
         let all = lock(&self.state)?.bindings.clone();

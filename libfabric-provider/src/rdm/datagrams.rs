@@ -18,7 +18,7 @@ impl State {
             return Err(FiError::AGAIN);
         }
         let peer = self.peer(to)?;
-        let longest = self.endpoint.as_ref().and_then(|endpoint| endpoint.longest_datagram());
+        let longest = self.endpoint.as_ref().map(weft::Endpoint::longest_datagram);
         // Before they are copied, if they are several pieces.
         if longest.is_some_and(|longest| bytes.len() > longest as usize) {
             return Err(FiError::TOO_LONG);

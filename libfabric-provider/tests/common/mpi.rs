@@ -175,6 +175,11 @@ impl Served {
         Some(served)
     }
 
+    /// The name of a server's place, for the provider.
+    pub(crate) fn place(&self, server: usize) -> String {
+        format!("serve:{}/{server}", self.directory.path().display())
+    }
+
     fn said(&self, server: usize) -> PathBuf {
         self.directory.path().join(format!("said.{server}"))
     }

@@ -6,7 +6,8 @@
 //! that nobody wants take no memory, and cause no packet.
 //!
 //! No congestion control limits them, as nothing comes back that could tell it anything: they leave as fast as the port takes
-//! them.
+//! them. Processes take turns: each of those that datagrams wait of sends one, and then as many other packets leave as there
+//! are processes whose connections wait, one at least.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -60,15 +61,21 @@ pub struct DatagramReceive {
 /// The datagrams of an endpoint that wait to leave, and its receives of datagrams.
 #[derive(Debug, Default)]
 pub(super) struct Datagrams {
-    /// Those that were cancelled have no message any more.
-    waiting: VecDeque<Outgoing>,
+    /// Those of each process that wait, in order. Those that were cancelled have no message any more.
+    queues: Map<u16, VecDeque<Outgoing>>,
+    /// The processes of those queues, in the order of their turns.
+    order: VecDeque<u16>,
+    /// How many wait in all queues, those included that were cancelled.
+    len: usize,
     /// How many of those were cancelled.
     cancelled: usize,
     /// The one that [`Fep::poll_transmit_into`] has returned last. It ends with the next call: until then the caller reads
     /// its bytes.
     handed_out: Option<Key>,
-    /// Whether the last packet was a datagram: the next one is not, if there is any other.
-    was_last: bool,
+    /// How many processes have had their turn in this round.
+    had_turns: usize,
+    /// How many other packets have their turn before the next datagram, if there are any.
+    others_turns: usize,
     /// The receives of each process. The name of a receive is greater than those of older ones.
     receives: Map<u16, BTreeMap<ReceiveId, DatagramReceive>>,
     /// Processes that receive datagrams and nothing else.
@@ -82,14 +89,19 @@ struct Outgoing {
     peer: Addr,
     process: u16,
     source: u16,
+    /// The job that its process belonged to when it was posted; 0 for none.
+    job: u32,
 }
 
 impl Datagrams {
     /// Bytes of heap held, without payload.
     pub(super) fn heap_bytes(&self) -> u64 {
         let receives = self.receives.values().map(heap::of_tree);
+        let queues = self.queues.values().map(heap::of_deque);
         size_of_val(self) as u64
-            + heap::of_deque(&self.waiting)
+            + heap::of_map(&self.queues)
+            + queues.sum::<u64>()
+            + heap::of_deque(&self.order)
             + heap::of_map(&self.receives)
             + (self.only.len() * size_of::<u16>()) as u64
             + receives.sum::<u64>()
@@ -101,8 +113,13 @@ impl Datagrams {
         receives.map(|receive| heap::of_buffer(&receive.buffer)).sum()
     }
 
+    /// How many receives are posted.
+    pub(super) fn posted(&self) -> usize {
+        self.receives.values().map(BTreeMap::len).sum()
+    }
+
     /// Forgets the receives of a process that is closed.
-    pub(super) fn close_process(&mut self, process: u16) {
+    fn forget_process(&mut self, process: u16) {
         self.receives.remove(&process);
         self.only.remove(&process);
     }
@@ -112,27 +129,85 @@ impl Datagrams {
         self.only.contains(&process)
     }
 
-    /// Takes out the oldest that waits to leave.
+    /// How many processes receive datagrams and nothing else.
+    pub(super) fn processes(&self) -> usize {
+        self.only.len()
+    }
+
+    fn push(&mut self, outgoing: Outgoing) {
+        let queue = self.queues.entry(outgoing.source).or_default();
+        if queue.is_empty() {
+            self.order.push_back(outgoing.source);
+        }
+        queue.push_back(outgoing);
+        self.len += 1;
+    }
+
+    /// Takes out the oldest that waits to leave of the process whose turn it is.
     fn next(&mut self, sends: &Table<SendMessage>) -> Option<Outgoing> {
-        while let Some(outgoing) = self.waiting.pop_front() {
-            if sends.get(outgoing.send).is_some() {
-                return Some(outgoing);
+        while let Some(process) = self.order.pop_front() {
+            let Some(queue) = self.queues.get_mut(&process) else { continue };
+            let mut next = None;
+            while next.is_none()
+                && let Some(outgoing) = queue.pop_front()
+            {
+                self.len -= 1;
+                match sends.get(outgoing.send) {
+                    Some(_) => next = Some(outgoing),
+                    None => self.cancelled = self.cancelled.saturating_sub(1),
+                }
             }
-            self.cancelled = self.cancelled.saturating_sub(1);
+            if queue.is_empty() {
+                self.queues.remove(&process);
+            } else {
+                self.order.push_back(process);
+            }
+            if next.is_some() {
+                return next;
+            }
         }
         None
     }
 
+    /// Whether it is the turn of other packets, if there are any.
+    fn leaves_turn(&mut self) -> bool {
+        let leaves = self.others_turns > 0 && !self.order.is_empty();
+        self.others_turns = if leaves { self.others_turns - 1 } else { 0 };
+        leaves
+    }
+
+    /// A datagram leaves while connections of so many processes wait.
+    fn note_turn(&mut self, others: usize) {
+        self.had_turns += 1;
+        if self.had_turns >= self.order.len() {
+            (self.had_turns, self.others_turns) = (0, others.max(1));
+        }
+    }
+
     /// Notes that a waiting datagram was cancelled. The entries of cancelled ones are removed together, when they are more than
-    /// half of the queue.
+    /// half of all.
     fn forget_one(&mut self, sends: &Table<SendMessage>) {
         self.cancelled += 1;
-        if self.cancelled > self.waiting.len() / 2 {
+        if self.cancelled > self.len / 2 {
             #[cfg(test)]
-            crate::steps::count(self.waiting.len());
-            self.waiting.retain(|outgoing| sends.get(outgoing.send).is_some());
+            crate::steps::count(self.len);
+            self.queues.retain(|_, queue| {
+                queue.retain(|outgoing| sends.get(outgoing.send).is_some());
+                !queue.is_empty()
+            });
+            let queues = &self.queues;
+            self.order.retain(|process| queues.contains_key(process));
+            self.len = queues.values().map(VecDeque::len).sum();
             self.cancelled = 0;
         }
+    }
+
+    /// Takes out those of a process that wait.
+    fn take_queue(&mut self, process: u16) -> VecDeque<Outgoing> {
+        let Some(queue) = self.queues.remove(&process) else { return VecDeque::new() };
+        self.order.retain(|waits| *waits != process);
+        self.len -= queue.len();
+        queue
     }
 }
 
@@ -151,24 +226,43 @@ impl Fep {
         }
         let operation = Operation::Send { tag: None };
         let message = SendMessage::new(buffer, operation, header_data, context, NO_CONNECTION);
+        let job = if self.core.has_jobs { self.job_of(process) } else { 0 };
         let send = self.initiator.sends.insert(message);
-        let outgoing = Outgoing { send, peer, process: to, source: process };
-        self.datagrams.get_or_insert_default().waiting.push_back(outgoing);
+        let outgoing = Outgoing { send, peer, process: to, source: process, job };
+        self.datagrams.get_or_insert_default().push(outgoing);
         self.core.has_datagrams = true;
         Ok(SendId(send))
     }
 
     /// Closes process `process` for everything but datagrams: messages and accesses of peers are answered with BAD_PID, as if
-    /// it were not open, so that a sender does not wait for a receive that never comes.
+    /// it were not open, so that a sender does not wait for a receive that never comes. Its number is in use until
+    /// [`Fep::close_process`].
     ///
     /// # Errors
     /// [`CallError::ProcessNotOpen`].
     pub fn receive_only_datagrams(&mut self, process: u16) -> Result<(), CallError> {
+        if !self.target.processes.is_open(process) {
+            return Err(CallError::ProcessNotOpen(process));
+        }
         let job = self.job_of(process);
         self.close_process(process)?;
         self.datagrams.get_or_insert_default().only.insert(process);
         self.target.processes.set_job(process, job);
         Ok(())
+    }
+
+    /// Process `process` is being closed: its receives of datagrams are dropped without completions, and its datagrams that have
+    /// not left complete as cancelled.
+    pub(super) fn close_process_of_datagrams(&mut self, process: u16) {
+        let Some(datagrams) = self.datagrams.as_deref_mut() else { return };
+        let sends = &mut self.initiator.sends;
+        for outgoing in datagrams.take_queue(process) {
+            match sends.get(outgoing.send) {
+                Some(_) => fail_send(sends, &mut self.core, outgoing.send, SendError::Cancelled),
+                None => datagrams.cancelled = datagrams.cancelled.saturating_sub(1),
+            }
+        }
+        datagrams.forget_process(process);
     }
 
     /// Posts a receive of one datagram to process `process`, of any sender. Datagrams meet the receives of their process in
@@ -235,24 +329,27 @@ impl Fep {
         true
     }
 
-    /// The next datagram, unless the last packet was one: then it is the turn of others, if there are any.
+    /// The next datagram, unless it is the turn of other packets, and they have had none of it yet (`is_asked_again`).
     #[cold]
     #[inline(never)]
-    pub(super) fn poll_datagram(&mut self, now: Time, packet: &mut Packet) -> Option<PayloadRef> {
+    pub(super) fn poll_datagram(
+        &mut self,
+        now: Time,
+        packet: &mut Packet,
+        is_asked_again: bool,
+    ) -> Option<PayloadRef> {
         let datagrams = self.datagrams.as_mut()?;
         end_handed_out(&mut self.core, &mut self.initiator, datagrams);
-        if std::mem::take(&mut datagrams.was_last) && !datagrams.waiting.is_empty() {
+        if !is_asked_again && datagrams.leaves_turn() {
             return None;
         }
         let Some(outgoing) = datagrams.next(&self.initiator.sends) else {
             self.core.has_datagrams = false;
             return None;
         };
-        let job = if self.core.has_jobs { self.job_of(outgoing.source) } else { 0 };
-        let datagrams = self.datagrams.as_mut()?;
-        datagrams.was_last = true;
+        datagrams.note_turn(self.initiator.ready.processes());
         datagrams.handed_out = Some(outgoing.send);
-        send(&mut self.core, &self.initiator, now, &outgoing, job, packet)
+        send(&mut self.core, &self.initiator, now, &outgoing, packet)
     }
 }
 
@@ -286,10 +383,9 @@ fn send(
     initiator: &Initiator,
     now: Time,
     outgoing: &Outgoing,
-    job: u32,
     packet: &mut Packet,
 ) -> Option<PayloadRef> {
-    let &Outgoing { send, peer, process, source } = outgoing;
+    let &Outgoing { send, peer, process, source, job } = outgoing;
     let message = initiator.sends.get(send)?;
     let len = message.remaining();
     let paths = core.zone(core.zone_of(peer)).paths;

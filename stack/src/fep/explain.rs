@@ -6,6 +6,7 @@ use weft_cc::Time;
 
 use super::connection::{Connection, Standing};
 use super::context::Context;
+use super::datagram::Datagrams;
 use super::{Fep, liveness};
 use crate::pdc::{PacketKind, TxState};
 use crate::ses::{Operation, Receives};
@@ -64,6 +65,7 @@ impl Fep {
             (self.initiator.sends.len(), "messages on their way out"),
             (self.target.processes.iter().map(Receives::posted).sum(), "posted receives"),
             (self.target.processes.iter().map(Receives::under_way).sum(), "messages on their way in"),
+            (self.datagrams.as_deref().map_or(0, Datagrams::posted), "posted receives of datagrams"),
             (self.core.replies.len(), "responses with data that wait for the port"),
             (self.open_targets(), "PDCs of peers"),
             (

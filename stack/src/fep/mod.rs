@@ -440,11 +440,16 @@ impl Fep {
     /// [`CallError::ProcessOpen`]; [`CallError::Limit`] if [`Limits::processes`] are open; [`CallError::NoSuchProcess`]
     /// if the number is too large.
     pub fn open_process(&mut self, process: u16) -> Result<(), CallError> {
-        self.target.processes.open(&self.core.config.limits, process)
+        let datagrams = self.datagrams.as_deref();
+        if datagrams.is_some_and(|datagrams| datagrams.is_only(process)) {
+            return Err(CallError::ProcessOpen(process));
+        }
+        let others = datagrams.map_or(0, Datagrams::processes);
+        self.target.processes.open(&self.core.config.limits, process, others)
     }
 
     /// Closes process `process`: its receives, posted or met, and messages kept for it are dropped without
-    /// completions. Senders get an error for each message that was not acknowledged in full; the rest of such
+    /// completions, and its datagrams that have not left complete as cancelled. Senders get an error for each message that was not acknowledged in full; the rest of such
     /// a message is refused even if another process opens under the number meanwhile.
     ///
     /// # Errors
@@ -521,7 +526,7 @@ impl Fep {
             return Some(PayloadRef::NONE);
         }
         if self.core.has_datagrams
-            && let Some(payload) = self.poll_datagram(now, packet)
+            && let Some(payload) = self.poll_datagram(now, packet, false)
         {
             return Some(payload);
         }
@@ -537,7 +542,7 @@ impl Fep {
         match payload {
             None if !core.replies.is_empty() => target.poll_reply(core, now, packet),
             // It was not their turn.
-            None if core.has_datagrams => self.poll_datagram(now, packet),
+            None if core.has_datagrams => self.poll_datagram(now, packet, true),
             payload => payload,
         }
     }

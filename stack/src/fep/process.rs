@@ -85,8 +85,8 @@ impl Processes {
         self.zero.iter().chain(self.others.values()).chain(closing)
     }
 
-    /// See [`Fep::open_process`](super::Fep::open_process).
-    pub(super) fn open(&mut self, limits: &Limits, process: u16) -> Result<(), CallError> {
+    /// See [`Fep::open_process`](super::Fep::open_process). `others` processes count as open besides.
+    pub(super) fn open(&mut self, limits: &Limits, process: u16, others: usize) -> Result<(), CallError> {
         if process > MAX_PROCESS {
             return Err(CallError::NoSuchProcess(process));
         }
@@ -94,7 +94,7 @@ impl Processes {
             return Err(CallError::ProcessOpen(process));
         }
         let limit = limits.processes;
-        if self.iter().count() >= limit {
+        if self.iter().count() + others >= limit {
             return Err(CallError::Limit { what: Resource::Processes, limit });
         }
         let receives = Receives::new(process);

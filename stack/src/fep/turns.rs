@@ -71,6 +71,14 @@ impl Turns {
         }
     }
 
+    /// How many processes may have connections that wait: no fewer than have.
+    pub(super) fn processes(&self) -> usize {
+        match self {
+            Turns::Of(queue) => usize::from(!queue.is_empty()),
+            Turns::Among(processes) => processes.order.len(),
+        }
+    }
+
     /// From now on connections may be of several processes. Until now they were all of `process`.
     pub(super) fn divide(&mut self, process: Process) {
         if let Turns::Of(queue) = self {

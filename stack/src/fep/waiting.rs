@@ -72,10 +72,12 @@ impl Fep {
     /// # Errors
     /// As [`Fep::close_process`].
     pub fn begin_close_process(&mut self, process: u16) -> Result<(), CallError> {
-        self.target.close_process(&mut self.core, process)?;
-        if let Some(datagrams) = &mut self.datagrams {
-            datagrams.close_process(process);
+        if self.datagrams.as_deref().is_some_and(|datagrams| datagrams.is_only(process)) {
+            self.target.processes.set_job(process, 0);
+        } else {
+            self.target.close_process(&mut self.core, process)?;
         }
+        self.close_process_of_datagrams(process);
         Ok(())
     }
 

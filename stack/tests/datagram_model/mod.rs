@@ -474,6 +474,7 @@ pub(crate) fn a_process_that_receives_only_datagrams_answers_messages() {
     let mut pair = World::new().pair;
     pair.feps[1].receive_only_datagrams(PROCESS).unwrap();
     assert_eq!(pair.feps[1].receive_only_datagrams(PROCESS), Err(CallError::ProcessNotOpen(PROCESS)));
+    assert_eq!(pair.feps[1].open_process(PROCESS), Err(CallError::ProcessOpen(PROCESS)));
     let receive = DatagramReceive { buffer: Buffer::Heap(vec![0; 8]), context: 1 };
     pair.feps[1].post_datagram_receive_of(PROCESS, receive).unwrap();
     let connection = pair.connect_from(0, ConnectOptions::default().process(PROCESS));

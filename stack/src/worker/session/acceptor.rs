@@ -20,8 +20,8 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use weft_cc::Span;
 
-use super::config::{OpenError, SessionConfig};
-use super::join::{REQUEST, is_trusted, read_request, refuse};
+use super::config::OpenError;
+use super::join::{Asked, REQUEST, is_trusted, read_request, refuse};
 use super::link::is_closed;
 use crate::worker::Waker;
 
@@ -39,14 +39,12 @@ const UNHEARD: usize = 64;
 /// What the worker has to do.
 #[derive(Debug)]
 pub(super) enum News {
-    /// An application wants to join.
+    /// An application wants to join, or to know something.
     Request {
         /// Its socket, which is watched.
         socket: Arc<UnixStream>,
         /// What it asks for.
-        config: SessionConfig,
-        /// The process that it wants to be, unless any will do.
-        process: Option<u16>,
+        asked: Asked,
     },
     /// The application at the other end of this socket is gone.
     Closed(Arc<UnixStream>),
@@ -270,11 +268,11 @@ impl AcceptorLoop {
         let Some(Joining { stream, .. }) = self.joining.remove(&key) else { return Ok(()) };
         match request {
             Ok(None) => Ok(()),
-            Ok(Some((config, process))) => {
+            Ok(Some(asked)) => {
                 let socket = Arc::new(stream);
                 self.links.retain(|_, link| link.strong_count() > 0);
                 self.links.insert(key, Arc::downgrade(&socket));
-                self.tell(News::Request { socket, config, process })
+                self.tell(News::Request { socket, asked })
             }
             Err(why) => {
                 refuse(&stream, &why, &mut self.refused.requests);
@@ -339,7 +337,7 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
 
 impl Joining {
     /// Its request, once that is complete.
-    fn request(&self) -> Result<Option<(SessionConfig, Option<u16>)>, String> {
+    fn request(&self) -> Result<Option<Asked>, String> {
         let mut bytes = [0; REQUEST];
         // Not taken before it is complete.
         let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;

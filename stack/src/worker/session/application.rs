@@ -7,6 +7,7 @@ use weft_cc::Time;
 
 use super::command::{Command, Extent, Found};
 use super::connections::Connections;
+use super::held_datagrams::HeldDatagram;
 use super::link::Link;
 use super::put_off::PutOff;
 use super::refused_peers::RefusedPeers;
@@ -16,7 +17,8 @@ use super::server::{Ended, SessionId};
 use super::{Slot, bits};
 use crate::buffer::Buffer;
 use crate::fep::{
-    CallError, ConnectOptions, ConnectionId, Fep, PeerRefusal, Receive, Resource, Send, SendId, Unreachable,
+    CallError, ConnectOptions, ConnectionId, Datagram, DatagramReceive, Fep, PeerRefusal, Receive, Resource,
+    Send, SendError, SendId, Unreachable,
 };
 use crate::packet::Addr;
 use crate::region::Region;
@@ -31,8 +33,11 @@ pub const COMMANDS_PER_TURN: usize = 32;
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Posted {
     Nothing,
+    /// A message or a datagram.
     Send(SendId),
-    /// A receive, and where its memory begins in its region.
+    /// A datagram to a peer whose Ethernet address is being asked for.
+    Held(HeldDatagram),
+    /// A receive of a message or a datagram, and where its memory begins in its region.
     Receive {
         id: ReceiveId,
         offset: u32,
@@ -240,9 +245,25 @@ impl Application {
                 Ok(())
             }
             Command::Discard { claim } => served.fep_mut().discard(self.process, claim),
+            Command::SendDatagram { operation, to, extent, header_data } => {
+                self.send_datagram(served, now, all, operation, to, (extent, header_data))
+            }
+            Command::ReceiveDatagram { operation, extent } => {
+                let context = self.reserve(operation)?;
+                let receive = DatagramReceive { buffer: self.memory(extent)?, context };
+                let id = served.fep_mut().post_datagram_receive_of(self.process, receive)?;
+                self.begin(operation, Posted::Receive { id, offset: extent.offset as u32 });
+                Ok(())
+            }
             Command::Cancel { operation } => match self.posted(operation)? {
                 Posted::Nothing => Err(CallError::NumberNotInUse(operation)),
                 Posted::Send(id) => served.fep_mut().cancel_send(id),
+                Posted::Held(name) => {
+                    all.datagrams.remove(name);
+                    let result = Err(SendError::Cancelled);
+                    self.finish(operation, Report::Sent { operation, retransmissions: 0, result });
+                    Ok(())
+                }
                 Posted::Receive { id, .. } => served.fep_mut().cancel_receive(id),
             },
             Command::Close { connection } => served.fep_mut().close(now, self.connection(connection)?),
@@ -256,6 +277,53 @@ impl Application {
                 self.hold_peer(served, addr);
                 self.tell(&Report::Peer { operation, addr });
                 Ok(())
+            }
+        }
+    }
+
+    /// Posts a datagram, or holds it while its peer's Ethernet address is being asked for.
+    fn send_datagram(
+        &mut self,
+        served: &mut impl Served,
+        now: Time,
+        all: &mut Connections,
+        operation: u32,
+        to: Source,
+        (extent, header_data): (Extent, u64),
+    ) -> Result<(), CallError> {
+        let context = self.reserve(operation)?;
+        let Source { peer, process } = to;
+        let datagram = Datagram { buffer: self.memory(extent)?, peer, process, header_data, context };
+        let most = served.fep_mut().config().mtu;
+        if extent.len > most {
+            return Err(CallError::DatagramTooLong { most });
+        }
+        let posted = match served.resolve_peer(now, peer) {
+            // The number is the session's: an application cannot send in the name of another.
+            Ok(()) => Posted::Send(served.fep_mut().post_datagram_of(self.process, datagram)?),
+            Err(Unreachable::Resolving { .. }) => Posted::Held(all.datagrams.add(now, datagram)),
+            Err(why) => return Err(CallError::Unreachable { peer, why }),
+        };
+        self.begin(operation, posted);
+        Ok(())
+    }
+
+    /// The peer of a datagram that was held has been found or given up.
+    pub(super) fn let_go(&mut self, fep: &mut Fep, datagram: Datagram, result: Result<(), Unreachable>) {
+        let (operation, peer) = (datagram.context as u32, datagram.peer);
+        let posted = match result {
+            Ok(()) => fep.post_datagram_of(self.process, datagram).map_err(|refused| refused.error),
+            Err(why) => Err(CallError::Unreachable { peer, why }),
+        };
+        match posted {
+            Ok(id) => {
+                if let Some(place) = self.operations.get_mut(operation as usize) {
+                    *place = Posted::Send(id);
+                }
+            }
+            Err(error) => {
+                let request = Request::SendDatagram;
+                self.finish(operation, Report::Refused { request, number: operation, error });
             }
         }
     }

@@ -39,6 +39,7 @@ pub struct Client {
     memory: Region,
     addr: Addr,
     process: u16,
+    longest_datagram: u32,
     operations: Handles,
     connections: Handles,
     idle_polls: u32,
@@ -118,11 +119,22 @@ impl Client {
             host,
             addr,
             process,
+            longest_datagram: 0,
             operations: Handles::new(config.operations, Resource::Operations),
             connections: Handles::new(config.connections, Resource::Connections),
             idle_polls: 0,
             armed: false,
         })
+    }
+
+    /// The same, of an endpoint whose datagrams have at most so many bytes.
+    pub(super) fn with_longest_datagram(self, most: u32) -> Client {
+        Client { longest_datagram: most, ..self }
+    }
+
+    /// The most bytes of a datagram that the endpoint sends: those that a packet carries.
+    pub fn longest_datagram(&self) -> u32 {
+        self.longest_datagram
     }
 
     /// The IP address that peers know the endpoint by, if it has one.
@@ -236,6 +248,32 @@ impl Client {
     ) -> Result<OperationHandle, ClientError> {
         let many = Some(least);
         self.begin(context, |operation| Command::Receive { operation, extent, from, matching, many })
+    }
+
+    /// Posts a datagram to a process of a peer: one packet, without a connection, that is never sent again. Its memory belongs to
+    /// the endpoint until [`Report::Sent`], which says that it has left and nothing about its arrival, or [`Report::Refused`].
+    /// While the peer's Ethernet address is being asked for, it waits for the answer.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub fn send_datagram(
+        &mut self,
+        to: Source,
+        extent: Extent,
+        header_data: u64,
+        context: u64,
+    ) -> Result<OperationHandle, ClientError> {
+        self.begin(context, |operation| Command::SendDatagram { operation, to, extent, header_data })
+    }
+
+    /// Posts a receive of one datagram, of any sender. Datagrams for which there is none are dropped. They meet no receives of
+    /// messages, and messages none of these. Its memory belongs to the endpoint until [`Report::Received`] or
+    /// [`Report::Refused`].
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub fn receive_datagram(&mut self, extent: Extent, context: u64) -> Result<OperationHandle, ClientError> {
+        self.begin(context, |operation| Command::ReceiveDatagram { operation, extent })
     }
 
     /// Looks for a message that waits for a receive like this. [`Report::Peeked`] says whether there is one.
@@ -450,7 +488,9 @@ impl Client {
                 | Request::Receive
                 | Request::Peer
                 | Request::Peek
-                | Request::ReceiveClaimed => self.operations.end(number)?,
+                | Request::ReceiveClaimed
+                | Request::SendDatagram
+                | Request::ReceiveDatagram => self.operations.end(number)?,
                 // The operation or connection may have ended before the command was executed.
                 Request::Cancel => self.operations.context(number).unwrap_or(0),
                 Request::Close | Request::Abort => self.connections.context(number).unwrap_or(0),

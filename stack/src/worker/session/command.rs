@@ -2,21 +2,23 @@
 //!
 //! | word | bits | meaning |
 //! |---|---|---|
-//! | 0 | 0–7 | 1 connect, 2 send, 3 receive, 4 cancel, 5 close, 6 abort, 7 peer, 8 peek, 9 receive claimed, 10 discard |
+//! | 0 | 0–7 | 1 connect, 2 send, 3 receive, 4 cancel, 5 close, 6 abort, 7 peer, 8 peek, 9 receive claimed, 10 discard, |
+//! | | | 11 send datagram, 12 receive datagram |
 //! | | 8–15 | flags: bit 0 tagged; bit 1 from one sender only; bit 2 ordered (ROD); bit 3 with an Ethernet address; |
 //! | | | connect: bit 4 waits without end for a peer that answers |
 //! | | 16–23 | connect: traffic class; peer: IP version |
 //! | | 8–15 | peek: bits 4–5 what becomes of the message: 0 stays, 1 claimed, 2 discarded |
-//! | | 16–31 | receive and peek: the sender's process |
-//! | | 32–63 | the operation (send, receive, cancel, peer, peek, receive claimed) or the connection (connect, close, abort) |
-//! | 1 | 0–31 | connect: peer; receive and peek: sender; send: connection |
-//! | | 32–63 | connect: process; send, receive, receive claimed: region |
+//! | | 16–31 | receive and peek: the sender's process; send datagram: the peer's process |
+//! | | 32–63 | the connection (connect, close, abort) or the operation (all others but discard) |
+//! | 1 | 0–31 | connect and send datagram: peer; receive and peek: sender; send: connection |
+//! | | 32–63 | connect: process; all that send or receive: region |
 //! | | 0–47 | peer: Ethernet address, its first byte lowest |
-//! | 2 | | send, receive, receive claimed: offset in the region; peer: lower half of the IP address |
-//! | 3 | 0–31 | send, receive, receive claimed: length |
+//! | 2 | | all that send or receive: offset in the region; peer: lower half of the IP address |
+//! | 3 | 0–31 | all that send or receive: length |
 //! | | 0–63 | peer: upper half of the IP address |
 //! | 4 | | tag |
-//! | 5 | | send: header data; receive and peek: bits of the tag that do not matter; receive claimed and discard: the claim |
+//! | 5 | | send and send datagram: header data; receive and peek: bits of the tag that do not matter; |
+//! | | | receive claimed and discard: the claim |
 //! | 6 | 0–31 | receive: bytes that must be left for another message; 0 for a receive of one message |
 //!
 //! Everything else is 0, and refused if it is not.
@@ -96,7 +98,26 @@ pub enum Command {
         /// The message.
         claim: Claim,
     },
-    /// Cancels a message of which nothing has been sent, or a receive that no message has met.
+    /// Posts a datagram.
+    SendDatagram {
+        /// The number of this operation.
+        operation: u32,
+        /// The peer, and the process of the peer that it is for.
+        to: Source,
+        /// The memory that holds the datagram.
+        extent: Extent,
+        /// 64 bits that the receiver's report carries.
+        header_data: u64,
+    },
+    /// Posts a receive of one datagram, from any sender.
+    ReceiveDatagram {
+        /// The number of this operation.
+        operation: u32,
+        /// The memory that the datagram is placed in.
+        extent: Extent,
+    },
+    /// Cancels a message of which nothing has been sent, or a receive that no message has met; or a datagram or the receive of
+    /// one.
     Cancel {
         /// The operation's number.
         operation: u32,
@@ -177,6 +198,11 @@ const PEER: u8 = 7;
 const PEEK: u8 = 8;
 const RECEIVE_CLAIMED: u8 = 9;
 const DISCARD: u8 = 10;
+const SEND_DATAGRAM: u8 = 11;
+const RECEIVE_DATAGRAM: u8 = 12;
+/// Kinds of commands are below this number.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) const KINDS: u8 = 13;
 
 /// The bits of each word that a kind of command gives a meaning to.
 pub(super) fn meaningful(kind: u8) -> Option<Slot> {
@@ -194,6 +220,8 @@ pub(super) fn meaningful(kind: u8) -> Option<Slot> {
         }
         RECEIVE_CLAIMED => [NAME, !LOW, ALL, LOW, 0, ALL, 0, 0],
         DISCARD => [0xff, 0, 0, 0, 0, ALL, 0, 0],
+        SEND_DATAGRAM => [NAME | 0xffff_0000, ALL, ALL, LOW, 0, ALL, 0, 0],
+        RECEIVE_DATAGRAM => [NAME, !LOW, ALL, LOW, 0, 0, 0, 0],
         PEER => [NAME | flags(HAS_MAC) | 0xff_0000, (1 << 48) - 1, ALL, ALL, 0, 0, 0, 0],
         CANCEL | CLOSE | ABORT => [NAME, 0, 0, 0, 0, 0, 0, 0],
         _ => return None,
@@ -272,6 +300,16 @@ impl Command {
                 [word0, pair(0, region), offset, len.into(), 0, claim.to_bits(), 0, 0]
             }
             Command::Discard { claim } => [DISCARD.into(), 0, 0, 0, 0, claim.to_bits(), 0, 0],
+            Command::SendDatagram { operation, to, extent, header_data } => {
+                let (Extent { region, offset, len }, Source { peer, process }) = (extent, to);
+                let word0 = word0(SEND_DATAGRAM, 0, operation) | u64::from(process) << 16;
+                [word0, pair(peer.0, region), offset, len.into(), 0, header_data, 0, 0]
+            }
+            Command::ReceiveDatagram { operation, extent } => {
+                let Extent { region, offset, len } = extent;
+                let word0 = word0(RECEIVE_DATAGRAM, 0, operation);
+                [word0, pair(0, region), offset, len.into(), 0, 0, 0, 0]
+            }
             Command::Cancel { operation } => [word0(CANCEL, 0, operation), 0, 0, 0, 0, 0, 0, 0],
             Command::Close { connection } => [word0(CLOSE, 0, connection), 0, 0, 0, 0, 0, 0, 0],
             Command::Abort { connection } => [word0(ABORT, 0, connection), 0, 0, 0, 0, 0, 0, 0],
@@ -344,6 +382,11 @@ impl Command {
                 Command::ReceiveClaimed { operation: name, extent, claim }
             }
             DISCARD => Command::Discard { claim: Claim::from_bits(slot[5]) },
+            SEND_DATAGRAM => {
+                let to = Source { peer: Addr(low), process: process(bits(slot[0], 16, 16))? };
+                Command::SendDatagram { operation: name, to, extent, header_data: slot[5] }
+            }
+            RECEIVE_DATAGRAM => Command::ReceiveDatagram { operation: name, extent },
             CANCEL => Command::Cancel { operation: name },
             CLOSE => Command::Close { connection: name },
             PEER => {
@@ -370,7 +413,7 @@ mod tests {
         /// Everything else is refused. Bits are set sparsely, so that both happen.
         #[test]
         fn each_command_has_one_form(
-            kind in 0u64..12,
+            kind in 0..2 + u64::from(KINDS),
             flags in 0u64..64,
             version in prop_oneof![Just(0u64), Just(4), Just(6), any::<u8>().prop_map(u64::from)],
             words in prop::array::uniform8(prop_oneof![Just(0), Just(1), any::<u64>(), (0u64..4096).prop_map(|n| n << 32)]),
@@ -407,6 +450,13 @@ mod tests {
                 Command::Peek { operation: name, from, matching, found },
                 Command::ReceiveClaimed { operation: name, extent, claim: Claim::from_bits(data) },
                 Command::Discard { claim: Claim::from_bits(ignore) },
+                Command::SendDatagram {
+                    operation: name,
+                    to: Source { peer: Addr(other), process },
+                    extent,
+                    header_data: data,
+                },
+                Command::ReceiveDatagram { operation: name, extent },
                 Command::Cancel { operation: name },
                 Command::Close { connection: name },
                 Command::Abort { connection: name },
@@ -421,10 +471,14 @@ mod tests {
     #[test]
     fn words_that_are_no_command_are_refused_with_their_place() {
         assert_eq!(Command::decode(&[0; 8]), Err(DescriptorError::Kind(0)));
-        assert_eq!(Command::decode(&[11, 0, 0, 0, 0, 0, 0, 0]), Err(DescriptorError::Kind(11)));
+        assert_eq!(Command::decode(&[KINDS.into(), 0, 0, 0, 0, 0, 0, 0]), Err(DescriptorError::Kind(KINDS)));
         assert_eq!(Command::decode(&[5, 0, 0, 0, 0, 0, 0, 1]), Err(DescriptorError::Reserved(7)));
         let process = DescriptorError::Value("the process", 4096);
         assert_eq!(Command::decode(&[1, 4096 << 32, 0, 0, 0, 0, 0, 0]), Err(process));
+        let to_no_process = 11 | 4096 << 16;
+        assert_eq!(Command::decode(&[to_no_process, 0, 0, 0, 0, 0, 0, 0]), Err(process));
+        assert_eq!(Command::decode(&[11, 0, 0, 0, 1, 0, 0, 0]), Err(DescriptorError::Reserved(4)));
+        assert_eq!(Command::decode(&[12, 1, 0, 0, 0, 0, 0, 0]), Err(DescriptorError::Reserved(1)));
         let v4 = 7 | 4 << 16;
         assert_eq!(Command::decode(&[v4, 1, 2, 0, 0, 0, 0, 0]), Err(DescriptorError::Reserved(1)));
         assert_eq!(Command::decode(&[v4, 0, 1 << 32, 0, 0, 0, 0, 0]), Err(DescriptorError::Reserved(2)));

@@ -23,10 +23,13 @@ pub struct SessionConfig {
     pub peers: u32,
     /// The job that the application belongs to; 0 for none.
     pub job: JobId,
+    /// Whether it receives datagrams and nothing else: messages to it are refused, instead of waiting for a receive that never
+    /// comes.
+    pub only_datagrams: bool,
 }
 
 impl Default for SessionConfig {
-    /// 256 commands, 512 reports, 1,024 operations, 64 connections, 16 MiB, 64 peers, no job.
+    /// 256 commands, 512 reports, 1,024 operations, 64 connections, 16 MiB, 64 peers, no job, messages and datagrams.
     fn default() -> SessionConfig {
         SessionConfig {
             commands: 256,
@@ -36,6 +39,7 @@ impl Default for SessionConfig {
             memory: 16 << 20,
             peers: 64,
             job: JobId::default(),
+            only_datagrams: false,
         }
     }
 }

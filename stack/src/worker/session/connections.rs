@@ -1,4 +1,4 @@
-//! What applications use together: connections, and the PDCs that a peer takes of this endpoint.
+//! What applications use together: connections, the PDCs that a peer takes of this endpoint, and datagrams that are held.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
@@ -7,6 +7,7 @@ use rustc_hash::FxHasher;
 use weft_cc::{Span, Time};
 
 use super::held::HeldConnections;
+use super::held_datagrams::HeldDatagrams;
 use super::refused_peers::RefusedPeers;
 use crate::fep::{CallError, ConnectionId, Failure, Resource};
 use crate::ledger::Shares;
@@ -18,6 +19,7 @@ pub(super) struct Connections {
     /// The session and the number of each.
     pub(super) numbers: HashMap<ConnectionId, (u32, u32), BuildHasherDefault<FxHasher>>,
     pub(super) held: HeldConnections,
+    pub(super) datagrams: HeldDatagrams,
     pub(super) refused_peers: RefusedPeers,
     /// How many applications there can be.
     applications: usize,
@@ -36,6 +38,7 @@ impl Connections {
         Connections {
             numbers: HashMap::default(),
             held: HeldConnections::default(),
+            datagrams: HeldDatagrams::default(),
             refused_peers: RefusedPeers::new(applications),
             applications,
             at_peer: HashMap::default(),

@@ -3,16 +3,17 @@
 //! | bytes | request | reply |
 //! |---|---|---|
 //! | 0–7 | `weft-ses` | `weft-ses` |
-//! | 8–11 | version: 7 | version |
+//! | 8–11 | version: 8 | version |
 //! | 12–15 | process; 0 if any | 0 joined, 1 refused |
 //! | 16–19 | commands | the endpoint's address |
 //! | 20–23 | reports | process |
 //! | 24–27 | operations | length of a text |
-//! | 28–31 | connections | 0 |
+//! | 28–31 | connections | the most bytes of a datagram |
 //! | 32–35 | bytes of memory | the text, from byte 32 on: the endpoint's IP address, or why it is refused |
 //! | 36–39 | peers | |
-//! | 40–43 | 1 for any process, 0 for the one that is named | |
+//! | 40–43 | 1 for any process, 0 for the one that is named; 2 for no session, but a reply | |
 //! | 44–47 | job | |
+//! | 48–51 | 1 if it receives datagrams and nothing else | |
 //!
 //! Numbers are in the processor's order. A request has 64 bytes, a reply 256.
 
@@ -42,11 +43,12 @@ use crate::wire::ses::JobId;
 use crate::worker::credentials::Credentials;
 
 const MAGIC: [u8; 8] = *b"weft-ses";
-const VERSION: u32 = 7;
+const VERSION: u32 = 8;
 pub(super) const REQUEST: usize = 64;
-/// Flags of a request: the process is named, or any will do.
+/// Kinds of a request: the process is named, or any will do; or it asks only what there is.
 const NAMED: u32 = 0;
 const ANY: u32 = 1;
+const ASKS: u32 = 2;
 pub(super) const REPLY: usize = 256;
 /// The place of a reply's text.
 const TEXT: usize = 32;
@@ -88,8 +90,17 @@ fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// What a request asks for: resources, and a process unless any will do.
-pub(super) fn read_request(bytes: &[u8; REQUEST]) -> Result<(SessionConfig, Option<u16>), String> {
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// A session with these resources, as this process unless any will do.
+    Session(SessionConfig, Option<u16>),
+    /// What an application may know before it has a session.
+    Facts,
+}
+
+/// What a request asks for.
+pub(super) fn read_request(bytes: &[u8; REQUEST]) -> Result<Asked, String> {
     let word = |at| word(bytes, at);
     if bytes[..8] != MAGIC {
         return Err(format!("expected a request of version {VERSION}"));
@@ -101,6 +112,7 @@ pub(super) fn read_request(bytes: &[u8; REQUEST]) -> Result<(SessionConfig, Opti
     let process = match word(40) {
         NAMED => Some(process),
         ANY if process == 0 => None,
+        ASKS if process == 0 => return Ok(Asked::Facts),
         other => return Err(format!("flags {other:#x} with process {process} make no sense")),
     };
     let config = SessionConfig {
@@ -111,8 +123,13 @@ pub(super) fn read_request(bytes: &[u8; REQUEST]) -> Result<(SessionConfig, Opti
         memory: word(32),
         peers: word(36),
         job: JobId::new(word(44)).ok_or_else(|| format!("there is no job {}", word(44)))?,
+        only_datagrams: match word(48) {
+            0 => false,
+            1 => true,
+            other => return Err(format!("{other} is neither 0 nor 1, for datagrams and nothing else")),
+        },
     };
-    Ok((config, process))
+    Ok(Asked::Session(config, process))
 }
 
 /// Tells an application that it is refused. `count` is how many were before, for this cause.
@@ -121,21 +138,22 @@ pub(super) fn refuse(stream: &UnixStream, why: &str, count: &mut u64) {
     if is_logged(*count) {
         tracing::warn!(why, count, "an application was refused");
     }
-    let _ = reply(stream, 1, 0, 0, why, None);
+    let _ = reply(stream, 1, [0; 3], why, None);
 }
 
+/// Tells an application what `outcome` there is: the endpoint's address, its process and the most bytes of a datagram
+/// are `words`.
 pub(super) fn reply(
     stream: &UnixStream,
     outcome: u32,
-    addr: u32,
-    process: u16,
+    [addr, process, longest_datagram]: [u32; 3],
     text: &str,
     file: Option<&OwnedFd>,
 ) -> rustix::io::Result<usize> {
     let mut bytes = [0; REPLY];
     let text = &text.as_bytes()[..text.len().min(REPLY - TEXT)];
     bytes[..8].copy_from_slice(&MAGIC);
-    let words = [VERSION, outcome, addr, process.into(), text.len() as u32];
+    let words = [VERSION, outcome, addr, process, text.len() as u32, longest_datagram];
     for (place, word) in bytes[8..].chunks_exact_mut(4).zip(words) {
         place.copy_from_slice(&word.to_ne_bytes());
     }
@@ -170,6 +188,19 @@ impl Client {
         Client::join_over(stream, path, config, process, left)
     }
 
+    /// Asks the server at `path` how many bytes a datagram of its endpoint may have, and waits for its answer for up to `limit`:
+    /// what [`Client::longest_datagram`] tells once there is a session.
+    ///
+    /// # Errors
+    /// As [`Client::join`].
+    pub fn longest_datagram_at(path: &Path, limit: Duration) -> Result<u32, JoinError> {
+        let failed = |error: io::Error| JoinError::System(path.to_owned(), error);
+        let end = Instant::now().checked_add(limit);
+        let stream = connect_within(path, limit).map_err(failed)?;
+        let left = end.map_or(limit, |end| end.saturating_duration_since(Instant::now()));
+        Ok(ask(&stream, path, &Asked::Facts, left)?.0.longest_datagram)
+    }
+
     /// [`Client::join`], once `stream` is connected.
     pub(super) fn join_over(
         stream: UnixStream,
@@ -179,30 +210,43 @@ impl Client {
         limit: Duration,
     ) -> Result<Client, JoinError> {
         let layout = config.layout()?;
-        let failed = |error: io::Error| JoinError::System(path.to_owned(), error);
-        let server = Credentials::of_peer(&stream).map_err(failed)?.user;
-        if !may_join(server) {
-            return Err(JoinError::Stranger(path.to_owned(), server));
-        }
-        limit_waits(&stream, Timeout::Recv, limit).map_err(failed)?;
-        let request = request(config, process);
-        // A server that is out of descriptors has replied and closed the connection before it sees a request.
-        let sent = send(&stream, &request, SendFlags::NOSIGNAL);
-        let (reply, file) =
-            receive_reply(&stream).map_err(|error| failed(sent.err().map_or(error, Into::into)))?;
-        let Joined { host, addr, process } = read_reply(path, &reply)?;
+        let (joined, file) = ask(&stream, path, &Asked::Session(*config, process), limit)?;
+        let Joined { host, addr, process, longest_datagram } = joined;
         let file = file.ok_or_else(|| JoinError::Protocol(path.to_owned(), "no memory came with it"))?;
-        let region = Region::map(&file, layout.total).map_err(failed)?;
-        Ok(Client::new(config, &region, Link::of(stream), host, addr, process)?)
+        let mapped = Region::map(&file, layout.total);
+        let region = mapped.map_err(|error| JoinError::System(path.to_owned(), error))?;
+        let client = Client::new(config, &region, Link::of(stream), host, addr, process)?;
+        Ok(client.with_longest_datagram(longest_datagram))
     }
 }
 
-/// What a server says that lets an application in.
+/// Sends the server at `path` a request, and returns its reply and what came with it.
+fn ask(
+    stream: &UnixStream,
+    path: &Path,
+    asked: &Asked,
+    limit: Duration,
+) -> Result<(Joined, Option<OwnedFd>), JoinError> {
+    let failed = |error: io::Error| JoinError::System(path.to_owned(), error);
+    let server = Credentials::of_peer(stream).map_err(failed)?.user;
+    if !may_join(server) {
+        return Err(JoinError::Stranger(path.to_owned(), server));
+    }
+    limit_waits(stream, Timeout::Recv, limit).map_err(failed)?;
+    // A server that is out of descriptors has replied and closed the connection before it sees a request.
+    let sent = send(stream, &request(asked), SendFlags::NOSIGNAL);
+    let (reply, file) =
+        receive_reply(stream).map_err(|error| failed(sent.err().map_or(error, Into::into)))?;
+    Ok((read_reply(path, &reply)?, file))
+}
+
+/// What a server says that lets an application in, or tells it about itself.
 #[derive(Debug)]
 pub(super) struct Joined {
     pub(super) host: Option<IpAddr>,
     pub(super) addr: Addr,
     pub(super) process: u16,
+    pub(super) longest_datagram: u32,
 }
 
 /// What the reply of the server at `path` says.
@@ -226,17 +270,22 @@ pub(super) fn read_reply(path: &Path, reply: &[u8; REPLY]) -> Result<Joined, Joi
     };
     let process =
         u16::try_from(word(20)).map_err(|_| protocol("the process that it names does not exist"))?;
-    Ok(Joined { host, addr: Addr(word(16)), process })
+    Ok(Joined { host, addr: Addr(word(16)), process, longest_datagram: word(28) })
 }
 
-pub(super) fn request(config: &SessionConfig, process: Option<u16>) -> [u8; REQUEST] {
+pub(super) fn request(asked: &Asked) -> [u8; REQUEST] {
     let mut bytes = [0; REQUEST];
     bytes[..8].copy_from_slice(&MAGIC);
-    let SessionConfig { commands, reports, operations, connections, memory, peers, job } = *config;
-    let flags = if process.is_some() { NAMED } else { ANY };
-    let process = process.unwrap_or(0).into();
-    let words =
-        [VERSION, process, commands, reports, operations, connections, memory, peers, flags, job.get()];
+    let words = match *asked {
+        Asked::Facts => [VERSION, 0, 0, 0, 0, 0, 0, 0, ASKS, 0, 0],
+        Asked::Session(config, process) => {
+            let SessionConfig { commands, reports, operations, connections, memory, .. } = config;
+            let (peers, job, only) = (config.peers, config.job.get(), config.only_datagrams.into());
+            let kind = if process.is_some() { NAMED } else { ANY };
+            let process = process.unwrap_or(0).into();
+            [VERSION, process, commands, reports, operations, connections, memory, peers, kind, job, only]
+        }
+    };
     for (place, word) in bytes[8..].chunks_exact_mut(4).zip(words) {
         place.copy_from_slice(&word.to_ne_bytes());
     }

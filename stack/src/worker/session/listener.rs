@@ -7,6 +7,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ use weft_cc::Time;
 
 use super::acceptor::{Acceptor, News};
 use super::config::{OpenError, SessionConfig};
-use super::join::{connect_within, refuse, reply};
+use super::join::{Asked, connect_within, refuse, reply};
 use super::link::Link;
 use super::server::{SessionId, Sessions};
 use crate::fep::Fep;
@@ -91,9 +92,15 @@ impl SessionListener {
             match news {
                 News::Closed(socket) => sessions.hung_up(fep, now, &socket),
                 // One a turn, as it takes far longer than a turn.
-                News::Request { socket, config, process } => {
-                    return self.admit(socket, &config, process, sessions, fep);
-                }
+                News::Request { socket, asked } => match asked {
+                    Asked::Session(config, process) => {
+                        return self.admit(socket, &config, process, sessions, fep);
+                    }
+                    Asked::Facts => {
+                        tell(&socket, sessions, fep, 0, None);
+                        return None;
+                    }
+                },
             }
         }
         None
@@ -118,12 +125,17 @@ impl SessionListener {
         };
         let opened = open().map_err(|error| refuse(&socket, &error.to_string(), &mut self.refused));
         let (id, file) = opened.ok()?;
-        let process = sessions.process(id).unwrap_or(0);
-        // An application that cannot be told is dead: its end of the socket is closed.
-        let host = sessions.host().map(|ip| ip.to_string()).unwrap_or_default();
-        let _ = reply(&socket, 0, fep.addr().0, process, &host, Some(&file));
+        tell(&socket, sessions, fep, sessions.process(id).unwrap_or(0), Some(&file));
         Some(id)
     }
+}
+
+/// Tells an application what it has to know, and which process it is.
+fn tell(socket: &UnixStream, sessions: &Sessions, fep: &Fep, process: u16, file: Option<&OwnedFd>) {
+    let host = sessions.host().map(|ip| ip.to_string()).unwrap_or_default();
+    let words = [fep.addr().0, process.into(), fep.config().mtu];
+    // An application that cannot be told is dead: its end of the socket is closed.
+    let _ = reply(socket, 0, words, &host, file);
 }
 
 impl Drop for SessionListener {

@@ -9,7 +9,7 @@
 //! A [`SessionServer`] drives a worker and serves its applications; loops of other owners call [`Sessions::serve`] once
 //! each turn. An application holds a [`Client`]. Each application is a process of its own to peers
 //! ([`ConnectOptions::process`]): it gets the messages that name it and no others, and the messages that it sends name it
-//! ([`Source`](crate::ses::Source)). The outcomes and errors in its reports are those of the endpoint itself
+//! ([`Source`](crate::ses::Source)). So it is with datagrams. The outcomes and errors in its reports are those of the endpoint itself
 //! ([`crate::fep`]).
 //!
 //! An application is not trusted. Each word of its commands is checked; a command that makes no sense is answered with
@@ -24,7 +24,8 @@
 //! asked for is held until the answer comes, with its messages; other connections are not. If no host answers, the
 //! connection and its messages are refused, with [`CallError::Unreachable`], some three seconds after the first
 //! question. If the peer is known to be unreachable already, or is unknown, the connection is refused at once with the
-//! same error, and its messages, as those on any connection that is not open, with [`CallError::NotOpen`].
+//! same error, and its messages, as those on any connection that is not open, with [`CallError::NotOpen`]. Datagrams to
+//! such a peer are held, and refused, likewise.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -71,6 +72,7 @@ mod command;
 mod config;
 mod connections;
 mod held;
+mod held_datagrams;
 mod join;
 mod link;
 mod listener;

@@ -5,7 +5,7 @@ use core::net::IpAddr;
 
 use weft_cc::Span;
 
-use super::command::meaningful;
+use super::command::{KINDS, meaningful};
 use super::link::Link;
 use super::world::{SMALL, World, content, extent};
 use super::{Client, ClientError, Command, ConnectionHandle, Ended, Report, SessionConfig, SessionId, Slot};
@@ -13,10 +13,10 @@ use crate::choices::Choices;
 use crate::fep::{ConnectOptions, Unreachable};
 use crate::packet::Addr;
 use crate::region::Region;
-use crate::ses::Matching;
+use crate::ses::{Matching, Source};
 
-/// Processes of the well-behaved applications. Messages from another application would be legitimate, so none connects
-/// to them.
+/// Processes of the well-behaved applications. Messages and datagrams from another application would be legitimate, so none
+/// sends to them.
 const GOOD: [u16; 2] = [4000, 4001];
 /// Processes of the hostile applications.
 const BAD: [u16; 2] = [1, 2];
@@ -24,11 +24,15 @@ const BAD: [u16; 2] = [1, 2];
 const LITTLE: SessionConfig = SessionConfig { memory: 64 << 10, ..SMALL };
 /// Where messages are received, behind the longest that is sent.
 const LANDING: u64 = 32 << 10;
+/// Where a datagram is sent from, and where one is received, behind all messages.
+const DATAGRAM: u64 = 60 << 10;
+const DATAGRAM_LANDING: u64 = 62 << 10;
 /// Steps after which a message between the well-behaved applications has certainly arrived.
 const LONG: usize = 200_000;
 
 /// Any words in the ring of commands, any bytes in the rings' own memory, at any time, from two processes at both ends:
-/// the worker goes on, messages between other applications arrive whole meanwhile and afterwards, and nothing leaks.
+/// the worker goes on, messages and datagrams between other applications arrive whole meanwhile and afterwards, and nothing
+/// leaks.
 pub fn arbitrary_writes_harm_no_other_application(bytes: &[u8]) {
     let mut choices = Choices(bytes);
     let mut world = World::new();
@@ -86,14 +90,14 @@ impl Choices<'_> {
         let flags = if style & 1 == 0 { 0 } else { flags };
         let name = if style & 4 == 0 { name % 4 } else { name % 24 };
         let mut slot = [0; 8];
-        slot[0] = u64::from(kind % 9) | u64::from(flags) << 8 | u64::from(name) << 32;
+        slot[0] = u64::from(kind % KINDS) | u64::from(flags) << 8 | u64::from(name) << 32;
         let words = if style & 2 == 0 { 1..4 } else { 1..8 };
         for word in &mut slot[words] {
             *word = self.word();
         }
         // Otherwise hardly any of them would be obeyed.
         if style & 8 == 0
-            && let Some(meaningful) = meaningful(kind % 9)
+            && let Some(meaningful) = meaningful(kind % KINDS)
         {
             slot.iter_mut().zip(meaningful).for_each(|(word, bits)| *word &= bits);
         }
@@ -135,10 +139,10 @@ impl Bad {
     }
 
     fn ask(&mut self, words: &Slot) {
-        if let Ok(Command::Connect { options, .. }) = Command::decode(words)
-            && GOOD.contains(&options.process)
-        {
-            return;
+        match Command::decode(words) {
+            Ok(Command::Connect { options, .. }) if GOOD.contains(&options.process) => return,
+            Ok(Command::SendDatagram { to, .. }) if GOOD.contains(&to.process) => return,
+            _ => {}
         }
         // Full, or broken by itself.
         let _ = self.client.submit_words(words);
@@ -175,18 +179,26 @@ impl Bad {
     }
 }
 
-/// Alice at one end and Bob at the other exchange messages and expect each to arrive.
+/// Alice at one end and Bob at the other exchange messages, with a datagram beside each, and expect all to arrive.
 struct Good {
     clients: [Client; 2],
     connections: [ConnectionHandle; 2],
     /// The number of each one's message that is under way.
     under_way: [u64; 2],
-    reported: [[bool; 2]; 2],
+    /// Of each one's message and datagram: sent and received.
+    reported: [[bool; 4]; 2],
+    /// Whether each one's datagram is still to be sent: there may be no receive for it before the next step.
+    due: [bool; 2],
 }
 
 /// Bytes of message `number`.
 fn length(number: u64) -> usize {
     [3000, 0, 1024, 1, 20_000][(number % 5) as usize]
+}
+
+/// Bytes of the datagram beside message `number`.
+fn length_of_datagram(number: u64) -> usize {
+    [1024, 0, 1, 700][(number % 4) as usize]
 }
 
 impl Good {
@@ -198,7 +210,8 @@ impl Good {
             let there = ConnectOptions { process: GOOD[1 - side], ..ConnectOptions::default() };
             clients[side].connect(Addr(1 - side as u32), there, 0).expect("room")
         });
-        let mut good = Good { clients, connections, under_way: [0; 2], reported: [[false; 2]; 2] };
+        let mut good =
+            Good { clients, connections, under_way: [0; 2], reported: [[false; 4]; 2], due: [false; 2] };
         (0..2).for_each(|side| good.begin(side));
         good
     }
@@ -206,7 +219,7 @@ impl Good {
     /// Posts the next message of `side` and the receive for it.
     fn begin(&mut self, side: usize) {
         self.under_way[side] += 1;
-        self.reported[side] = [false; 2];
+        self.reported[side] = [false; 4];
         let number = self.under_way[side];
         let bytes = content(number, length(number));
         let tag = Matching::Tagged { tag: number, ignore: 0 };
@@ -215,11 +228,29 @@ impl Good {
         self.clients[side].write(0, &bytes).expect("room");
         let whence = extent(0, bytes.len() as u32);
         self.clients[side].send(self.connections[side], whence, Some(number), !number, 1).expect("room");
+        let room = extent(DATAGRAM_LANDING, length_of_datagram(number) as u32);
+        self.clients[1 - side].receive_datagram(room, 4).expect("room");
+        self.due[side] = true;
+    }
+
+    /// Sends the datagram beside the message of `side`, for which there is a receive.
+    fn send_datagram(&mut self, side: usize) {
+        let number = self.under_way[side];
+        let datagram = content(!number, length_of_datagram(number));
+        self.clients[side].write(DATAGRAM, &datagram).expect("room");
+        let to = Source { peer: Addr(1 - side as u32), process: GOOD[1 - side] };
+        let whence = extent(DATAGRAM, datagram.len() as u32);
+        self.clients[side].send_datagram(to, whence, number, 3).expect("room");
     }
 
     /// Checks new reports.
     fn go_on(&mut self, world: &mut World) {
         world.step(4);
+        for side in 0..2 {
+            if std::mem::take(&mut self.due[side]) {
+                self.send_datagram(side);
+            }
+        }
         for side in 0..2 {
             while let Some(event) = self.clients[side].poll().expect("a worker that is in order") {
                 match event.report {
@@ -228,27 +259,41 @@ impl Good {
                         self.reported[side][0] = true;
                     }
                     Report::Received { result: Ok(()), len, header_data, .. } if event.context == 2 => {
-                        self.check(side, len, header_data);
+                        let number = self.under_way[1 - side];
+                        let bytes = content(number, length(number));
+                        self.check(side, (LANDING, len), &bytes);
+                        assert_eq!(header_data, !number);
                         self.reported[1 - side][1] = true;
+                    }
+                    Report::Sent { result: Ok(()), .. } if event.context == 3 => {
+                        self.reported[side][2] = true;
+                    }
+                    Report::Received { result: Ok(()), source, len, header_data, .. }
+                        if event.context == 4 =>
+                    {
+                        let number = self.under_way[1 - side];
+                        let bytes = content(!number, length_of_datagram(number));
+                        self.check(side, (DATAGRAM_LANDING, len), &bytes);
+                        let whence = Source { peer: Addr(1 - side as u32), process: GOOD[1 - side] };
+                        assert_eq!((source, header_data), (Some(whence), number));
+                        self.reported[1 - side][3] = true;
                     }
                     _ => panic!("{event:?}"),
                 }
             }
         }
         for side in 0..2 {
-            if self.reported[side] == [true; 2] {
+            if self.reported[side] == [true; 4] {
                 self.begin(side);
             }
         }
     }
 
-    fn check(&mut self, side: usize, len: u32, header_data: u64) {
-        let number = self.under_way[1 - side];
-        let expected = content(number, length(number));
-        assert_eq!((len as usize, header_data), (expected.len(), !number));
+    fn check(&mut self, side: usize, (place, len): (u64, u32), expected: &[u8]) {
+        assert_eq!(len as usize, expected.len());
         let mut bytes = vec![0; expected.len()];
-        self.clients[side].read(LANDING, &mut bytes).expect("within");
-        assert!(bytes == expected, "message {number} has changed");
+        self.clients[side].read(place, &mut bytes).expect("within");
+        assert!(bytes == expected, "the message or the datagram has changed");
     }
 
     /// Until one more message each way is through.

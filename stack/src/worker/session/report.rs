@@ -33,7 +33,7 @@ pub enum Report {
         /// The connection's number.
         connection: u32,
     },
-    /// All of a message has arrived, or it failed. The number of the operation is free.
+    /// All of a message has arrived, or it failed; or a datagram has left. The number of the operation is free.
     Sent {
         /// The operation's number.
         operation: u32,
@@ -42,7 +42,7 @@ pub enum Report {
         /// Whether all of it has arrived.
         result: Result<(), SendError>,
     },
-    /// A message was received, or will not be. The number of the operation is free, unless the receive goes on.
+    /// A message or a datagram was received, or will not be. The number of the operation is free, unless the receive goes on.
     Received {
         /// The operation's number.
         operation: u32,
@@ -122,9 +122,13 @@ pub enum Request {
     ReceiveClaimed,
     /// To drop a message that was claimed.
     Discard,
+    /// To post a datagram.
+    SendDatagram,
+    /// To post a receive of a datagram.
+    ReceiveDatagram,
 }
 
-pub(super) const REQUESTS: [Request; 11] = [
+pub(super) const REQUESTS: [Request; 13] = [
     Request::Unknown,
     Request::Connect,
     Request::Send,
@@ -136,6 +140,8 @@ pub(super) const REQUESTS: [Request; 11] = [
     Request::Peek,
     Request::ReceiveClaimed,
     Request::Discard,
+    Request::SendDatagram,
+    Request::ReceiveDatagram,
 ];
 
 impl Request {

@@ -117,7 +117,9 @@ impl Sessions {
         let (own, other) = Link::pair()?;
         let other = other.waking(self.waker.clone());
         let id = self.admit(fep, config, process, &region, own, Some(std::process::id()))?;
-        Client::new(config, &region, other, self.host, fep.addr(), self.process(id).unwrap_or(0))
+        let process = self.process(id).unwrap_or(0);
+        let client = Client::new(config, &region, other, self.host, fep.addr(), process)?;
+        Ok(client.with_longest_datagram(fep.config().mtu))
     }
 
     /// Opens a session whose rings and memory lie in `region`, and whose application is at the other end of `link`, in the
@@ -139,6 +141,9 @@ impl Sessions {
         let memory = region.carve(layout.memory, config.memory as usize)?;
         let process = self.open_process(fep, process)?;
         fep.set_job(process, config.job)?;
+        if config.only_datagrams {
+            fep.receive_only_datagrams(process)?;
+        }
         self.serial += 1;
         let id = SessionId { slot: slot as u32, serial: self.serial };
         let (operations, connections) = (config.operations as usize, config.connections as usize);
@@ -259,6 +264,12 @@ impl Sessions {
         self.connections.held.len()
     }
 
+    /// Datagrams to such peers.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn held_datagrams(&self) -> usize {
+        self.connections.datagrams.len()
+    }
+
     /// The process of a session, while it is open.
     pub fn process(&self, id: SessionId) -> Option<u16> {
         let session = self.slots.get(id.slot as usize)?.as_ref()?;
@@ -281,6 +292,9 @@ impl Sessions {
         let mut count = self.distribute(served.fep_mut(), now);
         if !self.connections.held.is_empty() {
             count += self.settle(served, now);
+        }
+        if !self.connections.datagrams.is_empty() {
+            count += self.settle_datagrams(served, now);
         }
         for slot in 0..self.slots.len() {
             let Some(session) = &mut self.slots[slot] else { continue };
@@ -408,6 +422,19 @@ impl Sessions {
         count
     }
 
+    /// Posts held datagrams whose peers have been found, and refuses those to peers that have been given up.
+    fn settle_datagrams(&mut self, served: &mut impl Served, now: Time) -> usize {
+        let settled = self.connections.datagrams.settle(served, now);
+        let count = settled.len();
+        for (datagram, result) in settled {
+            let (slot, _) = unpack(datagram.context);
+            if let Some(session) = self.at(slot) {
+                session.let_go(served.fep_mut(), datagram, result);
+            }
+        }
+        count
+    }
+
     fn release(&mut self, fep: &mut Fep, id: ConnectionId) {
         fep.release(id);
         if let Some(&(slot, connection)) = self.connections.numbers.get(&id)
@@ -488,10 +515,13 @@ impl Sessions {
         // Its receives are dropped without completions.
         session.leaves_messages = fep.begin_close_process(session.process).is_ok();
         for operation in &mut session.operations {
-            if matches!(operation, Posted::Receive { .. }) {
-                *operation = Posted::Nothing;
-                session.in_use -= 1;
+            match *operation {
+                Posted::Held(name) => _ = self.connections.datagrams.remove(name),
+                Posted::Receive { .. } => {}
+                Posted::Send(_) | Posted::Nothing => continue,
             }
+            *operation = Posted::Nothing;
+            session.in_use -= 1;
         }
         session.clear_away(fep);
         self.ended.push_back((session.id, session.process, how));

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::path::Path;
 use std::time::Duration;
 
-use super::join::{Joined, REPLY, REQUEST, read_reply, read_request, request};
+use super::join::{Asked, Joined, REPLY, REQUEST, read_reply, read_request, request};
 use super::report::REQUESTS;
 use super::{
     Client, ClientError, ConnectionHandle, Extent, Found, OperationHandle, Report, Request, SessionConfig,
@@ -27,8 +27,9 @@ use crate::worker::session::world::SMALL;
 pub fn any_bytes_are_a_request_or_refused(bytes: &[u8]) {
     let message: [u8; REQUEST] = Choices(bytes).bytes();
     match read_request(&message) {
-        Ok((config, process)) => {
-            assert_eq!(read_request(&request(&config, process)), Ok((config, process)));
+        Ok(Asked::Facts) => assert_eq!(read_request(&request(&Asked::Facts)), Ok(Asked::Facts)),
+        Ok(asked @ Asked::Session(config, process)) => {
+            assert_eq!(read_request(&request(&asked)), Ok(asked));
             assert!(process.is_some() || message[12..16] == [0; 4]);
             let within = config.within(&SessionConfig::default());
             if let Ok(layout) = config.layout() {
@@ -90,11 +91,11 @@ struct Bad {
     reports: Producer<8>,
     _link: Link,
     /// By context.
-    asked: Vec<Asked>,
+    asked: Vec<Pending>,
 }
 
 #[derive(Clone, Copy)]
-enum Asked {
+enum Pending {
     Operation(OperationHandle),
     Connection(ConnectionHandle),
     Ended,
@@ -134,19 +135,25 @@ impl Bad {
         let context = self.asked.len() as u64;
         let extent = Extent { region: 0, offset: 0, len: 16 };
         let connection = self.asked.iter().rev().find_map(|asked| match asked {
-            Asked::Connection(connection) => Some(*connection),
+            Pending::Connection(connection) => Some(*connection),
             _ => None,
         });
         let client = &mut self.client;
-        let asked = match (choices.byte() % 6, connection) {
-            (0, _) => client.connect(Addr(1), ConnectOptions::default(), context).map(Asked::Connection),
-            (1, Some(connection)) => client.send(connection, extent, None, 0, context).map(Asked::Operation),
+        let asked = match (choices.byte() % 8, connection) {
+            (0, _) => client.connect(Addr(1), ConnectOptions::default(), context).map(Pending::Connection),
+            (1, Some(connection)) => {
+                client.send(connection, extent, None, 0, context).map(Pending::Operation)
+            }
             (2, _) => client
                 .receive_many(extent, None, Matching::Untagged, NonZeroU32::MIN, context)
-                .map(Asked::Operation),
-            (3, _) => client.peek(None, Matching::Untagged, Found::IsClaimed, context).map(Asked::Operation),
-            (4, _) => client.peer([10, 0, 0, 9].into(), None, context).map(Asked::Operation),
-            _ => client.receive(extent, None, Matching::Untagged, context).map(Asked::Operation),
+                .map(Pending::Operation),
+            (3, _) => {
+                client.peek(None, Matching::Untagged, Found::IsClaimed, context).map(Pending::Operation)
+            }
+            (4, _) => client.peer([10, 0, 0, 9].into(), None, context).map(Pending::Operation),
+            (5, _) => client.send_datagram(Addr(1).into(), extent, 0, context).map(Pending::Operation),
+            (6, _) => client.receive_datagram(extent, context).map(Pending::Operation),
+            _ => client.receive(extent, None, Matching::Untagged, context).map(Pending::Operation),
         };
         self.asked.extend(asked.ok());
     }
@@ -155,10 +162,10 @@ impl Bad {
     fn end(&mut self, choices: &mut Choices<'_>) {
         let [which, how] = choices.bytes();
         let _ = match self.asked.get(usize::from(which)) {
-            Some(Asked::Operation(operation)) => self.client.cancel(*operation),
-            Some(Asked::Connection(connection)) if how & 1 == 0 => self.client.close(*connection),
-            Some(Asked::Connection(connection)) => self.client.abort(*connection),
-            Some(Asked::Ended) | None => Ok(()),
+            Some(Pending::Operation(operation)) => self.client.cancel(*operation),
+            Some(Pending::Connection(connection)) if how & 1 == 0 => self.client.close(*connection),
+            Some(Pending::Connection(connection)) => self.client.abort(*connection),
+            Some(Pending::Ended) | None => Ok(()),
         };
     }
 
@@ -186,8 +193,8 @@ impl Bad {
                 continue;
             };
             if ended {
-                assert!(!matches!(asked, Asked::Ended), "ended twice: {event:?}");
-                *asked = Asked::Ended;
+                assert!(!matches!(asked, Pending::Ended), "ended twice: {event:?}");
+                *asked = Pending::Ended;
             }
         }
     }
@@ -257,7 +264,7 @@ mod tests {
         fn requests_and_replies(bytes in prop::collection::vec(any::<u8>(), 0..300), change in (0usize..64, any::<u8>())) {
             any_bytes_are_a_request_or_refused(&bytes);
             any_bytes_are_a_reply_or_an_error(&bytes);
-            let mut nearly = request(&SMALL, Some(5));
+            let mut nearly = request(&Asked::Session(SMALL, Some(5)));
             nearly[change.0] = change.1;
             any_bytes_are_a_request_or_refused(&nearly);
         }

@@ -34,6 +34,7 @@ pub(super) const SMALL: SessionConfig = SessionConfig {
     memory: 256 << 10,
     peers: 2,
     job: JobId::NONE,
+    only_datagrams: false,
 };
 
 /// Two endpoints with applications, and a channel between them.
@@ -166,6 +167,7 @@ impl World {
         for side in 0..2 {
             assert!(self.sessions[side].is_empty(), "sessions of side {side}");
             assert_eq!(self.sessions[side].held_connections(), 0, "held connections of side {side}");
+            assert_eq!(self.sessions[side].held_datagrams(), 0, "held datagrams of side {side}");
             assert_eq!(self.feps[side].leaks().collect::<Vec<_>>(), [""; 0], "side {side}");
         }
     }

@@ -5,16 +5,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use proptest::prelude::*;
 
 use super::*;
-use crate::fep::{FepConfig, Limits, PeerRefusal};
+use crate::fep::{FepConfig, Limits, MAX_PROCESS, PeerRefusal};
 use crate::ses::Claim;
 use crate::worker::ring::Producer;
+use crate::worker::session::command::KINDS;
 
 /// Words that are nearly commands: kinds, numbers and lengths are often possible.
 fn nearly_a_command() -> impl Strategy<Value = Slot> {
     let word =
         prop_oneof![4 => Just(0u64), 2 => 0u64..20, 1 => any::<u64>(), 2 => (0u64..6).prop_map(|n| n << 32)];
     (
-        0u64..9,
+        0..1 + u64::from(KINDS),
         0u64..8,
         prop_oneof![6 => 0u64..18, 1 => any::<u32>().prop_map(u64::from)],
         prop::array::uniform7(word),
@@ -30,7 +31,7 @@ fn nearly_a_command() -> impl Strategy<Value = Slot> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// The message of another application arrives, each command is answered, and nothing is left.
+    /// The message and the datagram of another application arrive, each command is answered, and nothing is left.
     #[test]
     fn arbitrary_commands_harm_no_other_application(commands in prop::collection::vec(nearly_a_command(), 1..200)) {
         let mut world = World::new();
@@ -42,6 +43,10 @@ proptest! {
         alice.send(connection, extent(0, 60_000), None, 0, 2).unwrap();
         let mut refused = 0;
         for words in &commands {
+            // Datagrams of anybody are legitimate.
+            if matches!(Command::decode(words), Ok(Command::SendDatagram { to, .. }) if to.process == bob.process()) {
+                continue;
+            }
             while mad.submit_words(words) == Err(ClientError::Full) {
                 world.step(2);
                 // Its reports make no sense to a client that has not asked; but they come.
@@ -55,6 +60,15 @@ proptest! {
         let mut copy = vec![0; 60_000];
         bob.read(0, &mut copy).unwrap();
         prop_assert!(copy == bytes);
+        bob.receive_datagram(extent(0, 1_000), 3).unwrap();
+        world.step(1);
+        alice.send_datagram(Source { peer: Addr(1), process: bob.process() }, extent(1, 1_000), 4, 5).unwrap();
+        let event = world.event(&mut bob);
+        let source = Some(Source { peer: Addr(0), process: alice.process() });
+        let is_hers = matches!(event.report, Report::Received { source: of, header_data: 4, .. } if of == source);
+        prop_assert!(event.context == 3 && is_hers, "{event:?}");
+        bob.read(0, &mut copy[..1_000]).unwrap();
+        prop_assert!(copy[..1_000] == bytes[1..1_001]);
         drop((mad, alice, bob));
         world.assert_nothing_is_left();
         prop_assert!(refused <= 2 * commands.len() + 4);
@@ -95,6 +109,12 @@ fn each_malformed_command_is_refused_with_its_error() {
     let number = |number, count| CallError::NoSuchNumber { number, count };
     let peer = |operation| Command::Peer { operation, ip: [10, 0, 0, 9].into(), mac: None };
     let beyond = |offset, len| Extent { region: 0, offset, len };
+    let datagram = |operation, process, extent| Command::SendDatagram {
+        operation,
+        to: Source { peer: Addr(1), process },
+        extent,
+        header_data: 0,
+    };
     let cases = [
         (connect(4).encode(), number(4, 4)),
         (connect(u32::MAX).encode(), number(u32::MAX, 4)),
@@ -110,6 +130,16 @@ fn each_malformed_command_is_refused_with_its_error() {
             CallError::NotClaimed,
         ),
         (Command::Discard { claim }.encode(), CallError::NotClaimed),
+        (datagram(0, 1, extent(0, 1025)).encode(), CallError::DatagramTooLong { most: 1024 }),
+        (datagram(0, 1, beyond(256 << 10, 1)).encode(), CallError::OutsideMemory),
+        (datagram(0, 1, Extent { region: 1, offset: 0, len: 1 }).encode(), CallError::OutsideMemory),
+        (datagram(16, 1, extent(0, 1)).encode(), number(16, 16)),
+        (datagram(0, MAX_PROCESS + 1, extent(0, 1)).encode(), CallError::Malformed),
+        (
+            Command::ReceiveDatagram { operation: 0, extent: beyond((256 << 10) - 1, u32::MAX) }.encode(),
+            CallError::OutsideMemory,
+        ),
+        (Command::ReceiveDatagram { operation: 99, extent: extent(0, 1) }.encode(), number(99, 16)),
         (Command::Cancel { operation: 3 }.encode(), CallError::NumberNotInUse(3)),
         (Command::Cancel { operation: 99 }.encode(), number(99, 16)),
         (Command::Close { connection: 0 }.encode(), CallError::NotOpen),

@@ -99,6 +99,10 @@ fn applications_that_join_exchange_messages_and_free_their_place_when_they_leave
     let mut alice = hosts.join(0, &SMALL, None).unwrap();
     let mut bob = hosts.join(1, &SMALL, Some(77)).unwrap();
     assert_eq!((alice.addr(), bob.addr(), bob.process()), (Addr(0), Addr(1), 77));
+    // What the server tells those that only ask is what it tells those that join; and it is no place taken.
+    let asked: Vec<u32> =
+        (0..20).map(|_| Client::longest_datagram_at(&hosts.sockets[0], LIMIT).unwrap()).collect();
+    assert_eq!((asked, alice.longest_datagram() > 0), (vec![alice.longest_datagram(); 20], true));
     let bytes = content(8, 200_000);
     alice.write(0, &bytes).unwrap();
     bob.receive(extent(0, 200_000), None, Matching::Untagged, 1).unwrap();
@@ -190,9 +194,9 @@ fn replies_of_other_versions_and_of_other_programs_are_named() {
         })
     };
     let text = |what: &str| format!("{}: {what}", path.display());
-    assert_eq!(answer(message(3)), text("it speaks version 3, this is version 7: use the same weft"));
+    assert_eq!(answer(message(3)), text("it speaks version 3, this is version 8: use the same weft"));
     assert_eq!(answer([0xaa; 256]), text("no server of weft: it does not answer as one"));
-    assert_eq!(answer(message(7)), text("no server of weft: no memory came with it"));
+    assert_eq!(answer(message(8)), text("no server of weft: no memory came with it"));
 }
 
 #[test]
@@ -206,12 +210,12 @@ fn silent_and_malformed_requests_do_not_keep_applications_from_joining() {
     let mut answer = Vec::new();
     mad.read_to_end(&mut answer).unwrap();
     assert_eq!(answer.len(), 256);
-    assert!(String::from_utf8_lossy(&answer).contains("expected a request of version 7"));
+    assert!(String::from_utf8_lossy(&answer).contains("expected a request of version 8"));
     let mut old = UnixStream::connect(&hosts.sockets[0]).unwrap();
     old.write_all(&message::<64>(3)).unwrap();
     answer.clear();
     old.read_to_end(&mut answer).unwrap();
-    let text = "the request is of version 3, this server of version 7";
+    let text = "the request is of version 3, this server of version 8";
     assert!(String::from_utf8_lossy(&answer).contains(text));
     for stream in &mut silent {
         stream.set_read_timeout(Some(LIMIT)).unwrap();
