@@ -157,3 +157,65 @@ fn number(name: &CStr, least: c_int, most: c_int) -> Result<Option<c_int>, FiErr
     }
     Ok(Some(value))
 }
+
+#[cfg(test)]
+mod tests {
+    use weft::core::spray::registry::BALANCERS;
+    use weft::core::worker::Worker;
+    use weft::port::AnyPort;
+    use weft_cc::CcChoice;
+    use weft_cc::registry::all_names;
+
+    use super::*;
+    use crate::kind::Kind;
+
+    /// What `look` finds at the worker of an endpoint that is opened with these choices.
+    fn of_endpoint<T>(cc: Option<&str>, lb: Option<&str>, look: impl Fn(&Worker<AnyPort>) -> T) -> T {
+        let params = Params {
+            iface: None,
+            cc: cc.map(str::to_owned),
+            lb: lb.map(str::to_owned),
+            entropies: None,
+            mtu: None,
+            busy_timeout: None,
+            job: JobId::NONE,
+            place: Place::OwnPorts,
+            memory: 0,
+        };
+        let at = ([127, 0, 0, 1], 0).into();
+        let endpoint = Place::OwnPorts.open(Kind::Rdm, at, JobId::NONE, &params);
+        look(endpoint.unwrap_or_else(|error| panic!("{cc:?} {lb:?}: {error:?}")).worker().unwrap())
+    }
+
+    #[test]
+    fn the_congestion_control_of_an_endpoint_is_the_one_that_was_chosen() {
+        let (sender, receiver) = (
+            |cc: &weft_cc::PreparedCc| format!("{:?}", cc.sender()),
+            |cc: &weft_cc::PreparedCc| format!("{:?}", cc.receiver()),
+        );
+        let mut seen = std::collections::BTreeSet::new();
+        for name in all_names() {
+            let (own, params) = of_endpoint(Some(&name), None, |worker| {
+                let cc = &worker.fep().config().zones.default.cc;
+                ((sender(cc), receiver(cc)), *cc.params())
+            });
+            let chosen = CcChoice::parse(&name).unwrap().prepare(&params);
+            assert_eq!(own, (sender(&chosen), receiver(&chosen)), "{name}");
+            seen.insert(own);
+        }
+        assert!(seen.len() > 10, "names make a difference");
+        let default = of_endpoint(None, None, |worker| sender(&worker.fep().config().zones.default.cc));
+        assert_eq!(
+            default,
+            of_endpoint(Some("nscc"), None, |worker| sender(&worker.fep().config().zones.default.cc))
+        );
+    }
+
+    #[test]
+    fn the_load_balancer_of_an_endpoint_is_the_one_that_was_chosen() {
+        let own =
+            |name| of_endpoint(None, name, |worker| worker.fep().config().zones.default.lb.name().to_owned());
+        assert!(BALANCERS.iter().all(|row| own(Some(row.name)) == row.name));
+        assert_eq!(own(None), "mixed");
+    }
+}
