@@ -3,12 +3,13 @@
 mod common;
 
 use std::ptr::null_mut;
+use std::time::Duration;
 
-use common::fabric::{Exposed, Side, table};
+use common::fabric::{Exposed, Failed, Side, table};
 use common::inside;
 use common::server::{Server, open, server};
 use weft::{Endpoint, Limits};
-use weft_fi::sys::FI_ADDR_UNSPEC;
+use weft_fi::sys::{self, FI_ADDR_UNSPEC};
 
 /// An endpoint of a server gets half of them, as others may come.
 const CONNECTIONS: u32 = 8;
@@ -69,6 +70,77 @@ fn messages_to_more_peers_than_there_are_connections_arrive_in_their_order() {
                 assert!(rooms[peer][entry.context][..entry.len] == expected[..], "peer {peer}");
             }
         }
+    }
+}
+
+/// Messages that wait for a connection, as all are in use. One was refused by the server already, and came back.
+#[test]
+fn messages_that_wait_for_a_connection_can_be_cancelled() {
+    if !inside("messages_that_wait_for_a_connection_can_be_cancelled") {
+        return;
+    }
+    const IN_USE: usize = CONNECTIONS as usize / 2;
+    let directory = tempfile::tempdir().unwrap();
+    let here = narrow_server(&directory, 65);
+    // It keeps nothing of messages that nobody receives, so that they stay under way.
+    let limits = Limits { unexpected_bytes_per_peer: 0, ..Limits::default() };
+    let there = Endpoint::builder("udp:127.40.0.66");
+    let there = Server::start_within(limits, there, &directory.path().join("66"));
+    let side = open(&here);
+    let peers: Vec<Side> = (0..=IN_USE).map(|_| open(&there)).collect();
+    let numbers: Vec<u64> = peers.iter().map(|peer| side.insert(&peer.name())).collect();
+    for peer in &peers {
+        peer.insert(&side.name());
+    }
+    let long: Vec<Vec<u8>> = (0..IN_USE).map(|peer| content(peer, 0, 2)).collect();
+    for (peer, message) in long.iter().enumerate() {
+        side.send(numbers[peer], message, None, peer);
+    }
+    let last = &peers[IN_USE];
+    let mut rooms = vec![vec![0u8; 4_000]; 2];
+    for (n, room) in rooms.iter_mut().enumerate() {
+        last.receive(room, FI_ADDR_UNSPEC, None, n);
+    }
+    let messages: Vec<Vec<u8>> = (0..5).map(|n| content(IN_USE, n, 1)).collect();
+    for (n, message) in messages[..4].iter().enumerate() {
+        side.send(numbers[IN_USE], message, None, 100 + n);
+    }
+    assert_eq!((side.cq.read_within(300), last.cq.read()), (None, None), "there is no connection for them");
+    for context in [100, 102] {
+        // SAFETY: the endpoint is open.
+        let cancelled = unsafe {
+            let context = std::ptr::without_provenance_mut(context);
+            (*(*side.ep).ops).cancel.unwrap()(side.ep.cast(), context)
+        };
+        let end = side.cq.next_within(Duration::from_secs(1));
+        assert_eq!((cancelled, end), (0, Err(Failed { context, error: sys::FI_ECANCELED, beyond: 0 })));
+    }
+    // The first peer takes its message, and its connection makes room.
+    let mut room = vec![0u8; 90_000];
+    peers[0].receive(&mut room, FI_ADDR_UNSPEC, None, 0);
+    assert_eq!(peers[0].cq.next().map(|entry| entry.len), Ok(90_000));
+    assert!(room == long[0]);
+    let mut sent: Vec<usize> = (0..3).map(|_| side.cq.next().unwrap().context).collect();
+    sent.sort_unstable();
+    assert_eq!(sent, [0, 101, 103]);
+    for (n, message) in [&messages[1], &messages[3]].into_iter().enumerate() {
+        let entry = last.cq.next().unwrap();
+        assert_eq!((entry.context, entry.len), (n, message.len()));
+        assert!(rooms[n][..entry.len] == message[..], "message {n}");
+    }
+    // Nothing of those that were cancelled follows.
+    last.receive(&mut rooms[0], FI_ADDR_UNSPEC, None, 0);
+    side.send(numbers[IN_USE], &messages[4], None, 104);
+    assert_eq!(
+        (side.cq.next().map(|entry| entry.context), last.cq.next().map(|entry| entry.len)),
+        (Ok(104), Ok(3_000))
+    );
+    assert!(rooms[0][..3_000] == messages[4][..]);
+    for (peer, message) in long.iter().enumerate().skip(1) {
+        peers[peer].receive(&mut room, FI_ADDR_UNSPEC, None, 0);
+        assert_eq!(peers[peer].cq.next().map(|entry| entry.len), Ok(90_000));
+        assert!(room == *message);
+        assert_eq!(side.cq.next().map(|entry| entry.context), Ok(peer));
     }
 }
 

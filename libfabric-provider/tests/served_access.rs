@@ -5,7 +5,7 @@ mod common;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
-use common::fabric::{BOUND, Exposed, Failed, How, Side, Wish, table};
+use common::fabric::{BOUND, Exposed, Failed, How, QUESTIONS, Side, Wish, table};
 use common::processes::{self, Process};
 use common::server::{Server, open, server, servers};
 use common::{inside, stop};
@@ -131,7 +131,8 @@ fn an_access_ends_when_another_process_has_the_number_of_its_owner() {
     let successor = open_as(server.name(), PROCESS);
     let mut memory = vec![4u8; MEMORY];
     let _exposed = Exposed::new(&successor, &mut memory, KEY);
-    let end = side.cq.read_within(60_000).expect("the access ends");
+    // Two questions: the successor answers that it does not have the request.
+    let end = side.cq.next_within(2 * QUESTIONS);
     assert_eq!(end, Err(Failed { context: 2, error: sys::FI_ECONNREFUSED, beyond: 0 }));
     // What the successor has is accessed.
     read(&side, &mut room, from, 3);

@@ -6,7 +6,7 @@ mod common;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
-use common::fabric::{BOUND, Entry, Exposed, Failed, How, Side, Wish, table};
+use common::fabric::{BOUND, Entry, Exposed, Failed, How, QUESTIONS, Side, Wish, table};
 use common::processes::{self, Process};
 use common::server::{Server, open, server};
 use common::{inside, stop};
@@ -34,9 +34,9 @@ fn wait_for_the_end() {
     std::thread::sleep(BOUND);
 }
 
-/// The next entry, for which the process sleeps.
+/// The next entry, for which the process sleeps: it comes at once, or with the answer to a question.
 fn end(side: &Side) -> Result<Entry, Failed> {
-    side.cq.read_within(60_000).expect("an entry within a minute")
+    side.cq.next_within(QUESTIONS)
 }
 
 fn refused(context: usize) -> Result<Entry, Failed> {

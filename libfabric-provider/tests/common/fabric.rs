@@ -10,6 +10,14 @@ use weft_fi::sys;
 
 /// The longest wait of a test, on a machine that is busy with others.
 pub(crate) const BOUND: Duration = Duration::from_secs(60);
+/// What tests count while they wait for something that is documented to come within a bound.
+const TICK: Duration = Duration::from_millis(10);
+/// How many times that bound they wait.
+const MARGIN: u32 = 3;
+/// A silent peer is missed so long after its last answer, or the first packet to it (docs/libfabric.md).
+pub(crate) const SILENCE: Duration = Duration::from_millis(6_300);
+/// How often an endpoint asks whether peers are there, and the owner of memory whether it has a request.
+pub(crate) const QUESTIONS: Duration = Duration::from_secs(2);
 /// The version of libfabric's interface that the tests are written for: 1.17.
 const VERSION: u32 = 1 << 16 | 17;
 
@@ -388,6 +396,15 @@ impl Cq {
         self.result(count, &entry, source)
     }
 
+    /// The next entry, if there is one, and where its message is.
+    pub(crate) fn read_at(&self) -> Option<(Result<Entry, Failed>, usize)> {
+        let mut entry = sys::fi_cq_tagged_entry::default();
+        let mut source = 7;
+        let count = table!(self.0, ops.readfrom((&raw mut entry).cast(), 1, &mut source));
+        let at = entry.buf.addr();
+        self.result(count, &entry, source).map(|result| (result, at))
+    }
+
     /// The next entry that has not failed, if there is one, and where its message is.
     pub(crate) fn read_with_place(&self) -> Option<(Entry, usize)> {
         let mut entry = sys::fi_cq_tagged_entry::default();
@@ -434,6 +451,14 @@ impl Cq {
             assert!(begin.elapsed() < BOUND, "no entry");
             std::thread::yield_now();
         }
+    }
+
+    /// The next entry, which must come within `documented`, a bound of docs/libfabric.md, and a margin: [`MARGIN`] times as many
+    /// sleeps of [`TICK`] as the bound has. On a machine that is busy with others each sleep takes longer.
+    pub(crate) fn next_within(&self, documented: Duration) -> Result<Entry, Failed> {
+        let ticks = MARGIN * documented.div_duration_f64(TICK).ceil() as u32;
+        let entry = (0..ticks).find_map(|_| self.read_within(TICK.as_millis() as c_int));
+        entry.unwrap_or_else(|| panic!("no entry within {documented:?}, nor {ticks} sleeps of {TICK:?}"))
     }
 
     pub(crate) fn descriptor(&self) -> c_int {
