@@ -24,6 +24,8 @@ const MEMORY: usize = SLOTS * SLOT + COUNTERS * 8;
 /// Bytes of messages: less than a packet, one, several, and more than endpoints of servers send at once.
 const LENGTHS: [usize; 6] = [8, 100, 1_400, 9_000, 40_000, 200_000];
 const LONGEST: usize = 200_000;
+/// Bytes of receives for many messages.
+const MANY: usize = 500_000;
 /// Calls of each seed.
 const CALLS: usize = 600;
 const TRUNCATED: i32 = sys::FI_ETRUNC as i32;
@@ -41,6 +43,14 @@ fn content(id: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
+/// Whose messages a receive takes, if not anybody's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sender {
+    Other,
+    /// The endpoint itself.
+    Own,
+}
+
 /// Which messages a receive takes: those without tags, or those with a tag like this but for the bits to ignore.
 type Pattern = Option<(u64, u64)>;
 
@@ -52,7 +62,7 @@ fn fits(tag: Option<u64>, pattern: Pattern) -> bool {
     }
 }
 
-/// A message of one side to the other one.
+/// A message of one side to the other one, or to itself.
 struct Message {
     tag: Option<u64>,
     len: usize,
@@ -67,9 +77,13 @@ struct Message {
 /// A receive, or a look at what waits, in the order in which they were posted.
 struct Taker {
     pattern: Pattern,
-    /// The message that it has got, or seen.
-    message: Option<u64>,
+    from: Option<Sender>,
+    /// The messages that it has got, or seen, and where each begins in its memory: more than one only if it takes `many`.
+    messages: Vec<(usize, u64)>,
     keeps: bool,
+    many: bool,
+    /// It takes no further messages, although it takes many.
+    ended: bool,
     /// It was cancelled, or found nothing: it says nothing about the order.
     void: bool,
     /// Of a look that has found nothing, the messages that it could have found: they and all before them had been delivered when
@@ -77,11 +91,26 @@ struct Taker {
     missed: Vec<u64>,
 }
 
+impl Taker {
+    fn takes(&self, tag: Option<u64>, sender: Sender) -> bool {
+        fits(tag, self.pattern) && self.from.is_none_or(|from| from == sender)
+    }
+
+    /// Whether it waits for a message.
+    fn waits(&self) -> bool {
+        !self.void && if self.many { !self.ended } else { self.messages.is_empty() }
+    }
+}
+
 enum Operation {
-    Send,
+    Send(Sender),
     Receive {
         taker: usize,
         room: usize,
+    },
+    /// A receive for many messages.
+    Many {
+        taker: usize,
     },
     Look {
         taker: usize,
@@ -111,8 +140,9 @@ enum Operation {
 /// One side, and what the model knows of it.
 struct Player {
     side: Side,
-    /// The number of the other side.
+    /// The number of the other side, and its own.
     other: u64,
+    own: u64,
     memory: Vec<u8>,
     mr: *mut sys::fid_mr,
     /// What is under way, by context, with its bytes.
@@ -120,6 +150,8 @@ struct Player {
     next: usize,
     /// Messages that it has sent, by their numbers, which are in order.
     sent: BTreeMap<u64, Message>,
+    /// Those that it has sent to itself.
+    to_itself: BTreeMap<u64, Message>,
     takers: Vec<Taker>,
     /// Messages that were claimed, with the contexts.
     claims: Vec<(usize, u64, Pattern)>,
@@ -132,6 +164,8 @@ struct Player {
     announced: Vec<u64>,
     announcing: Vec<u64>,
     cancelled: usize,
+    /// Messages that receives for many have got.
+    gathered: usize,
     /// Accesses that have succeeded: reads, and atomic operations that fetch; writes, and the others.
     accesses: [u64; 2],
 }
@@ -139,6 +173,7 @@ struct Player {
 impl Player {
     fn open(domain: Option<String>) -> Player {
         let caps = sys::FI_MSG | sys::FI_TAGGED | sys::FI_RMA | sys::FI_ATOMIC | sys::FI_RMA_EVENT;
+        let caps = caps | sys::FI_DIRECTED_RECV | sys::FI_SOURCE;
         let counters = Some(sys::FI_WAIT_NONE);
         let how = How { queue: 8192, counters, of_peers: true, ..How::default() };
         let side = Side::open(&Wish { caps, domain, ..Wish::default() }, how);
@@ -151,14 +186,26 @@ impl Player {
             reg(side.domain.cast(), at, MEMORY, access, 0, KEY, 0, &mut mr, null_mut())
         };
         assert_eq!(answer, 0);
+        // A receive for many messages goes on as long as there is room for any.
+        let least: *const usize = &LONGEST;
+        // SAFETY: the endpoint is open, and so many bytes are there.
+        let set = unsafe {
+            let ops = &*(*side.ep).ops;
+            let (level, name) = (sys::FI_OPT_ENDPOINT as i32, sys::FI_OPT_MIN_MULTI_RECV as i32);
+            ops.setopt.unwrap()(side.ep.cast(), level, name, least.cast(), size_of::<usize>())
+        };
+        assert_eq!(set, 0);
+        let own = side.insert(&side.name());
         Player {
             side,
             other: 0,
+            own,
             memory,
             mr,
             operations: HashMap::new(),
             next: 1,
             sent: BTreeMap::new(),
+            to_itself: BTreeMap::new(),
             takers: Vec::new(),
             claims: Vec::new(),
             slots: vec![(0, 0, false); SLOTS],
@@ -167,6 +214,7 @@ impl Player {
             announced: Vec::new(),
             announcing: Vec::new(),
             cancelled: 0,
+            gathered: 0,
             accesses: [0; 2],
         }
     }
@@ -201,9 +249,9 @@ impl Player {
         assert_eq!(answer, 0);
         self.next += 1;
         match &operation {
-            Operation::Send => {
+            Operation::Send(to) => {
                 let id = u64::from_le_bytes(bytes[..8].try_into().unwrap());
-                assert!(self.sent.contains_key(&id));
+                assert!(self.sent_to(*to).contains_key(&id));
             }
             Operation::Write { slot, id, len } => self.slots[*slot] = (*id, *len, true),
             Operation::Read { slot } => self.slots[*slot].2 = true,
@@ -213,9 +261,26 @@ impl Player {
         self.operations.insert(context, (operation, bytes));
     }
 
-    fn send(&mut self, id: u64, tag: Option<u64>, len: usize, inject: bool) {
+    fn sent_to(&mut self, whom: Sender) -> &mut BTreeMap<u64, Message> {
+        match whom {
+            Sender::Other => &mut self.sent,
+            Sender::Own => &mut self.to_itself,
+        }
+    }
+
+    /// The number of a sender.
+    fn number(&self, sender: Option<Sender>) -> u64 {
+        match sender {
+            None => FI_ADDR_UNSPEC,
+            Some(Sender::Other) => self.other,
+            Some(Sender::Own) => self.own,
+        }
+    }
+
+    fn send(&mut self, whom: Sender, id: u64, tag: Option<u64>, len: usize, inject: bool) {
         let bytes = content(id, len);
-        let (to, ep) = (self.other, self.side.ep);
+        let (to, ep) = (self.number(Some(whom)), self.side.ep);
+        let message = Message { tag, len, taken: None, delivered: false, next: self.next };
         if inject {
             let at = bytes.as_ptr().cast();
             let answer = match tag {
@@ -223,33 +288,48 @@ impl Player {
                 None => table!(ep, msg.injectdata(at, len, id, to)),
             };
             if answer == 0 {
-                self.sent.insert(id, Message { tag, len, taken: None, delivered: false, next: self.next });
+                self.sent_to(whom).insert(id, message);
             }
             return;
         }
-        self.sent.insert(id, Message { tag, len, taken: None, delivered: false, next: self.next });
+        self.sent_to(whom).insert(id, message);
         let before = self.next;
-        self.post(Operation::Send, bytes, |_, at, context| match tag {
+        self.post(Operation::Send(whom), bytes, |_, at, context| match tag {
             Some(tag) => table!(ep, tagged.senddata(at.cast(), len, null_mut(), id, to, tag, context)),
             None => table!(ep, msg.senddata(at.cast(), len, null_mut(), id, to, context)),
         });
         if self.next == before {
-            self.sent.remove(&id);
+            self.sent_to(whom).remove(&id);
         }
     }
 
-    fn taker(&mut self, pattern: Pattern, keeps: bool) -> usize {
-        self.takers.push(Taker { pattern, message: None, keeps, void: false, missed: Vec::new() });
+    fn taker(&mut self, pattern: Pattern, from: Option<Sender>, keeps: bool) -> usize {
+        let (messages, missed) = (Vec::new(), Vec::new());
+        let (many, ended, void) = (false, false, false);
+        self.takers.push(Taker { pattern, from, messages, keeps, many, ended, void, missed });
         self.takers.len() - 1
     }
 
-    fn receive(&mut self, pattern: Pattern, room: usize) {
-        let (ep, taker, before) = (self.side.ep, self.taker(pattern, true), self.next);
+    fn receive(&mut self, pattern: Pattern, from: Option<Sender>, room: usize) {
+        let (ep, taker, before) = (self.side.ep, self.taker(pattern, from, true), self.next);
+        let whom = self.number(from);
         self.post(Operation::Receive { taker, room }, vec![0; room], |_, at, context| match pattern {
             Some((tag, ignore)) => {
-                table!(ep, tagged.recv(at.cast(), room, null_mut(), FI_ADDR_UNSPEC, tag, ignore, context))
+                table!(ep, tagged.recv(at.cast(), room, null_mut(), whom, tag, ignore, context))
             }
-            None => table!(ep, msg.recv(at.cast(), room, null_mut(), FI_ADDR_UNSPEC, context)),
+            None => table!(ep, msg.recv(at.cast(), room, null_mut(), whom, context)),
+        });
+        if self.next == before {
+            self.takers.pop();
+        }
+    }
+
+    /// Posts a receive for many messages.
+    fn receive_many(&mut self, from: Option<Sender>) {
+        let (taker, before) = (self.taker(None, from, true), self.next);
+        self.takers[taker].many = true;
+        self.post(Operation::Many { taker }, vec![0; MANY], |player, at, context| {
+            player.call((None, from), at, MANY, context, sys::FI_MULTI_RECV)
         });
         if self.next == before {
             self.takers.pop();
@@ -257,9 +337,16 @@ impl Player {
     }
 
     /// `fi_recvmsg` and `fi_trecvmsg` with flags.
-    fn call(&self, pattern: Pattern, at: *mut u8, len: usize, context: *mut c_void, flags: u64) -> isize {
+    fn call(
+        &self,
+        (pattern, from): (Pattern, Option<Sender>),
+        at: *mut u8,
+        len: usize,
+        context: *mut c_void,
+        flags: u64,
+    ) -> isize {
         let piece = sys::iovec { iov_base: at.cast(), iov_len: len };
-        let (msg_iov, desc, iov_count, addr) = (&raw const piece, null_mut(), 1, FI_ADDR_UNSPEC);
+        let (msg_iov, desc, iov_count, addr) = (&raw const piece, null_mut(), 1, self.number(from));
         match pattern {
             Some((tag, ignore)) => {
                 let message =
@@ -274,7 +361,7 @@ impl Player {
     }
 
     fn look(&mut self, other: &Player, pattern: Pattern, flags: u64) {
-        let (taker, before) = (self.taker(pattern, flags != sys::FI_PEEK), self.next);
+        let (taker, before) = (self.taker(pattern, None, flags != sys::FI_PEEK), self.next);
         // A message is not to be seen before what was posted before it, accesses to memory included.
         let is_access = |operation: &Operation| {
             matches!(operation, Operation::Write { .. } | Operation::Read { .. } | Operation::Count { .. })
@@ -287,7 +374,7 @@ impl Player {
         let waits = |message: &Message| message.taken.is_none() && fits(message.tag, pattern);
         let waiting = arrived.filter(|(_, message)| waits(message)).map(|(id, _)| *id).collect();
         self.post(Operation::Look { taker, flags, waiting }, Vec::new(), |player, at, context| {
-            player.call(pattern, at, 0, context, flags)
+            player.call((pattern, None), at, 0, context, flags)
         });
         if self.next == before {
             self.takers.pop();
@@ -300,7 +387,7 @@ impl Player {
         let (flags, len) =
             if discard { (sys::FI_CLAIM | sys::FI_DISCARD, 0) } else { (sys::FI_CLAIM, LONGEST) };
         let mut bytes = vec![0; len];
-        let answer = self.call(pattern, bytes.as_mut_ptr(), len, context as *mut c_void, flags);
+        let answer = self.call((pattern, None), bytes.as_mut_ptr(), len, context as *mut c_void, flags);
         if answer == -(sys::FI_EAGAIN as isize) {
             self.claims.push((context, id, pattern));
             return;
@@ -381,51 +468,79 @@ impl Player {
         });
     }
 
-    /// The taker number `taker` has got, or seen, the message `id` of the other side.
-    fn take(&mut self, other: &mut Player, taker: usize, id: u64, tag: Option<u64>) {
-        let message = other.sent.get_mut(&id).unwrap_or_else(|| panic!("nobody has sent message {id}"));
+    /// The taker number `taker` has got, or seen, the message `id`, which begins at `offset` of its memory. Returns its length
+    /// and its sender.
+    fn take(
+        &mut self,
+        other: &mut Player,
+        taker: usize,
+        (id, tag): (u64, Option<u64>),
+        offset: usize,
+    ) -> (usize, Sender) {
+        let (message, sender) = match self.to_itself.get_mut(&id) {
+            Some(message) => (Some(message), Sender::Own),
+            None => (other.sent.get_mut(&id), Sender::Other),
+        };
+        let message = message.unwrap_or_else(|| panic!("nobody has sent message {id}"));
         let entry = &mut self.takers[taker];
-        assert!(fits(message.tag, entry.pattern), "message {id} does not fit {:?}", entry.pattern);
+        let wanted = (entry.pattern, entry.from);
+        assert!(entry.takes(message.tag, sender), "message {id} of {sender:?} does not fit {wanted:?}");
         if let Some(tag) = tag {
             assert_eq!(message.tag, Some(tag));
         }
-        entry.message = Some(id);
+        entry.messages.push((offset, id));
         if entry.keeps {
             assert_eq!(message.taken.replace(taker), None, "message {id} was received before");
         }
+        (message.len, sender)
+    }
+
+    /// As [`Player::take`], of a message that was received whole or looked at, as the entry says.
+    fn take_whole(&mut self, other: &mut Player, taker: usize, entry: &Entry, offset: usize) {
+        let tag = (entry.flags & sys::FI_TAGGED != 0).then_some(entry.tag);
+        let (len, sender) = self.take(other, taker, (entry.data, tag), offset);
+        assert_eq!((entry.len, entry.source), (len, self.number(Some(sender))), "message {}", entry.data);
     }
 
     /// Takes the entries that are there.
     fn drain(&mut self, other: &mut Player) {
-        while let Some(result) = self.side.cq.read() {
+        while let Some((result, at)) = self.side.cq.read_at() {
             match result {
-                Ok(entry) => self.succeeded(other, entry),
+                Ok(entry) => self.succeeded(other, entry, at),
                 Err(failed) => self.failed(other, failed),
             }
         }
     }
 
-    fn succeeded(&mut self, other: &mut Player, entry: Entry) {
+    fn succeeded(&mut self, other: &mut Player, entry: Entry, at: usize) {
         if entry.flags & sys::FI_REMOTE_WRITE != 0 {
             return self.announced.push(entry.data);
         }
         let (operation, bytes) =
             self.operations.remove(&entry.context).unwrap_or_else(|| panic!("{entry:?} has ended before"));
-        let tag = (entry.flags & sys::FI_TAGGED != 0).then_some(entry.tag);
         match operation {
-            Operation::Send => {
+            Operation::Send(to) => {
                 let id = u64::from_le_bytes(bytes[..8].try_into().unwrap());
-                self.sent.get_mut(&id).unwrap().delivered = true;
+                self.sent_to(to).get_mut(&id).unwrap().delivered = true;
             }
             Operation::Receive { taker, .. } => {
-                self.take(other, taker, entry.data, tag);
-                assert_eq!(entry.len, other.sent[&entry.data].len);
+                self.take_whole(other, taker, &entry, 0);
                 assert!(bytes[..entry.len] == content(entry.data, entry.len), "message {}", entry.data);
+            }
+            Operation::Many { taker } => {
+                let offset = at - bytes.as_ptr().addr();
+                self.take_whole(other, taker, &entry, offset);
+                let place = &bytes[offset..offset + entry.len];
+                assert!(place == content(entry.data, entry.len), "message {}, one of many", entry.data);
+                if entry.flags & sys::FI_MULTI_RECV == 0 {
+                    self.operations.insert(entry.context, (Operation::Many { taker }, bytes));
+                } else {
+                    self.end_many(taker);
+                }
             }
             Operation::Look { taker, flags, .. } => {
                 let pattern = self.takers[taker].pattern;
-                self.take(other, taker, entry.data, tag);
-                assert_eq!(entry.len, other.sent[&entry.data].len);
+                self.take_whole(other, taker, &entry, 0);
                 if flags & sys::FI_CLAIM != 0 {
                     self.claims.push((entry.context, entry.data, pattern));
                 }
@@ -456,6 +571,13 @@ impl Player {
         }
     }
 
+    /// A receive for many messages has ended.
+    fn end_many(&mut self, taker: usize) {
+        let entry = &mut self.takers[taker];
+        (entry.ended, entry.void) = (true, entry.messages.is_empty());
+        self.gathered += entry.messages.len();
+    }
+
     fn failed(&mut self, other: &mut Player, failed: Failed) {
         let (operation, bytes) =
             self.operations.remove(&failed.context).unwrap_or_else(|| panic!("{failed:?} has ended before"));
@@ -464,10 +586,11 @@ impl Player {
                 self.takers[taker].void = true;
                 self.cancelled += 1;
             }
+            (Operation::Many { taker }, sys::FI_ECANCELED) => self.end_many(taker),
             (Operation::Receive { taker, room }, TRUNCATED) => {
                 let id = u64::from_le_bytes(bytes[..8].try_into().unwrap());
-                self.take(other, taker, id, None);
-                assert_eq!(failed.beyond, other.sent[&id].len - room);
+                let (len, _) = self.take(other, taker, (id, None), 0);
+                assert_eq!(failed.beyond, len - room);
                 assert!(bytes == content(id, room), "the beginning of message {id}");
             }
             (Operation::Look { taker, waiting, .. }, sys::FI_ENOMSG) => {
@@ -486,11 +609,14 @@ impl Player {
         let pattern = (random.below(2) == 0)
             .then(|| (random.below(TAGS), pick(random, &[0, 0, 1, TAGS as usize - 1]) as u64));
         let slot = random.below(SLOTS as u64) as usize;
-        match random.below(20) {
-            0..=4 => self.send(id, tag, len, false),
-            5 => self.send(id, tag, len.min(1_400), true),
-            6..=9 => self.receive(pattern, LONGEST),
-            10 => self.receive(pattern, 50),
+        let whom = if random.below(4) == 0 { Sender::Own } else { Sender::Other };
+        let from = [None, None, Some(Sender::Other), Some(whom)][random.below(4) as usize];
+        match random.below(21) {
+            0..=4 => self.send(whom, id, tag, len, false),
+            5 => self.send(whom, id, tag, len.min(1_400), true),
+            6..=9 => self.receive(pattern, from, LONGEST),
+            10 => self.receive(pattern, from, 50),
+            20 => self.receive_many(from),
             11 => self.look(other, pattern, sys::FI_PEEK),
             12 => self.look(other, pattern, sys::FI_PEEK | sys::FI_CLAIM),
             13 => self.look(other, pattern, sys::FI_PEEK | sys::FI_DISCARD),
@@ -508,29 +634,45 @@ impl Player {
         }
     }
 
-    /// Whether the order in which messages of `other` were received is the one in which they were sent.
+    /// Whether the order in which messages of each sender were received is the one in which they were sent.
     fn check_order(&self, other: &Player) {
         for (at, taker) in self.takers.iter().enumerate().filter(|(_, taker)| !taker.void) {
-            let Some(id) = taker.message else { continue };
-            for (earlier, message) in
-                other.sent.range(..id).filter(|(_, message)| fits(message.tag, taker.pattern))
-            {
-                let taken = message.taken.unwrap_or_else(|| panic!("message {earlier} was lost"));
+            let (mut end, mut messages) = (0, taker.messages.clone());
+            messages.sort_unstable();
+            for (offset, id) in &messages {
+                let (sent, sender) = match self.to_itself.get(id) {
+                    Some(_) => (&self.to_itself, Sender::Own),
+                    None => (&other.sent, Sender::Other),
+                };
+                self.check_place(at, sent, *id, sender);
                 assert!(
-                    taken < at,
-                    "number {at} got message {id}, but {earlier} was there before: {taken} got that"
+                    !taker.many || *offset == end,
+                    "message {id} lies at {offset}, not behind the others"
                 );
+                end = offset + sent[id].len;
             }
-            let taken = other.sent[&id].taken.unwrap_or_else(|| panic!("message {id} was lost"));
-            assert!(taken >= at, "number {at} has seen message {id}, which {taken} had got");
-            for (before, idle) in
-                self.takers[..at].iter().enumerate().filter(|(_, idle)| !idle.void && idle.message.is_none())
-            {
-                assert!(
-                    !fits(other.sent[&id].tag, idle.pattern),
-                    "receive {before} waits, and {at} got message {id}"
-                );
+            // Those of one sender are in its order.
+            for sent in [&self.to_itself, &other.sent] {
+                let own = messages.iter().filter(|(_, id)| sent.contains_key(id));
+                assert!(own.is_sorted_by_key(|(_, id)| *id), "number {at}: {messages:?}");
             }
+        }
+    }
+
+    /// Whether the taker number `at` has rightly got the message `id`, one of those that `sender` has sent.
+    fn check_place(&self, at: usize, sent: &BTreeMap<u64, Message>, id: u64, sender: Sender) {
+        let taker = &self.takers[at];
+        for (earlier, message) in sent.range(..id).filter(|(_, message)| taker.takes(message.tag, sender)) {
+            let taken = message.taken.unwrap_or_else(|| panic!("message {earlier} was lost"));
+            assert!(
+                taken < at || taken == at && taker.many,
+                "number {at} got message {id}, but {earlier} was there before: {taken} got that"
+            );
+        }
+        let taken = sent[&id].taken.unwrap_or_else(|| panic!("message {id} was lost"));
+        assert!(taken >= at, "number {at} has seen message {id}, which {taken} had got");
+        for (before, idle) in self.takers[..at].iter().enumerate().filter(|(_, idle)| idle.waits()) {
+            assert!(!idle.takes(sent[&id].tag, sender), "receive {before} waits, and {at} got message {id}");
         }
     }
 
@@ -555,26 +697,31 @@ impl Player {
     fn receive_rest(&mut self, other: &Player) {
         for pattern in [None, Some((0, u64::MAX))] {
             let left = |message: &&Message| message.taken.is_none() && fits(message.tag, pattern);
-            let missing = other.sent.values().filter(left).count();
+            let missing = other.sent.values().chain(self.to_itself.values()).filter(left).count();
             let is_one = |operation: &Operation| match operation {
-                Operation::Receive { taker, .. } => self.takers[*taker].pattern == pattern,
+                Operation::Receive { taker, .. } => {
+                    let taker = &self.takers[*taker];
+                    taker.pattern == pattern && taker.from.is_none()
+                }
                 _ => false,
             };
             let posted = self.operations.values().filter(|(operation, _)| is_one(operation)).count();
             for _ in posted..missing {
-                self.receive(pattern, LONGEST);
+                self.receive(pattern, None, LONGEST);
             }
         }
     }
 
     /// Whether it waits for something that nobody has to receive: long messages are sent when they are received.
     fn is_busy(&self) -> bool {
-        let waits = |operation: &Operation| matches!(operation, Operation::Receive { .. } | Operation::Send);
+        let waits = |operation: &Operation| {
+            matches!(operation, Operation::Receive { .. } | Operation::Many { .. } | Operation::Send(_))
+        };
         self.operations.values().any(|(operation, _)| !waits(operation))
     }
 
     fn sends(&self) -> bool {
-        self.operations.values().any(|(operation, _)| matches!(operation, Operation::Send))
+        self.operations.values().any(|(operation, _)| matches!(operation, Operation::Send(_)))
     }
 }
 
@@ -613,7 +760,7 @@ pub(crate) fn play_over_relay(seed: u64, faults: Faults) {
     for (player, name) in players.iter_mut().zip(relay.names) {
         player.reach(name);
     }
-    play(seed, players);
+    assert!(play(seed, players) > 0);
     let counts = relay.stop();
     println!("seed {seed}: {counts:?}");
     for (of_thousand, count) in [
@@ -627,15 +774,16 @@ pub(crate) fn play_over_relay(seed: u64, faults: Faults) {
 }
 
 /// Random calls between an endpoint of each server.
-pub(crate) fn play_at_servers(seed: u64, servers: &[Server; 2]) {
+pub(crate) fn play_at_servers(seed: u64, servers: &[Server; 2]) -> usize {
     let mut players = servers.each_ref().map(|server| Player::open(Some(server.name())));
     let names = players.each_ref().map(Player::address);
     players[0].reach(names[1]);
     players[1].reach(names[0]);
-    play(seed, players);
+    play(seed, players)
 }
 
-fn play(seed: u64, mut players: [Player; 2]) {
+/// Returns how many messages receives for many have got.
+fn play(seed: u64, mut players: [Player; 2]) -> usize {
     let mut random = Random::new(seed);
     for id in 1..=CALLS as u64 {
         let [a, b] = &mut players;
@@ -663,9 +811,10 @@ fn play(seed: u64, mut players: [Player; 2]) {
         let [a, b] = players;
         a.receive_rest(b);
         b.receive_rest(a);
-        [a, b]
-            .iter()
-            .all(|player| !player.sends() && player.sent.values().all(|message| message.taken.is_some()))
+        let is_taken = |message: &Message| message.taken.is_some();
+        [a, b].iter().all(|player| {
+            !player.sends() && player.sent.values().chain(player.to_itself.values()).all(is_taken)
+        })
     });
     let [a, b] = &players;
     a.check_order(b);
@@ -700,11 +849,15 @@ fn play(seed: u64, mut players: [Player; 2]) {
         contexts.into_iter().for_each(|context| cancel(&player.side, context as *mut c_void));
     }
     until(&mut players, "cancelling", |players| players.iter().all(|player| player.operations.is_empty()));
+    let [a, b] = &players;
+    let gathered = a.gathered + b.gathered;
     for player in &players {
         assert_eq!(close(player.mr.cast()), 0);
     }
     println!(
-        "seed {seed}: {cancelled} cancelled, {fetched} fetched, {misses} messages went to others than looks"
+        "seed {seed}: {cancelled} cancelled, {fetched} fetched, {gathered} one of many, {misses} messages went to others than \
+         looks"
     );
     assert!(fetched > 0 && cancelled > 0);
+    gathered
 }
