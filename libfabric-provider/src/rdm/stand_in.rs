@@ -573,8 +573,12 @@ impl State {
                     // As of all that is asked of it.
                     return Ok(());
                 }
+                // One that may be sent at once waits for memory, and the question is asked again now and then.
+                if !self.backlog.has_to_stand_in(peer) {
+                    return Ok(());
+                }
                 self.stand_ins.ask_again(peer);
-                if self.backlog.has_to_stand_in(peer) { self.fail_first(peer, error) } else { Ok(()) }
+                self.fail_first(peer, error)
             }
         }
     }
@@ -810,5 +814,38 @@ mod tests {
         // A notice that is repeated is about the same message.
         assert!(all.drop_one(&unseen, Some(1)));
         assert_eq!(all.dropped.get(&(PEER, 5, header_data)), Some(&1));
+    }
+
+    #[test]
+    fn a_peer_that_refuses_a_question_is_not_asked_at_once_again_for_a_message_that_waits_for_memory() {
+        let mut state = State::new(None);
+        let receiver = Receiver { life: Life::Asked, since: 0, messages: 0, unheeded: 0 };
+        state.stand_ins.receivers.insert(PEER, receiver);
+        let refused = Err(Error::Send(SendError::Answered(ReturnCode::BAD_JOB_ID)));
+        state.has_asked(PEER, &refused).unwrap();
+        assert_eq!(state.stand_ins.receivers[&PEER].life, Life::Asked);
+        assert!(state.stand_ins.receivers().eq([PEER]), "it is asked by the next questions");
+    }
+
+    #[test]
+    fn questions_are_answered_in_turn_and_those_of_peers_without_a_connection_wait() {
+        let mut state = State::new(None);
+        let peers: Vec<_> = (0..3 * LOOKS as u16).map(|process| Source { process, ..PEER }).collect();
+        for (n, peer) in peers.iter().enumerate() {
+            state.stand_ins.keep_question(*peer, n as u32, true);
+            state.stand_ins.keep_question(*peer, n as u32 + 1, true);
+            if n % 2 == 0 {
+                state.peers.beside.refuse_for_now(*peer);
+            }
+        }
+        // There is no endpoint, so none of the others can be answered at all.
+        for turn in 1..=3 {
+            state.answer_questions();
+            assert_eq!(state.stand_ins.unanswered.len(), peers.len() - turn * LOOKS / 2);
+            assert_eq!(state.stand_ins.askers.len(), state.stand_ins.unanswered.len());
+        }
+        assert_eq!(state.stand_ins.unanswered.get(&peers[2]), Some(&3));
+        peers.iter().for_each(|peer| state.drop_question(*peer));
+        assert!(state.stand_ins.unanswered.is_empty() && state.stand_ins.askers.is_empty());
     }
 }
