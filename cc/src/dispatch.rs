@@ -12,8 +12,8 @@ use crate::smartt::Smartt;
 use crate::swift::Swift;
 use crate::unlimited::Unlimited;
 use crate::{
-    AckSample, CcSnapshot, Credit, DataSample, LossSample, NackSample, ReceiverCc, SenderCc, SenderId,
-    SentPacket, Span, Time, Window,
+    AckSample, CcSnapshot, Credit, DataSample, LossSample, NackSample, PeerId, ReceiverCc, SenderCc,
+    SenderId, SentPacket, Span, Time, Window,
 };
 
 /// Any sender's algorithm. A new one gets an arm here and a line in the macro below.
@@ -129,6 +129,10 @@ macro_rules! each_receiver {
 }
 
 impl ReceiverCc for ReceiverAlgorithm {
+    fn on_join(&mut self, now: Time, sender: SenderId, peer: PeerId) {
+        each_receiver!(self, cc => cc.on_join(now, sender, peer))
+    }
+
     #[inline]
     fn on_demand(&mut self, now: Time, sender: SenderId, bytes: u64) {
         each_receiver!(self, cc => cc.on_demand(now, sender, bytes))

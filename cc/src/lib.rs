@@ -265,6 +265,11 @@ pub trait SenderCc {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SenderId(pub u32);
 
+/// The number of a peer, which may be several senders, at a receiver's scheduler. The caller assigns numbers densely from 0,
+/// and gives that of a peer without senders to the next one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PeerId(pub u32);
+
 /// Where a switch has trimmed a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trim {
@@ -300,6 +305,11 @@ pub struct Credit {
 
 /// A receiver's credit scheduler. One instance serves all senders of one endpoint.
 pub trait ReceiverCc {
+    /// `sender`, of which nothing has been said before or since it left, is one of the senders that `peer` is. A scheduler
+    /// may share credit among peers first, so that one does not get more of it by being more senders.
+    fn on_join(&mut self, now: Time, sender: SenderId, peer: PeerId) {
+        let _ = (now, sender, peer);
+    }
     /// `sender` wants to send `bytes` more than it has credit for. This replaces its previous demand.
     fn on_demand(&mut self, now: Time, sender: SenderId, bytes: u64);
     /// A data packet has arrived, whole or trimmed.

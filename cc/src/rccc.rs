@@ -1,5 +1,5 @@
 //! RCCC, the receiver-credit congestion control of Ultra Ethernet (EQDS): the receiver grants credit at
-//! slightly less than its line rate, round robin over the senders with demand.
+//! slightly less than its line rate, round robin over the peers that have senders with demand, and over those of each.
 //!
 //! A sender whose demand is satisfied becomes idle. While no sender has demand, idle senders receive *slow
 //! credit* unasked, up to 1.5 BDP each, so that their next message starts at once.
@@ -18,12 +18,12 @@ mod fabric;
 mod queue;
 
 use fabric::FabricShare;
-use queue::{Links, Queue};
+use queue::{Links, Turns};
 
 use crate::credit::{LARGEST_CREDIT, QUANTUM};
 use crate::deadline::{elapsed_ps, reached};
 use crate::settings::{BDPS, FACTOR, SHARE, SIZE, TIME, settings};
-use crate::{CcParams, Credit, DataSample, ReceiverCc, SenderId, Span, Time};
+use crate::{CcParams, Credit, DataSample, PeerId, ReceiverCc, SenderId, Span, Time};
 
 settings! {
     /// The settings of `rccc`.
@@ -84,6 +84,8 @@ struct Sender {
     /// Slow credit granted since the last demand, bytes.
     slow: u64,
     last_heard: Time,
+    /// Its peer's number and one; 0 if nobody has said which peer it is of. All of these take turns as one peer does.
+    peer: u32,
     place: Place,
     links: Links,
 }
@@ -104,8 +106,8 @@ impl Sender {
 #[derive(Clone, Debug)]
 pub struct Rccc {
     senders: Vec<Sender>,
-    active: Queue,
-    idle: Queue,
+    active: Turns,
+    idle: Turns,
     /// The time at which the next pull is due; none while the pacer rests.
     next_pull: Option<Time>,
     pull: u64,
@@ -125,8 +127,8 @@ impl Rccc {
     pub fn new(config: &RcccConfig, params: &CcParams) -> Rccc {
         Rccc {
             senders: Vec::new(),
-            active: Queue::default(),
-            idle: Queue::default(),
+            active: Turns::default(),
+            idle: Turns::default(),
             next_pull: None,
             pull: config.pull.clamp(1, LARGEST_CREDIT).next_multiple_of(QUANTUM),
             slow_cap: of_bdp(params, config.slow_credit_bdp),
@@ -225,6 +227,13 @@ impl Rccc {
 }
 
 impl ReceiverCc for Rccc {
+    fn on_join(&mut self, now: Time, sender: SenderId, peer: PeerId) {
+        let known = self.sender(now, sender);
+        if known.place == Place::Out {
+            known.peer = peer.0 + 1;
+        }
+    }
+
     fn on_demand(&mut self, now: Time, sender: SenderId, bytes: u64) {
         self.rest_if_empty(now);
         let known = self.sender(now, sender);

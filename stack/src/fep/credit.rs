@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use weft_cc::credit::{GrantLedger, LARGEST_CREDIT};
-use weft_cc::{DataSample, ReceiverAlgorithm, ReceiverCc, SenderId, Time};
+use weft_cc::{DataSample, PeerId, ReceiverAlgorithm, ReceiverCc, SenderId, Time};
 
 use super::Map;
 use super::core::Core;
@@ -65,8 +65,10 @@ pub(super) struct Granter {
     /// Those that have none, the one that has had none for longest at the front, and some that have one by now or are gone.
     outsiders: VecDeque<(SenderId, u64)>,
     last_outsider: u64,
-    /// How many senders each peer is.
-    by_peer: Map<Addr, u16>,
+    /// The number of each peer, and how many senders it is.
+    by_peer: Map<Addr, (PeerId, u16)>,
+    /// Numbers that peers had which are no senders any more.
+    free_peers: Vec<PeerId>,
     largest_demand: u64,
     pub(super) timer: Option<Time>,
     /// Whether the wheel holds an entry for the sweep of senders whose credit is pending.
@@ -91,6 +93,7 @@ impl Granter {
             outsiders: VecDeque::new(),
             last_outsider: 0,
             by_peer: Map::default(),
+            free_peers: Vec::new(),
             largest_demand,
             timer: None,
             sweeping: false,
@@ -237,7 +240,11 @@ impl Granter {
                     announce: false,
                 });
                 self.note_outside(id);
-                *self.by_peer.entry(name.0).or_default() += 1;
+                let next = PeerId(self.by_peer.len() as u32);
+                let (peer, senders) =
+                    self.by_peer.entry(name.0).or_insert_with(|| (self.free_peers.pop().unwrap_or(next), 0));
+                *senders += 1;
+                self.algorithm.on_join(now, id, *peer);
                 self.by_name.insert(name, id);
                 id
             }
@@ -249,14 +256,15 @@ impl Granter {
         if let Some(sender) = self.senders[id.0 as usize].take() {
             self.outside -= usize::from(sender.pdcs.is_empty());
             self.by_name.remove(&sender.name);
-            if let Some(senders) = self.by_peer.get_mut(&sender.name.0) {
+            self.repeat.retain(|&other| other != id);
+            self.algorithm.on_leave(now, id);
+            if let Some((peer, senders)) = self.by_peer.get_mut(&sender.name.0) {
                 *senders -= 1;
                 if *senders == 0 {
+                    self.free_peers.push(*peer);
                     self.by_peer.remove(&sender.name.0);
                 }
             }
-            self.repeat.retain(|&other| other != id);
-            self.algorithm.on_leave(now, id);
             self.free.push(id);
         }
     }
@@ -287,6 +295,7 @@ impl Granter {
             + heap::of_map(&self.by_peer)
             + heap::of_deque(&self.outsiders)
             + heap::of_vec(&self.free)
+            + heap::of_vec(&self.free_peers)
             + heap::of_vec(&self.repeat)
     }
 }
@@ -355,6 +364,11 @@ mod tests {
     const NAME: Granted = (Addr(1), 7);
 
     fn granter() -> Granter {
+        granter_of(MOST)
+    }
+
+    /// A granter that keeps so many senders without a PDC.
+    fn granter_of(most: usize) -> Granter {
         let params = CcParams {
             mtu: 4096,
             overhead: 64,
@@ -364,14 +378,67 @@ mod tests {
             delays: Delays::Known,
         };
         let choice = CcChoice::parse("rccc").unwrap();
-        Granter::new(choice.receiver(&params).unwrap(), MOST)
+        Granter::new(choice.receiver(&params).unwrap(), most)
     }
 
     fn check(granter: &Granter) {
         let senders: Vec<&Sender> = granter.senders.iter().flatten().collect();
         assert_eq!(senders.len(), granter.by_name.len());
         assert_eq!(senders.iter().filter(|sender| sender.is_outside()).count(), granter.outside);
-        assert_eq!(granter.by_peer.values().map(|count| usize::from(*count)).sum::<usize>(), senders.len());
+        let by_peer = granter.by_peer.values();
+        assert_eq!(by_peer.clone().map(|(_, count)| usize::from(*count)).sum::<usize>(), senders.len());
+        let mut numbers: Vec<u32> = by_peer.map(|(peer, _)| peer.0).collect();
+        numbers.extend(granter.free_peers.iter().map(|peer| peer.0));
+        numbers.sort_unstable();
+        assert!(numbers.iter().copied().eq(0..numbers.len() as u32), "each peer has its own: {numbers:?}");
+    }
+
+    /// What each sender has been granted, in units of 256 B.
+    type Totals = std::collections::BTreeMap<Granted, u32>;
+
+    /// What the senders of each address get in so many grants, while all its contexts, up to the last one, want more.
+    fn shared(granter: &mut Granter, totals: &mut Totals, contexts: &[(u32, u8)], grants: usize) -> Vec<u32> {
+        let of = |totals: &Totals, addr: u32| -> u32 {
+            totals.iter().filter(|(name, _)| name.0 == Addr(addr)).map(|(_, total)| total).sum()
+        };
+        let before: Vec<u32> = contexts.iter().map(|(addr, _)| of(totals, *addr)).collect();
+        let mut now = Time::ZERO;
+        for _ in 0..grants {
+            let credit = loop {
+                for &(addr, last) in contexts {
+                    for ccc_id in 0..=last {
+                        let name = (Addr(addr), ccc_id);
+                        let total = totals.get(&name).copied().unwrap_or(0);
+                        granter.on_data(now, name, PdcId(u16::from(ccc_id) + 1), total + 600, &UNTRIMMED);
+                    }
+                }
+                match granter.next(now) {
+                    Some(credit) => break credit,
+                    None => now = now.latest(granter.algorithm.poll_timeout().expect("all want more")),
+                }
+            };
+            let (addr, pdc, total) = credit;
+            totals.insert((addr, (pdc.initiator.0 - 1) as u8), total);
+        }
+        contexts.iter().zip(before).map(|((addr, _), before)| of(totals, *addr) - before).collect()
+    }
+
+    const UNTRIMMED: DataSample =
+        DataSample { bytes: 0, scheduled: true, ecn: false, trimmed: None, congested_sender: false };
+
+    #[test]
+    fn a_peer_gets_no_more_credit_by_asking_as_many_contexts() {
+        let (mut granter, mut totals) = (granter_of(1_000), Totals::new());
+        let parts = shared(&mut granter, &mut totals, &[(1, u8::MAX), (2, 0), (3, 3)], 900);
+        assert_eq!(parts, [300 * 64; 3], "pulls of 64 quanta");
+        check(&granter);
+        // One of them leaves, and another comes in its place.
+        granter.forget(Addr(1));
+        check(&granter);
+        granter.forget(Addr(3));
+        let parts = shared(&mut granter, &mut totals, &[(4, 9), (2, 0)], 100);
+        assert!(parts[0].abs_diff(50 * 64) <= 64, "{parts:?}");
+        check(&granter);
     }
 
     /// Requests for credit in the names of many hosts take a bounded number of places, and none of a sender with a PDC.
