@@ -7,10 +7,12 @@ mod harness;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use harness::{Pair, Transit, fep, params};
+use harness::{MTU, Pair, Transit, fep, params};
 use weft_stack::buffer::Buffer;
 use weft_stack::cc::{AckSample, CcChoice, CcParams, CcSnapshot, LossSample, NackSample, SenderCc, Window};
-use weft_stack::fep::{BusyTimeout, Completion, ConnectOptions, ConnectionId, FepConfig, Receive, Send};
+use weft_stack::fep::{
+    BusyTimeout, Completion, ConnectOptions, ConnectionId, Exposure, FepConfig, Read, Receive, Rights, Send,
+};
 use weft_stack::packet::Class;
 use weft_stack::pdc::{PdcConfig, RodReceive};
 use weft_stack::rng::Rng;
@@ -279,6 +281,73 @@ fn a_packet_asks_if_the_next_turn_of_its_connection_is_far_away() {
             assert!(request.ack_request, "packet {n} with {:?}", cc.settings().first());
         }
     }
+}
+
+/// A window that shrinks to one packet when one is trimmed.
+struct Shrinks(Window, u64);
+
+impl SenderCc for Shrinks {
+    fn on_ack(&mut self, _: Time, _: &AckSample) {}
+    fn on_nack(&mut self, _: Time, _: &NackSample) {
+        self.0 = Window(self.1);
+    }
+    fn on_timeout(&mut self, _: Time, _: &LossSample) {}
+    fn window(&self) -> Window {
+        self.0
+    }
+    fn expected_rtt(&self) -> Span {
+        Span::from_us(20)
+    }
+    fn snapshot(&self) -> CcSnapshot {
+        CcSnapshot::default()
+    }
+}
+
+/// A target that has put what it had not acknowledged into a response with data says it once, whether the data arrives or not.
+#[test]
+fn a_response_acknowledges_other_packets_even_if_its_data_is_cut_off() {
+    let factory = |params: &CcParams| {
+        let packet = params.wire_mtu();
+        Box::new(Shrinks(Window(8 * packet), packet)) as Box<dyn SenderCc + std::marker::Send>
+    };
+    let config = FepConfig::new(&CcChoice::custom("shrinks", Arc::new(factory)), &params());
+    let mut pair = Pair::new(&config);
+    let exposure =
+        Exposure { key: 7, buffer: Buffer::Virtual(1_000), base: 0, rights: Rights::READ, from: None };
+    pair.feps[1].expose(0, exposure).unwrap();
+    let connection = pair.connect();
+    let post = |pair: &mut Pair, len| {
+        let buffer = || Buffer::Virtual(len);
+        pair.post_send(connection, Send { buffer: buffer(), tag: None, header_data: 0, context: 0 });
+        let receive = Receive { buffer: buffer(), from: None, matching: Matching::Untagged, context: 0 };
+        pair.feps[1].post_receive(receive).unwrap();
+    };
+    post(&mut pair, 1);
+    exchange(&mut pair);
+    assert_eq!(pair.completions(0).len(), 1);
+
+    // 12 KiB before the read and as much behind it, of which no packet asks; the last one of the window asks.
+    post(&mut pair, 3 * MTU);
+    let read = Read { buffer: Buffer::Virtual(1_000), key: 7, offset: 0, context: 0 };
+    pair.feps[0].post_read(connection, read).unwrap();
+    post(&mut pair, 3 * MTU);
+    post(&mut pair, 4 * MTU);
+    let mut packets: Vec<Transit> = std::iter::from_fn(|| pair.transmit(0)).collect();
+    packets.last_mut().unwrap().trim(Class::Trimmed);
+    let mut trimmed = 0;
+    for packet in &packets {
+        pair.arrive(packet);
+        while let Some(mut answer) = pair.transmit(1) {
+            if answer.is_response() {
+                answer.trim(Class::Trimmed);
+                trimmed += 1;
+            }
+            pair.arrive(&answer);
+        }
+    }
+    assert_eq!((packets.len(), trimmed), (8, 1));
+    exchange(&mut pair);
+    assert_eq!(pair.completions(0).len(), 4, "{:#?}", pair.explain());
 }
 
 #[test]

@@ -104,14 +104,7 @@ impl Initiator {
                     core.events.emit(now, Event::SpuriousLoss { pdc: id, psn });
                     was_spurious = true;
                 }
-                if let Some(send) = record.kind().send()
-                    && let Some((send, message)) = sends.at_mut(send)
-                {
-                    message.unacknowledged -= 1;
-                    if message.is_delivered() {
-                        delivered.push(send);
-                    }
-                }
+                note_arrived(sends, delivered, record);
             })
         });
         let Some(outcome) = outcome else {
@@ -214,9 +207,47 @@ impl Initiator {
         };
         let (peer, pdc) = (packet.net.src, connection.pdc.id);
         core.events.emit(now, Event::TrimmedReceived { peer, pdc, psn });
+        self.on_header(core, now, key, ack);
         let nack = nack(trim_code(packet.net.class), psn, ack.dpdcid, ack.spdcid);
         let ecn = ack.ecn || packet.net.ecn;
         self.on_refusal(core, now, key, packet, &Nack { ecn, retx: ack.retx, ..nack });
+    }
+
+    /// Takes in what the header of a response without its data says of other packets than the one that it answers.
+    #[cold]
+    fn on_header(&mut self, core: &mut Core, now: Time, key: Key, ack: &Ack) {
+        let Initiator { connections, contexts, sends, delivered, .. } = self;
+        let Some(connection) = connections.get_mut(key) else { return };
+        let Some(context) = contexts.get_mut(connection.context) else { return };
+        let pdc_id = connection.pdc.id;
+        let outcome = context.track(&mut connection.pdc, |pdc| {
+            pdc.on_trimmed_response(now, ack, |psn, record, spurious| {
+                if spurious {
+                    core.events.emit(now, Event::SpuriousLoss { pdc: pdc_id, psn });
+                }
+                note_arrived(sends, delivered, record);
+            })
+        });
+        let Some(outcome) = outcome else { return };
+        if outcome.progress || outcome.newly_received > 0 {
+            connection.on_progress(now);
+            context.progress_at = now;
+            let newly_received = u32::try_from(outcome.newly_received).unwrap_or(u32::MAX);
+            let (in_flight, out_of_order) = (context.in_flight(), outcome.out_of_order);
+            // Its marks and its way are the trimmed packet's, and are told with that.
+            let (trigger_bytes, rtt, ecn, hosts) = (0, None, false, None);
+            let sample =
+                AckSample { newly_received, trigger_bytes, rtt, ecn, in_flight, out_of_order, hosts };
+            context.on_ack(now, &sample);
+        }
+        if let Some(total) = outcome.credit {
+            connection.ask_at = None;
+            context.on_credit_total(total);
+        }
+        if core.zone(context.zone).pdc.infer_loss {
+            look_for_losses(core, now, key, connection, context, None, outcome.progress);
+        }
+        delivered.drain(..).for_each(|send| complete_send(sends, core, send));
     }
 
     /// A packet of connection `key`, or the response to it, has to be sent again, for the reason that `nack` gives.
@@ -310,6 +341,19 @@ impl Initiator {
 fn find(connections: &mut Table<Connection>, id: PdcId, peer: Addr) -> Option<(Key, &mut Connection)> {
     let found = connections.at_mut(u32::from(id.0).checked_sub(1)?)?;
     (found.1.pdc.peer == peer).then_some(found)
+}
+
+/// A packet has arrived that has this `record`: its message may be `delivered`.
+#[inline(always)]
+fn note_arrived(sends: &mut Table<SendMessage>, delivered: &mut Vec<Key>, record: &TxRecord) {
+    if let Some(send) = record.kind().send()
+        && let Some((send, message)) = sends.at_mut(send)
+    {
+        message.unacknowledged -= 1;
+        if message.is_delivered() {
+            delivered.push(send);
+        }
+    }
 }
 
 /// Ignores an acknowledgement for another PDC than the one that has its PDCID, if any. If it asks for an answer, the

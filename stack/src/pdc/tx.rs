@@ -375,9 +375,34 @@ impl TxPdc {
         if !self.accepts(ack) {
             return None;
         }
+        let trigger = self.trigger(now, ack);
+        Some(self.take_in(now, ack, trigger, &mut acked))
+    }
+
+    /// As [`TxPdc::on_ack`], for a response with data of which a switch has left the header only: the packet that it answers
+    /// still waits for an answer, but what the header says of others the target does not say again.
+    #[cold]
+    pub fn on_trimmed_response(
+        &mut self,
+        now: Time,
+        ack: &Ack,
+        mut acked: impl FnMut(Psn, &TxRecord, bool),
+    ) -> Option<AckOutcome> {
+        let without_trigger = Ack { trigger: AckTrigger::Probe(0), ..*ack };
+        self.accepts(ack).then(|| self.take_in(now, &without_trigger, (0, None), &mut acked))
+    }
+
+    /// Takes in `ack`, whose trigger counts for so many bytes and has this RTT, and which can belong to this PDC.
+    #[inline(always)]
+    fn take_in(
+        &mut self,
+        now: Time,
+        ack: &Ack,
+        (trigger_bytes, rtt): (u32, Option<Span>),
+        acked: &mut impl FnMut(Psn, &TxRecord, bool),
+    ) -> AckOutcome {
         self.peer_id.get_or_insert(ack.spdcid);
-        let (trigger_bytes, rtt) = self.trigger(now, ack);
-        let progress = self.mark_all_acked(now, ack, &mut acked);
+        let progress = self.mark_all_acked(now, ack, acked);
         let mut outcome = AckOutcome {
             progress,
             newly_received: 0,
@@ -413,7 +438,7 @@ impl TxPdc {
         } else {
             self.missing_ack = None;
         }
-        Some(outcome)
+        outcome
     }
 
     /// Takes in the state of congestion control in an acknowledgement where it is not NSCC's. Returns the packets that the
