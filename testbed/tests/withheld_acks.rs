@@ -86,6 +86,46 @@ fn connections_that_share_a_window_do_not_wait_for_each_others_acknowledgements(
     }
 }
 
+/// So many hosts send `bytes` each to one, in even parts over `connections` each, which share a window or credit.
+fn large_incast(fabric: &str, cc: &str, senders: u32, connections: u32, bytes: u64) -> RunReport {
+    let topology = fabric.parse::<TopologySpec>().unwrap().build().unwrap();
+    let spec: WorkloadSpec = format!("incast:{senders},flows={connections}").parse().unwrap();
+    let workload = spec.build(Some(80), bytes / u64::from(connections), &mut Rng::new(1, u64::MAX)).unwrap();
+    let cc = CcChoice::parse(cc).unwrap();
+    let report = sim::run(&RunConfig { cc, ..RunConfig::new(topology, workload) }, &mut |_| ()).unwrap();
+    assert!(report.is_complete() && report.packets.dropped == 0, "{:?}", report.stuck);
+    report
+}
+
+/// 80 hosts at 100 Gbit/s, and the same 500 times slower.
+const LARGE: [&str; 2] = [
+    "leaf-spine:hosts=80,leaves=5,spines=16",
+    "leaf-spine:hosts=80,leaves=5,spines=16,link=200M,latency=500us",
+];
+
+/// Timers that may expire in a large incast: the packet that asks may be trimmed, and wait for credit, or for the turns of others at
+/// a window of one packet, for longer than a timer does. Without what this test is about there were thousands.
+const FEW: u64 = 10;
+
+/// Each sender gets credit for four packets at a time, which comes as rarely as its timers expire; or has a window of one packet
+/// most of the time, as all of its packets were trimmed.
+#[test]
+fn connections_of_a_large_incast_do_not_wait_for_each_others_acknowledgements() {
+    for fabric in LARGE {
+        for cc in ["rccc", "nscc+rccc", "smartt+rccc", "nscc", "smartt"] {
+            let alone = large_incast(fabric, cc, 64, 1, 500_000);
+            for connections in [2, 3, 4, 8] {
+                let shared = large_incast(fabric, cc, 64, connections, 500_000);
+                let (reached, limit) = (goodput(&shared), goodput(&alone) * 95 / 100);
+                let case = format!("{fabric} {cc}, {connections} connections");
+                assert!(shared.timeouts <= FEW, "{case}: {} timeouts", shared.timeouts);
+                assert!(reached >= limit, "{case}: {reached} of {limit}");
+                assert!(shared.packets.trimmed > 1_000, "{case}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_connection_that_has_a_window_to_itself_asks_for_few_acknowledgements() {
     // One for 16 KiB, which are four packets; one for the SYN; those of packets that are the last in the window.

@@ -262,9 +262,16 @@ impl Context {
     /// Whether `unasked` bytes are more than one of `sharing` connections may have in flight without having asked for an
     /// acknowledgement. Each connection has a target of its own, which withholds acknowledgements until it has enough to
     /// acknowledge: together they may withhold all that the window allows. If each has as many bytes, they are a quarter of
-    /// `limit` together.
+    /// `limit` together. See [`Context::ends_credit_within`] for another reason to ask.
     pub(super) fn exceeds_share(unasked: u64, limit: u64, sharing: u64) -> bool {
         unasked * sharing * 4 > limit
+    }
+
+    /// Whether `turns` packets, those of other connections before the next turn of the one that sends, use up the credit that is
+    /// left: that turn may be as far away as the next credit.
+    pub(super) fn ends_credit_within(&self, turns: u64) -> bool {
+        let Some(credit) = &self.credit else { return false };
+        credit.balance() <= (turns * u64::from(self.wire_mtu)) as i64
     }
 
     /// Records that a packet with a request for an acknowledgement was sent.

@@ -331,7 +331,7 @@ fn asks_for_its_share(
     let sharing = context.sharing(ready.len());
     let exceeds = sharing > 1 && {
         let limit = context.window().min(core.zone(context.zone).cc.params().network_bdp());
-        Context::exceeds_share(unasked.bytes(), limit, sharing)
+        Context::exceeds_share(unasked.bytes(), limit, sharing) || context.ends_credit_within(sharing - 1)
     };
     connection.unasked = if exceeds { Unasked::NONE } else { unasked };
     exceeds
