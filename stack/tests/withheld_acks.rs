@@ -283,7 +283,7 @@ fn a_packet_asks_if_the_next_turn_of_its_connection_is_far_away() {
     }
 }
 
-/// A window that shrinks to one packet when one is trimmed.
+/// A window that shrinks to one packet when one is trimmed, or its timer expires.
 struct Shrinks(Window, u64);
 
 impl SenderCc for Shrinks {
@@ -291,7 +291,9 @@ impl SenderCc for Shrinks {
     fn on_nack(&mut self, _: Time, _: &NackSample) {
         self.0 = Window(self.1);
     }
-    fn on_timeout(&mut self, _: Time, _: &LossSample) {}
+    fn on_timeout(&mut self, _: Time, _: &LossSample) {
+        self.0 = Window(self.1);
+    }
     fn window(&self) -> Window {
         self.0
     }
@@ -303,35 +305,46 @@ impl SenderCc for Shrinks {
     }
 }
 
-/// A target that has put what it had not acknowledged into a response with data says it once, whether the data arrives or not.
-#[test]
-fn a_response_acknowledges_other_packets_even_if_its_data_is_cut_off() {
+/// A connection with a window that shrinks, whose target is known and exposes a buffer.
+fn reader() -> (Pair, ConnectionId) {
     let factory = |params: &CcParams| {
         let packet = params.wire_mtu();
         Box::new(Shrinks(Window(8 * packet), packet)) as Box<dyn SenderCc + std::marker::Send>
     };
     let config = FepConfig::new(&CcChoice::custom("shrinks", Arc::new(factory)), &params());
-    let mut pair = Pair::new(&config);
+    let mut pair = Pair::new(&FepConfig { busy_timeout: BusyTimeout::Endless, ..config });
     let exposure =
         Exposure { key: 7, buffer: Buffer::Virtual(1_000), base: 0, rights: Rights::READ, from: None };
     pair.feps[1].expose(0, exposure).unwrap();
     let connection = pair.connect();
-    let post = |pair: &mut Pair, len| {
-        let buffer = || Buffer::Virtual(len);
-        pair.post_send(connection, Send { buffer: buffer(), tag: None, header_data: 0, context: 0 });
-        let receive = Receive { buffer: buffer(), from: None, matching: Matching::Untagged, context: 0 };
-        pair.feps[1].post_receive(receive).unwrap();
-    };
-    post(&mut pair, 1);
+    post(&mut pair, connection, 1);
     exchange(&mut pair);
     assert_eq!(pair.completions(0).len(), 1);
+    (pair, connection)
+}
 
-    // 12 KiB before the read and as much behind it, of which no packet asks; the last one of the window asks.
-    post(&mut pair, 3 * MTU);
+/// Posts a message of `len` bytes, and a receive for it.
+fn post(pair: &mut Pair, connection: ConnectionId, len: u32) {
+    let buffer = || Buffer::Virtual(len);
+    pair.post_send(connection, Send { buffer: buffer(), tag: None, header_data: 0, context: 0 });
+    let receive = Receive { buffer: buffer(), from: None, matching: Matching::Untagged, context: 0 };
+    pair.feps[1].post_receive(receive).unwrap();
+}
+
+fn post_read(pair: &mut Pair, connection: ConnectionId) {
     let read = Read { buffer: Buffer::Virtual(1_000), key: 7, offset: 0, context: 0 };
     pair.feps[0].post_read(connection, read).unwrap();
-    post(&mut pair, 3 * MTU);
-    post(&mut pair, 4 * MTU);
+}
+
+/// A target that has put what it had not acknowledged into a response with data says it once, whether the data arrives or not.
+#[test]
+fn a_response_acknowledges_other_packets_even_if_its_data_is_cut_off() {
+    let (mut pair, connection) = reader();
+    // 12 KiB before the read and as much behind it, of which no packet asks; the last one of the window asks.
+    post(&mut pair, connection, 3 * MTU);
+    post_read(&mut pair, connection);
+    post(&mut pair, connection, 3 * MTU);
+    post(&mut pair, connection, 4 * MTU);
     let mut packets: Vec<Transit> = std::iter::from_fn(|| pair.transmit(0)).collect();
     packets.last_mut().unwrap().trim(Class::Trimmed);
     let mut trimmed = 0;
@@ -348,6 +361,103 @@ fn a_response_acknowledges_other_packets_even_if_its_data_is_cut_off() {
     assert_eq!((packets.len(), trimmed), (8, 1));
     exchange(&mut pair);
     assert_eq!(pair.completions(0).len(), 4, "{:#?}", pair.explain());
+}
+
+#[test]
+fn a_copy_of_a_response_acknowledges_other_packets_even_if_its_data_is_cut_off() {
+    let (mut pair, connection) = reader();
+    post_read(&mut pair, connection);
+    post(&mut pair, connection, 3 * MTU);
+    post(&mut pair, connection, 3 * MTU);
+    post(&mut pair, connection, 4 * MTU);
+    let mut packets: Vec<Transit> = std::iter::from_fn(|| pair.transmit(0)).collect();
+    packets.last_mut().unwrap().trim(Class::Trimmed);
+    // The network has a second copy of the request, which arrives when the read is over.
+    let copy = packets[0].duplicate();
+    packets.insert(4, copy);
+    let mut responses = 0;
+    for packet in &packets {
+        pair.arrive(packet);
+        while let Some(mut answer) = pair.transmit(1) {
+            if answer.is_response() {
+                responses += 1;
+                if responses == 2 {
+                    answer.trim(Class::Trimmed);
+                }
+            }
+            pair.arrive(&answer);
+        }
+    }
+    assert_eq!((packets.len(), responses), (9, 2));
+    exchange(&mut pair);
+    assert_eq!(pair.completions(0).len(), 4, "{:#?}", pair.explain());
+}
+
+/// The timers of endpoint 0 expire that are due before `until`, and what it sends then is lost. Returns when the first
+/// request left, if one did.
+fn lose_all_until(pair: &mut Pair, until: Time) -> Option<Time> {
+    while let Some(at) = pair.feps[0].poll_timeout().filter(|at| at.is_before(until)) {
+        pair.expire_at(0, at);
+        while let Some(transit) = pair.transmit(0) {
+            if matches!(transit.packet.pds, Pds::Request(_)) {
+                return Some(at);
+            }
+        }
+    }
+    None
+}
+
+/// The request of a read is late, and its timer expires behind a window that is full. The response, of which a switch leaves
+/// the header, answers the transmission that was given up, and acknowledges what fills the window.
+#[test]
+fn a_connection_goes_on_when_the_header_of_a_late_response_opens_its_window() {
+    let (mut pair, connection) = reader();
+    post_read(&mut pair, connection);
+    pair.transmit(0).unwrap();
+    let expiry = lose_all_until(&mut pair, Time::ZERO + NEVER).expect("the read is sent again");
+
+    let (mut pair, connection) = reader();
+    post_read(&mut pair, connection);
+    let late = pair.transmit(0).unwrap();
+    let shortly_before = Time::ZERO + expiry.since(Time::ZERO).minus(Span::from_us(1));
+    assert_eq!(lose_all_until(&mut pair, shortly_before), None);
+    pair.now = shortly_before;
+    post(&mut pair, connection, 3 * MTU);
+    assert!(pair.flush(0));
+    // The acknowledgement is lost.
+    while pair.transmit(1).is_some() {}
+    pair.expire_at(0, expiry);
+    assert!(pair.transmit(0).is_none(), "the window is full: {:#?}", pair.explain());
+
+    pair.arrive(&late);
+    let mut response = pair.transmit(1).expect("a response");
+    assert!(response.is_response());
+    response.trim(Class::Trimmed);
+    pair.arrive(&response);
+    exchange(&mut pair);
+    assert_eq!(pair.completions(0).len(), 2, "{:#?}", pair.explain());
+}
+
+/// A target acknowledges CLOSE_CMD with no response, but nothing that a peer says leaves a connection behind.
+#[test]
+fn a_header_of_a_response_that_acknowledges_the_close_ends_the_connection() {
+    let (mut pair, connection) = reader();
+    post_read(&mut pair, connection);
+    assert!(pair.flush(0));
+    let response = pair.transmit(1).expect("a response");
+    pair.arrive(&response);
+    exchange(&mut pair);
+    pair.feps[0].close(pair.now, connection).unwrap();
+    let close = pair.transmit(0).expect("CLOSE_CMD");
+    let Pds::Control(control) = &close.packet.pds else { panic!("{close:?} is no CLOSE_CMD") };
+    let mut header = response.duplicate();
+    header.trim(Class::Trimmed);
+    let Pds::Ack(ack) = &mut header.packet.pds else { panic!("{header:?} is no response") };
+    ack.cack_psn = control.psn;
+    pair.arrive(&header);
+    let closed = |done: &Completion| matches!(done, Completion::Closed { result: Ok(()), .. });
+    assert!(pair.completions(0).iter().any(closed), "{:#?}", pair.explain());
+    assert_eq!(pair.leaks(0), Vec::<String>::new());
 }
 
 #[test]

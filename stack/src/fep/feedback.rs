@@ -201,16 +201,24 @@ impl Initiator {
         let Some((key, connection)) = found.filter(|(_, connection)| connection.pdc.accepts(ack)) else {
             return core.ignore(now, packet, "trimmed response for no connection of its sender");
         };
+        let (peer, pdc, context) = (packet.net.src, connection.pdc.id, connection.context);
         let psn = triggering(ack).filter(|psn| is_read(&connection.pdc, *psn));
-        let Some(psn) = psn else {
-            return core.ignore(now, packet, "trimmed response to no read that waits for one");
-        };
-        let (peer, pdc) = (packet.net.src, connection.pdc.id);
-        core.events.emit(now, Event::TrimmedReceived { peer, pdc, psn });
+        if let Some(psn) = psn {
+            core.events.emit(now, Event::TrimmedReceived { peer, pdc, psn });
+        }
+        // The header of a copy, which comes when the read is over, can be the only one to say what it says of other packets.
         self.on_header(core, now, key, ack);
-        let nack = nack(trim_code(packet.net.class), psn, ack.dpdcid, ack.spdcid);
-        let ecn = ack.ecn || packet.net.ecn;
-        self.on_refusal(core, now, key, packet, &Nack { ecn, retx: ack.retx, ..nack });
+        match psn {
+            Some(psn) => {
+                let nack = nack(trim_code(packet.net.class), psn, ack.dpdcid, ack.spdcid);
+                let ecn = ack.ecn || packet.net.ecn;
+                self.on_refusal(core, now, key, packet, &Nack { ecn, retx: ack.retx, ..nack });
+            }
+            None => core.ignore(now, packet, "trimmed response to no read that waits for one"),
+        }
+        // The header may have opened the window although the response answers an earlier transmission, or a read that is over.
+        self.unblock(&core.config, context);
+        self.make_ready(key);
     }
 
     /// Takes in what the header of a response without its data says of other packets than the one that it answers.
@@ -229,6 +237,7 @@ impl Initiator {
             })
         });
         let Some(outcome) = outcome else { return };
+        context.hear(now);
         if outcome.progress || outcome.newly_received > 0 {
             connection.on_progress(now);
             context.progress_at = now;
@@ -248,6 +257,10 @@ impl Initiator {
             look_for_losses(core, now, key, connection, context, None, outcome.progress);
         }
         delivered.drain(..).for_each(|send| complete_send(sends, core, send));
+        if connection.pdc.state == TxState::Closed {
+            let result = connection.close_result();
+            self.remove_connection(core, now, key, result);
+        }
     }
 
     /// A packet of connection `key`, or the response to it, has to be sent again, for the reason that `nack` gives.
