@@ -250,7 +250,7 @@ impl Buffer {
             }
             (Buffer::Region(slice), Payload::Region(bytes)) => slice.copy_from(offset, bytes),
             (_, Payload::Virtual(_)) | (Buffer::Virtual(_), _) => {}
-            (Buffer::Heap(_) | Buffer::Region(_), Payload::Bytes(_)) => {}
+            (Buffer::Heap(_) | Buffer::Region(_), Payload::Bytes(_)) => unreachable!("`place` copies these"),
             (Buffer::Bytes(_), _) => {}
         }
     }

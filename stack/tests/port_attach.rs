@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use weft_stack::packet::Payload;
 use weft_stack::port::dpdk::{DpdkPort, DpdkPortConfig, Eal, EalOptions, MbufPool, MbufPoolConfig, Notice};
+use weft_stack::port::memif::{MemifConfig, MemifPort, SocketName};
 use weft_stack::port::memory::{MemoryConfig, MemoryPort, pair};
 use weft_stack::port::{Attachment, Payloads, Port, ReserveError, RxBurst, TxBurst};
 use weft_stack::region::Region;
@@ -204,6 +205,22 @@ fn ports_that_cannot_attach_drop_such_frames_and_count_them() {
     let frame = tx.take_front(1).next().unwrap();
     let refused = TxBurst::new(&other).push(frame).unwrap_err();
     assert_eq!((refused.reason, refused.frame.total_len()), (ReserveError::Attached, HEADERS + 100));
+}
+
+/// A burst made for a port whose frames are no mbufs, handed to a device.
+#[test]
+fn devices_send_all_of_frames_that_are_no_mbufs() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = SocketName::Path(directory.path().join("socket"));
+    let other = MemifPort::open(&MemifConfig::server(socket)).unwrap();
+    let (mut a, mut b) = rings("no_mbufs", pool("no_mbufs", 63));
+    let payload = content(PAYLOAD);
+    let mut tx = TxBurst::new(&other);
+    write(&mut tx, 1, Attachment::bytes(Arc::clone(&payload), 0..PAYLOAD).unwrap());
+    assert!(tx[0].is_attached());
+    assert_eq!(a.transmit(&mut tx), 1);
+    assert!(receive(&mut b) == [expected(1, &payload)], "the frame has its payload");
+    assert_eq!(Arc::strong_count(&payload), 1);
 }
 
 #[test]

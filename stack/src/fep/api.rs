@@ -181,6 +181,12 @@ impl SendMessage {
                 _ => access::completion(self, key, result),
             };
         }
+        self.sent(key, result)
+    }
+
+    /// The completion of a message that is no access.
+    #[inline(always)]
+    pub(super) fn sent(self, key: Key, result: Result<(), SendError>) -> Completion {
         let SendMessage { context, buffer, retransmissions, .. } = self;
         Completion::Sent { id: SendId(key), context, buffer, retransmissions, result }
     }

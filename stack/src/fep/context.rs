@@ -262,8 +262,9 @@ impl Context {
     /// Whether `unasked` bytes are more than one of `sharing` connections may have in flight without having asked for an
     /// acknowledgement. Each connection has a target of its own, which withholds acknowledgements until it has enough to
     /// acknowledge: together they may withhold all that the window allows. If each has as many bytes, they are a quarter of
-    /// `limit` together. See [`Context::ends_credit_within`] for another reason to ask.
+    /// `limit` together. A connection that sends alone asks for other reasons. See [`Context::ends_credit_within`], too.
     pub(super) fn exceeds_share(unasked: u64, limit: u64, sharing: u64) -> bool {
+        debug_assert!(sharing > 1, "a connection that sends alone has no share to exceed");
         unasked * sharing * 4 > limit
     }
 

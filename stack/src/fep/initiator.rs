@@ -544,9 +544,7 @@ pub(super) fn complete_send(sends: &mut Table<SendMessage>, core: &mut Core, key
         _ => {
             // Nothing else of it is read, and the completion is made where it stays: to move either costs more.
             let Some(message) = sends.remove(key) else { return };
-            let SendMessage { context, buffer, retransmissions, .. } = message;
-            let (id, result) = (SendId(key), Ok(()));
-            core.completions.push_back(Completion::Sent { id, context, buffer, retransmissions, result });
+            core.completions.push_back(message.sent(key, Ok(())));
         }
     }
 }

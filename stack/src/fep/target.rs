@@ -483,9 +483,10 @@ fn deliver_early(
     }
 }
 
-/// Whether a message fits its receive, as far as that is known.
+/// Whether a message was longer than its receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fit {
+    /// It was not, or that is not known: it is not complete yet, has no receive, or is an access.
     Whole,
     /// The message is complete, and longer than its receive, which has so many bytes.
     Beginning(u32),

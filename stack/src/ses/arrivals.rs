@@ -12,7 +12,7 @@ const BLOCK: usize = if cfg!(test) { 4 } else { 64 };
 /// Bytes that looking at one message touches: its tag and its sender.
 pub(super) const LOOK: i64 = 16;
 
-/// Set in the senders of untagged messages.
+/// Set in the senders of untagged messages, and in what receives of them want.
 pub(super) const UNTAGGED: u64 = 1 << 63;
 
 /// A sender as a number below 2⁴⁸.

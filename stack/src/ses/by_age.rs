@@ -1,5 +1,6 @@
-//! The slots of posted receives by their identifiers, oldest first. Receives leave from anywhere, and their entries stay until
-//! they are found to be stale, a few with each receive that leaves: no single one has to look at all the others.
+//! The slots of posted receives by their identifiers, oldest first. Receives leave from anywhere. Their entries stay, unless it is
+//! the first of those not looked at; while most are stale, a few are looked at with each receive that leaves: no single one
+//! has to look at all the others.
 
 use std::collections::VecDeque;
 
@@ -68,7 +69,7 @@ impl ByAge {
         }
     }
 
-    /// Whether a round is under way, or most entries are stale.
+    /// Whether a round is under way that has to go on, or most entries are stale.
     #[inline]
     fn is_round_due(&self, count: usize) -> bool {
         !self.seen.is_empty() || self.unseen.len() > 2 * count + FEW

@@ -123,8 +123,10 @@ impl PostedQueue {
     }
 }
 
-/// Set in [`Kind::flags`] if the receives take messages of any sender, as [`UNTAGGED`] if they take untagged ones.
+/// Set in [`Kind::flags`] of receives from any sender; [`UNTAGGED`] is set in those of receives of untagged messages.
 const FROM_ANY: u64 = 1 << 62;
+const _: () = assert!(FROM_ANY >= 1 << 48 && FROM_ANY & UNTAGGED == 0, "packed senders have the bits below");
+
 /// The parts of a message that a receive leaves open. Receives of one kind differ only in `Wanted`.
 // Numbers, which are quick to compare: each message is compared with what receives of each kind want.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

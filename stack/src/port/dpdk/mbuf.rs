@@ -234,10 +234,11 @@ impl ReturnedMbufs {
     }
 
     fn give_back(&mut self) {
-        // `Mbuf` is `repr(transparent)`: an array of them is one of pointers.
-        let (first, count) = (self.0.as_mut_ptr().cast::<*mut sys::rte_mbuf>(), self.0.len());
+        let count = self.0.len();
         // SAFETY: an empty array stays valid; its mbufs are forgotten before they are given away, so each is freed once.
         unsafe { self.0.set_len(0) };
+        // `Mbuf` is `repr(transparent)`: an array of them is one of pointers.
+        let first = self.0.as_mut_ptr().cast::<*mut sys::rte_mbuf>();
         // SAFETY: these are pointers to `count` mbufs that were ours, and pools are never freed.
         unsafe { sys::rte_pktmbuf_free_bulk(first, count as u32) };
     }
@@ -278,6 +279,19 @@ mod tests {
         assert_eq!((all.len(), pool.available()), (15, 0));
         std::thread::spawn(move || drop(all)).join().unwrap();
         assert_eq!(pool.available(), 15);
+    }
+
+    #[test]
+    fn more_mbufs_than_a_burst_return_to_their_pools() {
+        let config = MbufPoolConfig { buffers: 63, ..small() };
+        let pools = [pool("bulk_one", &config).unwrap(), pool("bulk_two", &config).unwrap()];
+        let all: Vec<Mbuf> = (0..=BURST).map(|n| pools[n % 2].allocate(100).unwrap()).collect();
+        assert!(pools.iter().all(|pool| pool.available() < 63 - BURST / 2 + 1));
+        let mut returned = ReturnedMbufs::default();
+        all.into_iter().for_each(|mbuf| returned.add(mbuf));
+        assert_eq!(pools[0].available() + pools[1].available(), 125, "the last one waits for others");
+        drop(returned);
+        assert_eq!(pools.map(|pool| pool.available()), [63, 63]);
     }
 
     #[test]

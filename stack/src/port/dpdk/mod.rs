@@ -289,9 +289,8 @@ impl DpdkPort {
         let mut count = 0;
         for ((frame, slot), length) in burst.frames_mut().iter_mut().zip(raw).zip(lengths) {
             if frame.as_mbuf().is_none() {
-                let Some(copy) = self.pool.allocate(frame.len()).map(Frame::from) else { break };
-                let original = std::mem::replace(frame, copy);
-                frame.copy_from_slice(&original);
+                let Some(copy) = frame.gather(&FramePool::from(self.pool)) else { break };
+                *frame = copy;
             }
             let Some(mbuf) = frame.as_mbuf() else { break };
             *slot = mbuf.as_ptr();
@@ -354,7 +353,10 @@ impl Port for DpdkPort {
         // `net_memif` answers −1 when the link goes down while it sends: it has then freed an unknown number of mbufs.
         let sent = usize::from(sent.min(count));
         // They are mbufs, and the device's own now.
-        burst.take_front(sent).for_each(std::mem::forget);
+        burst.take_front(sent).for_each(|frame| {
+            debug_assert!(frame.as_mbuf().is_some(), "another frame's memory would be lost");
+            std::mem::forget(frame);
+        });
         self.counters.tx_frames += sent as u64;
         self.counters.tx_bytes += lengths[..sent].iter().map(|length| u64::from(*length)).sum::<u64>();
         refused + sent
