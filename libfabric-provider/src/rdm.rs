@@ -1,7 +1,8 @@
 //! An endpoint: libfabric's operations over a [`weft::Endpoint`].
 //!
 //! Most are reliable (FI_EP_RDM), and this is about those; [`datagrams`] is about the others (FI_EP_DGRAM). There is one
-//! connection for each peer, so that its messages meet receives in the order in which they were sent (FI_ORDER_SAS). It is opened by the first message, and again after it was closed.
+//! connection for each peer, so that its messages meet receives in the order in which they were sent (FI_ORDER_SAS). It is
+//! opened by the first message, and again after it was closed.
 
 mod backlog;
 mod bindings;

@@ -61,19 +61,15 @@ pub struct DatagramReceive {
 /// The datagrams of an endpoint that wait to leave, and its receives of datagrams.
 #[derive(Debug, Default)]
 pub(super) struct Datagrams {
-    /// Those of each process that wait, in order. Those that were cancelled have no message any more.
-    queues: Map<u16, VecDeque<Outgoing>>,
-    /// The processes of those queues, in the order of their turns.
+    /// Those of each process that wait. A queue stays when it is empty, until its process is closed.
+    queues: Map<u16, Queue>,
+    /// The processes whose turn comes, in the order of their turns.
     order: VecDeque<u16>,
-    /// How many wait in all queues, those included that were cancelled.
-    len: usize,
-    /// How many of those were cancelled.
-    cancelled: usize,
     /// The one that [`Fep::poll_transmit_into`] has returned last. It ends with the next call: until then the caller reads
     /// its bytes.
     handed_out: Option<Key>,
-    /// How many processes have had their turn in this round.
-    had_turns: usize,
+    /// How many processes have their turn yet in this round.
+    left_in_round: usize,
     /// How many other packets have their turn before the next datagram, if there are any.
     others_turns: usize,
     /// The receives of each process. The name of a receive is greater than those of older ones.
@@ -81,6 +77,20 @@ pub(super) struct Datagrams {
     /// Processes that receive datagrams and nothing else.
     only: BTreeSet<u16>,
 }
+
+/// The datagrams of one process that wait for the port, in order.
+#[derive(Debug, Default)]
+struct Queue {
+    /// Those that were cancelled have no message any more.
+    waiting: VecDeque<Outgoing>,
+    /// How many of those were cancelled.
+    cancelled: usize,
+    /// Whether its process is among those whose turn comes: as soon as there is one, and until its turn finds none.
+    has_turn: bool,
+}
+
+/// A queue that is empty keeps room for as many datagrams.
+const SPARE: usize = 16;
 
 /// A datagram that waits for the port.
 #[derive(Debug)]
@@ -97,7 +107,7 @@ impl Datagrams {
     /// Bytes of heap held, without payload.
     pub(super) fn heap_bytes(&self) -> u64 {
         let receives = self.receives.values().map(heap::of_tree);
-        let queues = self.queues.values().map(heap::of_deque);
+        let queues = self.queues.values().map(|queue| heap::of_deque(&queue.waiting));
         size_of_val(self) as u64
             + heap::of_map(&self.queues)
             + queues.sum::<u64>()
@@ -135,31 +145,25 @@ impl Datagrams {
     }
 
     fn push(&mut self, outgoing: Outgoing) {
-        let queue = self.queues.entry(outgoing.source).or_default();
-        if queue.is_empty() {
-            self.order.push_back(outgoing.source);
+        let process = outgoing.source;
+        let queue = self.queues.entry(process).or_default();
+        queue.waiting.push_back(outgoing);
+        if !std::mem::replace(&mut queue.has_turn, true) {
+            self.order.push_back(process);
         }
-        queue.push_back(outgoing);
-        self.len += 1;
     }
 
     /// Takes out the oldest that waits to leave of the process whose turn it is.
     fn next(&mut self, sends: &Table<SendMessage>) -> Option<Outgoing> {
+        if self.left_in_round == 0 || self.left_in_round > self.order.len() {
+            self.left_in_round = self.order.len();
+        }
         while let Some(process) = self.order.pop_front() {
+            self.left_in_round = self.left_in_round.saturating_sub(1);
             let Some(queue) = self.queues.get_mut(&process) else { continue };
-            let mut next = None;
-            while next.is_none()
-                && let Some(outgoing) = queue.pop_front()
-            {
-                self.len -= 1;
-                match sends.get(outgoing.send) {
-                    Some(_) => next = Some(outgoing),
-                    None => self.cancelled = self.cancelled.saturating_sub(1),
-                }
-            }
-            if queue.is_empty() {
-                self.queues.remove(&process);
-            } else {
+            let next = queue.next(sends);
+            queue.has_turn = !queue.waiting.is_empty();
+            if queue.has_turn {
                 self.order.push_back(process);
             }
             if next.is_some() {
@@ -178,36 +182,75 @@ impl Datagrams {
 
     /// A datagram leaves while connections of so many processes wait.
     fn note_turn(&mut self, others: usize) {
-        self.had_turns += 1;
-        if self.had_turns >= self.order.len() {
-            (self.had_turns, self.others_turns) = (0, others.max(1));
+        if self.left_in_round == 0 {
+            self.others_turns = others.max(1);
         }
     }
 
-    /// Notes that a waiting datagram was cancelled. The entries of cancelled ones are removed together, when they are more than
-    /// half of all.
-    fn forget_one(&mut self, sends: &Table<SendMessage>) {
-        self.cancelled += 1;
-        if self.cancelled > self.len / 2 {
-            #[cfg(test)]
-            crate::steps::count(self.len);
-            self.queues.retain(|_, queue| {
-                queue.retain(|outgoing| sends.get(outgoing.send).is_some());
-                !queue.is_empty()
-            });
-            let queues = &self.queues;
-            self.order.retain(|process| queues.contains_key(process));
-            self.len = queues.values().map(VecDeque::len).sum();
-            self.cancelled = 0;
+    /// Notes that a waiting datagram of `process` was cancelled.
+    fn forget_one(&mut self, process: u16, sends: &Table<SendMessage>) {
+        if let Some(queue) = self.queues.get_mut(&process) {
+            queue.forget_one(sends);
         }
     }
 
     /// Takes out those of a process that wait.
     fn take_queue(&mut self, process: u16) -> VecDeque<Outgoing> {
         let Some(queue) = self.queues.remove(&process) else { return VecDeque::new() };
-        self.order.retain(|waits| *waits != process);
-        self.len -= queue.len();
-        queue
+        if queue.has_turn {
+            self.order.retain(|waits| *waits != process);
+        }
+        queue.waiting
+    }
+
+    /// Checks what is counted against what is there.
+    #[cfg(test)]
+    fn check(&self, sends: &Table<SendMessage>) {
+        for (process, queue) in &self.queues {
+            let cancelled = queue.waiting.iter().filter(|outgoing| sends.get(outgoing.send).is_none()).count();
+            assert_eq!(queue.cancelled, cancelled, "cancelled datagrams of process {process}");
+            let turns = self.order.iter().filter(|waits| *waits == process).count();
+            assert_eq!(turns, usize::from(queue.has_turn), "turns of process {process}");
+            assert!(queue.has_turn || queue.waiting.is_empty(), "process {process} waits without a turn");
+            assert!(queue.waiting.iter().all(|outgoing| outgoing.source == *process));
+        }
+        assert!(self.order.iter().all(|process| self.queues.contains_key(process)));
+    }
+}
+
+impl Queue {
+    /// Takes out the oldest that was not cancelled.
+    fn next(&mut self, sends: &Table<SendMessage>) -> Option<Outgoing> {
+        let mut next = None;
+        while next.is_none()
+            && let Some(outgoing) = self.waiting.pop_front()
+        {
+            match sends.get(outgoing.send) {
+                Some(_) => next = Some(outgoing),
+                None => self.cancelled -= 1,
+            }
+        }
+        self.give_back();
+        next
+    }
+
+    /// One of them was cancelled. The entries of cancelled ones are removed together, when they are more than half of all.
+    fn forget_one(&mut self, sends: &Table<SendMessage>) {
+        self.cancelled += 1;
+        if self.cancelled > self.waiting.len() / 2 {
+            #[cfg(test)]
+            crate::steps::count(self.waiting.len());
+            self.waiting.retain(|outgoing| sends.get(outgoing.send).is_some());
+            self.cancelled = 0;
+            self.give_back();
+        }
+    }
+
+    /// Gives back the memory of a long queue that is empty.
+    fn give_back(&mut self) {
+        if self.waiting.is_empty() && self.waiting.capacity() > SPARE {
+            self.waiting = VecDeque::new();
+        }
     }
 }
 
@@ -225,7 +268,8 @@ impl Fep {
             return Err(PostError { error, buffer });
         }
         let operation = Operation::Send { tag: None };
-        let message = SendMessage::new(buffer, operation, header_data, context, NO_CONNECTION);
+        let mut message = SendMessage::new(buffer, operation, header_data, context, NO_CONNECTION);
+        message.place = process.into();
         let job = if self.core.has_jobs { self.job_of(process) } else { 0 };
         let send = self.initiator.sends.insert(message);
         let outgoing = Outgoing { send, peer, process: to, source: process, job };
@@ -237,6 +281,9 @@ impl Fep {
     /// Closes process `process` for everything but datagrams: messages and accesses of peers are answered with BAD_PID, as if
     /// it were not open, so that a sender does not wait for a receive that never comes. Its number is in use until
     /// [`Fep::close_process`].
+    ///
+    /// What the process has posted before ends as it does there: its receives, those of datagrams included, are dropped
+    /// without completions, and its datagrams that have not left complete as cancelled.
     ///
     /// # Errors
     /// [`CallError::ProcessNotOpen`].
@@ -257,10 +304,8 @@ impl Fep {
         let Some(datagrams) = self.datagrams.as_deref_mut() else { return };
         let sends = &mut self.initiator.sends;
         for outgoing in datagrams.take_queue(process) {
-            match sends.get(outgoing.send) {
-                Some(_) => fail_send(sends, &mut self.core, outgoing.send, SendError::Cancelled),
-                None => datagrams.cancelled = datagrams.cancelled.saturating_sub(1),
-            }
+            // Nothing happens for one that was cancelled.
+            fail_send(sends, &mut self.core, outgoing.send, SendError::Cancelled);
         }
         datagrams.forget_process(process);
     }
@@ -299,13 +344,16 @@ impl Fep {
     /// Takes back a datagram that has not left. False if there is none with this name.
     pub(super) fn cancel_datagram(&mut self, id: SendId) -> bool {
         let sends = &mut self.initiator.sends;
-        let is_datagram = sends.get(id.0).is_some_and(|message| message.connection == NO_CONNECTION);
-        let Some(datagrams) = self.datagrams.as_mut().filter(|_| is_datagram) else { return false };
+        let Some(message) = sends.get(id.0).filter(|message| message.connection == NO_CONNECTION) else {
+            return false;
+        };
+        let process = message.place as u16;
+        let Some(datagrams) = self.datagrams.as_mut() else { return false };
         if datagrams.handed_out == Some(id.0) {
             return false;
         }
         fail_send(sends, &mut self.core, id.0, SendError::Cancelled);
-        datagrams.forget_one(sends);
+        datagrams.forget_one(process, sends);
         true
     }
 
@@ -327,6 +375,14 @@ impl Fep {
             result: Err(ReceiveError::Cancelled),
         });
         true
+    }
+
+    /// Checks what is counted of datagrams against those that are there.
+    #[cfg(test)]
+    pub(crate) fn check_datagrams(&self) {
+        if let Some(datagrams) = &self.datagrams {
+            datagrams.check(&self.initiator.sends);
+        }
     }
 
     /// The next datagram, unless it is the turn of other packets, and they have had none of it yet (`is_asked_again`).

@@ -449,8 +449,9 @@ impl Fep {
     }
 
     /// Closes process `process`: its receives, posted or met, and messages kept for it are dropped without
-    /// completions, and its datagrams that have not left complete as cancelled. Senders get an error for each message that was not acknowledged in full; the rest of such
-    /// a message is refused even if another process opens under the number meanwhile.
+    /// completions, and its datagrams that have not left complete as cancelled. Senders get an error for each message that
+    /// was not acknowledged in full; the rest of such a message is refused even if another process opens under the number
+    /// meanwhile.
     ///
     /// # Errors
     /// [`CallError::ProcessNotOpen`].

@@ -66,7 +66,8 @@ pub struct SendMessage {
     pub operation: Operation,
     /// Packets sent more than once, counted each time.
     pub retransmissions: u32,
-    /// Its place among the messages posted on the connection, counted from any number.
+    /// Its place among the messages posted on the connection, counted from any number; of a datagram the process that
+    /// sends it.
     pub(crate) place: u32,
     /// Header data for the receiver's completion.
     pub header_data: u64,

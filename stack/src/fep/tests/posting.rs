@@ -257,3 +257,26 @@ fn a_quarter_of_a_million_messages_and_receives_are_cancelled_in_any_order() {
         assert_eq!(transmit_all(&mut fep).len(), 0);
     }
 }
+
+/// A process with many datagrams, nearly half of them cancelled, does not make the cancels of another one dear.
+#[test]
+fn what_a_cancel_of_a_datagram_looks_at_does_not_depend_on_those_of_other_processes() {
+    const COUNT: usize = 10_000;
+    let mut fep = fep(Limits::default());
+    fep.open_process(1).unwrap();
+    fep.open_process(2).unwrap();
+    let post = |fep: &mut Fep, process| {
+        let buffer = Buffer::Virtual(1);
+        let datagram = Datagram { buffer, peer: Addr(1), process: 0, header_data: 0, context: 0 };
+        fep.post_datagram_of(process, datagram).unwrap()
+    };
+    let many: Vec<_> = (0..COUNT).map(|_| post(&mut fep, 1)).collect();
+    many[..COUNT / 2].iter().for_each(|id| fep.cancel_send(*id).unwrap());
+    for _ in 0..10 {
+        let one = post(&mut fep, 2);
+        let steps = steps::of(|| fep.cancel_send(one).unwrap());
+        assert!((1..4).contains(&steps), "{steps} steps");
+    }
+    assert_eq!(completions(&mut fep).len(), COUNT / 2 + 10);
+    assert_eq!(transmit_all(&mut fep).len(), COUNT / 2);
+}

@@ -36,13 +36,19 @@ pub(super) enum Posted {
     /// A message or a datagram.
     Send(SendId),
     /// A datagram to a peer whose Ethernet address is being asked for.
-    Held(HeldDatagram),
+    Held {
+        question: u64,
+        number: u32,
+    },
     /// A receive of a message or a datagram, and where its memory begins in its region.
     Receive {
         id: ReceiveId,
         offset: u32,
     },
 }
+
+/// There is one for each operation that an application may have.
+const _: () = assert!(size_of::<Posted>() == 16);
 
 pub(super) struct Application {
     pub(super) id: SessionId,
@@ -258,8 +264,8 @@ impl Application {
             Command::Cancel { operation } => match self.posted(operation)? {
                 Posted::Nothing => Err(CallError::NumberNotInUse(operation)),
                 Posted::Send(id) => served.fep_mut().cancel_send(id),
-                Posted::Held(name) => {
-                    all.datagrams.remove(name);
+                Posted::Held { question, number } => {
+                    all.datagrams.remove(self.id.slot, HeldDatagram { question, number });
                     let result = Err(SendError::Cancelled);
                     self.finish(operation, Report::Sent { operation, retransmissions: 0, result });
                     Ok(())
@@ -301,7 +307,10 @@ impl Application {
         let posted = match served.resolve_peer(now, peer) {
             // The number is the session's: an application cannot send in the name of another.
             Ok(()) => Posted::Send(served.fep_mut().post_datagram_of(self.process, datagram)?),
-            Err(Unreachable::Resolving { .. }) => Posted::Held(all.datagrams.add(now, datagram)),
+            Err(Unreachable::Resolving { .. }) => {
+                let HeldDatagram { question, number } = all.datagrams.add(now, self.id.slot, datagram);
+                Posted::Held { question, number }
+            }
             Err(why) => return Err(CallError::Unreachable { peer, why }),
         };
         self.begin(operation, posted);

@@ -1,103 +1,190 @@
 //! Datagrams to peers whose Ethernet address is being asked for. They are posted once the peer has answered; if it does not
 //! answer, they are refused. Each is an operation of its application, so that there are no more of them than of those.
+//!
+//! Applications do not wait for each other: those of each are let go by themselves, some in each turn.
 
 use std::collections::BTreeMap;
 
 use weft_cc::Time;
 
+use super::application::COMMANDS_PER_TURN;
 use super::held::LONGEST;
 use super::served::Served;
 use crate::fep::{Datagram, Unreachable};
 use crate::packet::Addr;
 
-/// The most datagrams that are let go in one turn.
-const PER_TURN: usize = 64;
+/// The most datagrams of one application that are let go in a turn: to post them takes as long as as many commands.
+const PER_TURN: usize = COMMANDS_PER_TURN;
 
-/// The held datagrams of all applications.
+/// The held datagrams of all applications, which go by their slots.
 #[derive(Debug, Default)]
 pub(super) struct HeldDatagrams {
-    all: BTreeMap<HeldDatagram, Datagram>,
-    /// Until when those to each peer may be held: counted from the first of them.
-    until: BTreeMap<Addr, Time>,
-    serial: u64,
+    /// Those that wait for their peer, which is asked once for all of them. The number of a question is greater than those
+    /// of earlier ones, and it ends later.
+    questions: BTreeMap<u64, Question>,
+    /// The question to each of those peers.
+    of_peers: BTreeMap<Addr, u64>,
+    /// Those of each application whose peer has been found or given up, by the numbers of their questions. What became of
+    /// the peer stays as it was: it may be asked anew before all of them are let go.
+    answered: BTreeMap<u32, BTreeMap<u64, Answered>>,
+    /// How many questions there have been.
+    last: u64,
     /// [`Served::resolutions`] when the peers were last looked at.
     seen: u64,
-    /// Whether there were more to be let go than one turn has time for.
-    goes_on: bool,
 }
 
-/// The name of a held datagram. Those to one peer have names that grow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct HeldDatagram {
+/// The datagrams of one application that wait for the same answer, oldest first.
+type Queue = BTreeMap<u32, Datagram>;
+
+#[derive(Debug)]
+struct Question {
     peer: Addr,
-    serial: u64,
+    /// Until when its datagrams may be held: counted from the first of them.
+    until: Time,
+    /// How many there have been.
+    count: u32,
+    /// Those of each application.
+    queues: BTreeMap<u32, Queue>,
+}
+
+#[derive(Debug)]
+struct Answered {
+    result: Result<(), Unreachable>,
+    queue: Queue,
+}
+
+/// The name of a held datagram: which question it waits for, and which of its datagrams it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HeldDatagram {
+    pub(super) question: u64,
+    pub(super) number: u32,
 }
 
 impl HeldDatagrams {
     /// Whether there are none.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.all.is_empty()
+        self.questions.is_empty() && self.answered.is_empty()
     }
 
     /// How many there are.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn len(&self) -> usize {
-        self.all.len()
+        let waiting = self.questions.values().flat_map(|question| question.queues.values());
+        let answered = self.answered.values().flat_map(BTreeMap::values).map(|answered| &answered.queue);
+        waiting.chain(answered).map(BTreeMap::len).sum()
     }
 
-    /// Holds `datagram` from `now` on.
-    pub(super) fn add(&mut self, now: Time, datagram: Datagram) -> HeldDatagram {
-        self.serial += 1;
-        let name = HeldDatagram { peer: datagram.peer, serial: self.serial };
-        self.until.entry(name.peer).or_insert(now + LONGEST);
-        self.all.insert(name, datagram);
+    /// Holds a datagram of the application in `slot` from `now` on.
+    pub(super) fn add(&mut self, now: Time, slot: u32, datagram: Datagram) -> HeldDatagram {
+        let peer = datagram.peer;
+        let number = *self.of_peers.entry(peer).or_insert_with(|| {
+            self.last += 1;
+            self.last
+        });
+        let new = || Question { peer, until: now + LONGEST, count: 0, queues: BTreeMap::new() };
+        let question = self.questions.entry(number).or_insert_with(new);
+        let name = HeldDatagram { question: number, number: question.count };
+        question.count += 1;
+        question.queues.entry(slot).or_default().insert(name.number, datagram);
         name
     }
 
-    /// Forgets a datagram. False if it is not held.
-    pub(super) fn remove(&mut self, name: HeldDatagram) -> bool {
-        let was_held = self.all.remove(&name).is_some();
-        if self.first_to(name.peer).is_none() {
-            self.until.remove(&name.peer);
+    /// Forgets a datagram of the application in `slot`. False if it is not held.
+    pub(super) fn remove(&mut self, slot: u32, name: HeldDatagram) -> bool {
+        let waiting = self.questions.get_mut(&name.question).and_then(|it| it.queues.get_mut(&slot));
+        if let Some(queue) = waiting {
+            let was_held = queue.remove(&name.number).is_some();
+            if queue.is_empty() {
+                self.forget_queue(slot, name.question);
+            }
+            return was_held;
+        }
+        let Some(all) = self.answered.get_mut(&slot) else { return false };
+        let Some(answered) = all.get_mut(&name.question) else { return false };
+        let was_held = answered.queue.remove(&name.number).is_some();
+        if answered.queue.is_empty() {
+            all.remove(&name.question);
+        }
+        if all.is_empty() {
+            self.answered.remove(&slot);
         }
         was_held
     }
 
-    fn first_to(&self, peer: Addr) -> Option<HeldDatagram> {
-        let all = HeldDatagram { peer, serial: 0 }..=HeldDatagram { peer, serial: u64::MAX };
-        self.all.range(all).next().map(|(name, _)| *name)
+    /// Forgets all datagrams of the application in `slot`.
+    pub(super) fn forget(&mut self, slot: u32) {
+        self.answered.remove(&slot);
+        let numbers: Vec<_> = self.questions.keys().copied().collect();
+        for number in numbers {
+            #[cfg(test)]
+            crate::steps::count(1);
+            self.forget_queue(slot, number);
+        }
     }
 
-    /// Removes and returns datagrams whose peer has been found or given up, some in each turn. Costs next to nothing in turns
-    /// in which nothing about any peer has changed.
+    /// Forgets the datagrams of the application in `slot` that wait for an answer, and the question if nobody else does.
+    fn forget_queue(&mut self, slot: u32, number: u64) {
+        let Some(question) = self.questions.get_mut(&number) else { return };
+        question.queues.remove(&slot);
+        if question.queues.is_empty() {
+            self.of_peers.remove(&question.peer);
+            self.questions.remove(&number);
+        }
+    }
+
+    /// Removes and returns datagrams whose peer has been found or given up, some of each application in each turn, with the
+    /// application's slot.
     pub(super) fn settle(
         &mut self,
         served: &mut impl Served,
         now: Time,
-    ) -> Vec<(Datagram, Result<(), Unreachable>)> {
-        let resolutions = served.resolutions();
-        let is_over = |until: &Time| now.is_at_or_after(*until);
-        if resolutions == self.seen && !self.goes_on && !self.until.values().any(is_over) {
-            return Vec::new();
-        }
-        (self.seen, self.goes_on) = (resolutions, false);
+    ) -> Vec<(u32, Datagram, Result<(), Unreachable>)> {
+        self.take_answers(served, now);
         let mut settled = Vec::new();
-        let peers: Vec<_> = self.until.iter().map(|(peer, until)| (*peer, is_over(until))).collect();
-        for (peer, is_over) in peers {
-            let result = served.resolve_peer(now, peer);
-            if !is_over && matches!(result, Err(Unreachable::Resolving { .. })) {
-                continue;
-            }
-            while let Some(name) = self.first_to(peer) {
-                if settled.len() >= PER_TURN {
-                    self.goes_on = true;
-                    return settled;
+        self.answered.retain(|slot, all| {
+            let mut left = PER_TURN;
+            while left > 0
+                && let Some(mut first) = all.first_entry()
+            {
+                let Answered { result, queue } = first.get_mut();
+                while left > 0
+                    && let Some((_, datagram)) = queue.pop_first()
+                {
+                    settled.push((*slot, datagram, *result));
+                    left -= 1;
                 }
-                settled.extend(self.all.remove(&name).map(|datagram| (datagram, result)));
+                if queue.is_empty() {
+                    first.remove();
+                }
             }
-            self.until.remove(&peer);
-        }
+            !all.is_empty()
+        });
         settled
+    }
+
+    /// Looks which questions are over. In turns in which nothing about any peer has changed this is one comparison of times.
+    fn take_answers(&mut self, served: &mut impl Served, now: Time) {
+        let resolutions = served.resolutions();
+        let is_over = |question: &Question| now.is_at_or_after(question.until);
+        // The oldest question is over first.
+        let oldest_is_over = self.questions.values().next().is_some_and(is_over);
+        if resolutions == self.seen && !oldest_is_over {
+            return;
+        }
+        self.seen = resolutions;
+        let answered = &mut self.answered;
+        let of_peers = &mut self.of_peers;
+        self.questions.retain(|&number, question| {
+            let result = served.resolve_peer(now, question.peer);
+            if !is_over(question) && matches!(result, Err(Unreachable::Resolving { .. })) {
+                return true;
+            }
+            of_peers.remove(&question.peer);
+            for (slot, queue) in std::mem::take(&mut question.queues) {
+                answered.entry(slot).or_default().insert(number, Answered { result, queue });
+            }
+            false
+        });
     }
 }

@@ -9,8 +9,8 @@
 //! A [`SessionServer`] drives a worker and serves its applications; loops of other owners call [`Sessions::serve`] once
 //! each turn. An application holds a [`Client`]. Each application is a process of its own to peers
 //! ([`ConnectOptions::process`]): it gets the messages that name it and no others, and the messages that it sends name it
-//! ([`Source`](crate::ses::Source)). So it is with datagrams. The outcomes and errors in its reports are those of the endpoint itself
-//! ([`crate::fep`]).
+//! ([`Source`](crate::ses::Source)). Datagrams name processes in the same way. The outcomes and errors in its reports are
+//! those of the endpoint itself ([`crate::fep`]).
 //!
 //! An application is not trusted. Each word of its commands is checked; a command that makes no sense is answered with
 //! [`Report::Refused`] and affects no other application. Its resources are fixed when its session is opened

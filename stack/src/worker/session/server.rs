@@ -426,8 +426,7 @@ impl Sessions {
     fn settle_datagrams(&mut self, served: &mut impl Served, now: Time) -> usize {
         let settled = self.connections.datagrams.settle(served, now);
         let count = settled.len();
-        for (datagram, result) in settled {
-            let (slot, _) = unpack(datagram.context);
+        for (slot, datagram, result) in settled {
             if let Some(session) = self.at(slot) {
                 session.let_go(served.fep_mut(), datagram, result);
             }
@@ -514,14 +513,13 @@ impl Sessions {
         session.put_off = PutOff::default();
         // Its receives are dropped without completions.
         session.leaves_messages = fep.begin_close_process(session.process).is_ok();
+        // So are its datagrams whose peers have not been found.
+        self.connections.datagrams.forget(session.id.slot);
         for operation in &mut session.operations {
-            match *operation {
-                Posted::Held(name) => _ = self.connections.datagrams.remove(name),
-                Posted::Receive { .. } => {}
-                Posted::Send(_) | Posted::Nothing => continue,
+            if matches!(operation, Posted::Held { .. } | Posted::Receive { .. }) {
+                *operation = Posted::Nothing;
+                session.in_use -= 1;
             }
-            *operation = Posted::Nothing;
-            session.in_use -= 1;
         }
         session.clear_away(fep);
         self.ended.push_back((session.id, session.process, how));

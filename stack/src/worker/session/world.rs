@@ -168,6 +168,8 @@ impl World {
             assert!(self.sessions[side].is_empty(), "sessions of side {side}");
             assert_eq!(self.sessions[side].held_connections(), 0, "held connections of side {side}");
             assert_eq!(self.sessions[side].held_datagrams(), 0, "held datagrams of side {side}");
+            #[cfg(test)]
+            self.feps[side].check_datagrams();
             assert_eq!(self.feps[side].leaks().collect::<Vec<_>>(), [""; 0], "side {side}");
         }
     }

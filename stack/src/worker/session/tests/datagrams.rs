@@ -298,12 +298,119 @@ fn many_that_were_held_are_let_go_some_in_each_turn() {
     assert_eq!(world.sessions[0].held_datagrams(), COUNT as usize);
     world.peers[0].set(Addr(1), Ok(()));
     world.serve(0);
-    assert_eq!(world.sessions[0].held_datagrams(), COUNT as usize - 64, "in one turn");
+    assert_eq!(world.sessions[0].held_datagrams(), COUNT as usize - 32, "in one turn");
     settle(&mut world);
     assert_eq!(heard(&mut alice).len(), COUNT as usize);
     assert_eq!(world.feps[0].counters().datagrams_sent, COUNT.into());
     drop((alice, bob));
     world.assert_nothing_is_left();
+}
+
+/// One application has so many that letting them go takes many turns: another one does not wait for them.
+#[test]
+fn held_datagrams_of_one_application_do_not_delay_those_of_another() {
+    const COUNT: u32 = 300;
+    let mut world = World::new();
+    let roomy = SessionConfig { commands: 512, reports: 512, operations: COUNT, ..SMALL };
+    let mut many = world.sessions[0].open(&mut world.feps[0], &roomy, None).unwrap();
+    let (mut few, mut bob) = (world.open(0), world.open(1));
+    world.peers[0].set(Addr(1), Err(Unreachable::Resolving { hop: ip(Addr(1)), asked: 1 }));
+    for context in 0..u64::from(COUNT) {
+        many.send_datagram(of(&bob, 1), extent(0, 10), 1, context).unwrap();
+    }
+    settle(&mut world);
+    few.send_datagram(of(&bob, 1), extent(0, 10), 2, 0).unwrap();
+    bob.receive_datagram(extent(0, 10), 0).unwrap();
+    bob.receive_datagram(extent(0, 10), 1).unwrap();
+    settle(&mut world);
+    world.peers[0].set(Addr(1), Ok(()));
+    world.step(2);
+    let from: Vec<_> = heard(&mut bob)
+        .iter()
+        .map(|(_, report)| match report {
+            Report::Received { header_data, result: Ok(()), .. } => *header_data,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(from, [1, 2], "one of each in the turn in which the peer has answered");
+    settle(&mut world);
+    assert_eq!((heard(&mut many).len(), heard(&mut few).len()), (COUNT as usize, 1));
+    drop((many, few, bob));
+    world.assert_nothing_is_left();
+}
+
+/// The peer is asked again while they are being refused: they have waited for the first answer.
+#[test]
+fn held_datagrams_are_all_refused_for_the_reason_that_ended_their_wait() {
+    const COUNT: u32 = 300;
+    let mut world = World::new();
+    let roomy = SessionConfig { commands: 512, reports: 512, operations: COUNT, ..SMALL };
+    let mut alice = world.sessions[0].open(&mut world.feps[0], &roomy, None).unwrap();
+    let bob = world.open(1);
+    let hop = ip(Addr(1));
+    world.peers[0].set(Addr(1), Err(Unreachable::Resolving { hop, asked: 1 }));
+    for context in 0..u64::from(COUNT) {
+        alice.send_datagram(of(&bob, 1), extent(0, 10), 0, context).unwrap();
+    }
+    settle(&mut world);
+    let why = Unreachable::NoAnswer { hop };
+    world.peers[0].set(Addr(1), Err(why));
+    world.serve(0);
+    world.peers[0].set(Addr(1), Err(Unreachable::Resolving { hop, asked: 1 }));
+    settle(&mut world);
+    let mut count = 0;
+    while let Some(event) = alice.poll().unwrap() {
+        let expected = (Request::SendDatagram, CallError::Unreachable { peer: Addr(1), why });
+        let (_, request, error) = refused(&event);
+        assert_eq!((request, error), expected);
+        count += 1;
+    }
+    assert_eq!(count, COUNT);
+    drop((alice, bob));
+    world.assert_nothing_is_left();
+}
+
+/// Neither those to a peer that has not answered yet, nor those that are being let go, and none of others.
+#[test]
+fn held_datagrams_of_an_application_that_leaves_end_and_those_of_others_stay() {
+    const COUNT: u32 = 300;
+    let mut world = World::new();
+    let roomy = SessionConfig { commands: 512, reports: 512, operations: COUNT, ..SMALL };
+    for has_answered in [false, true] {
+        let mut many = world.sessions[0].open(&mut world.feps[0], &roomy, None).unwrap();
+        let (mut few, mut bob) = (world.open(0), world.open(1));
+        for context in 0..4 {
+            bob.receive_datagram(extent(0, 10), context).unwrap();
+        }
+        world.peers[0].set(Addr(1), Err(Unreachable::Resolving { hop: ip(Addr(1)), asked: 1 }));
+        for context in 0..u64::from(COUNT) {
+            // None of them meets a receive.
+            many.send_datagram(Source { peer: Addr(1), process: 9 }, extent(0, 10), 1, context).unwrap();
+        }
+        for context in 0..4 {
+            few.send_datagram(of(&bob, 1), extent(0, 10), 2, context).unwrap();
+        }
+        settle(&mut world);
+        if has_answered {
+            world.peers[0].set(Addr(1), Ok(()));
+            world.serve(0);
+            assert!(world.sessions[0].held_datagrams() > 0, "some are left for the next turn");
+        } else {
+            assert_eq!(world.sessions[0].held_datagrams(), COUNT as usize + 4);
+        }
+        drop(many);
+        let steps = crate::steps::of(|| world.serve(0));
+        assert_eq!(steps, u64::from(!has_answered), "a step for each peer that is being asked for");
+        if !has_answered {
+            assert_eq!(world.sessions[0].held_datagrams(), 4);
+        }
+        world.peers[0].set(Addr(1), Ok(()));
+        settle(&mut world);
+        assert_eq!((heard(&mut few).len(), heard(&mut bob).len()), (4, 4));
+        drop((few, bob));
+        settle(&mut world);
+        world.assert_nothing_is_left();
+    }
 }
 
 /// The job of a datagram that waits is that of its process when it was posted.
