@@ -207,7 +207,8 @@ impl Datagrams {
     #[cfg(test)]
     fn check(&self, sends: &Table<SendMessage>) {
         for (process, queue) in &self.queues {
-            let cancelled = queue.waiting.iter().filter(|outgoing| sends.get(outgoing.send).is_none()).count();
+            let cancelled =
+                queue.waiting.iter().filter(|outgoing| sends.get(outgoing.send).is_none()).count();
             assert_eq!(queue.cancelled, cancelled, "cancelled datagrams of process {process}");
             let turns = self.order.iter().filter(|waits| *waits == process).count();
             assert_eq!(turns, usize::from(queue.has_turn), "turns of process {process}");

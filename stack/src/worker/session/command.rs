@@ -198,7 +198,7 @@ const PEER: u8 = 7;
 const PEEK: u8 = 8;
 const RECEIVE_CLAIMED: u8 = 9;
 const DISCARD: u8 = 10;
-const SEND_DATAGRAM: u8 = 11;
+pub(super) const SEND_DATAGRAM: u8 = 11;
 const RECEIVE_DATAGRAM: u8 = 12;
 /// Kinds of commands are below this number.
 #[cfg(any(test, feature = "fuzzing"))]

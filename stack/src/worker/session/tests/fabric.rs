@@ -54,6 +54,13 @@ impl Guest {
         self.operations.extend(self.client.receive(extent(at, ROOM), None, matching, at));
     }
 
+    /// Posts a receive of one datagram, as [`Guest::receive`].
+    pub(super) fn receive_datagram(&mut self) {
+        let at = u64::from(MEMORY) + self.receives % ROOMS * u64::from(ROOM);
+        self.receives += 1;
+        self.operations.extend(self.client.receive_datagram(extent(at, ROOM), at));
+    }
+
     /// Posts a receive for many messages, if there is memory. Its context says where that is.
     pub(super) fn receive_many(&mut self, matching: Matching, least: NonZeroU32) {
         let Some(free) = self.gatherers.iter().position(|taken| !taken) else { return };
@@ -158,13 +165,20 @@ impl Fabric {
         self.sessions.check_accounts(&self.limits());
         for fep in &self.feps {
             fep.check_accounts();
+            fep.check_datagrams();
         }
     }
 
     pub(super) fn join(&mut self, operations: u32, connections: u32) {
+        self.join_as(SessionConfig { operations, connections, ..SMALL });
+    }
+
+    /// An application joins with what `config` asks for, but for its memory.
+    pub(super) fn join_as(&mut self, config: SessionConfig) {
         // Receives whose bytes are compared have memory of their own.
         let memory = if self.compares { 4 * MEMORY } else { MEMORY };
-        let config = SessionConfig { operations, connections, memory, ..SMALL };
+        let config = SessionConfig { memory, ..config };
+        let SessionConfig { operations, connections, .. } = config;
         let reserved = |of: fn(&SessionConfig) -> u32| -> usize {
             self.guests.iter().map(|guest| of(&guest.config) as usize).sum()
         };

@@ -8,7 +8,7 @@ use super::*;
 use crate::fep::{FepConfig, Limits, MAX_PROCESS, PeerRefusal};
 use crate::ses::Claim;
 use crate::worker::ring::Producer;
-use crate::worker::session::command::KINDS;
+use crate::worker::session::command::{KINDS, SEND_DATAGRAM};
 
 /// Words that are nearly commands: kinds, numbers and lengths are often possible.
 fn nearly_a_command() -> impl Strategy<Value = Slot> {
@@ -19,10 +19,14 @@ fn nearly_a_command() -> impl Strategy<Value = Slot> {
         0u64..8,
         prop_oneof![6 => 0u64..18, 1 => any::<u32>().prop_map(u64::from)],
         prop::array::uniform7(word),
+        0u64..5,
     )
-        .prop_map(|(kind, flags, name, words)| {
+        .prop_map(|(kind, flags, name, words, process)| {
             let mut slot = [0; 8];
             slot[0] = kind | if flags < 4 { 0 } else { (flags - 4) << 8 } | name << 32;
+            if kind == u64::from(SEND_DATAGRAM) {
+                slot[0] |= process << 16;
+            }
             slot[1..].copy_from_slice(&words);
             slot
         })
@@ -35,14 +39,16 @@ proptest! {
     #[test]
     fn arbitrary_commands_harm_no_other_application(commands in prop::collection::vec(nearly_a_command(), 1..200)) {
         let mut world = World::new();
-        let (mut mad, mut alice, mut bob) = (world.open(0), world.open(0), world.open(1));
+        // One beside Alice and one beside Bob.
+        let (mut mad, mut alice, mut bob, mut madder) = (world.open(0), world.open(0), world.open(1), world.open(1));
         let bytes = content(3, 60_000);
         alice.write(0, &bytes).unwrap();
         bob.receive(extent(0, 60_000), None, Matching::Untagged, 1).unwrap();
         let connection = alice.connect(Addr(1), to(&bob), 0).unwrap();
         alice.send(connection, extent(0, 60_000), None, 0, 2).unwrap();
         let mut refused = 0;
-        for words in &commands {
+        for (n, words) in commands.iter().enumerate() {
+            let mad = if n % 2 == 0 { &mut mad } else { &mut madder };
             // Datagrams of anybody are legitimate.
             if matches!(Command::decode(words), Ok(Command::SendDatagram { to, .. }) if to.process == bob.process()) {
                 continue;
@@ -69,7 +75,7 @@ proptest! {
         prop_assert!(event.context == 3 && is_hers, "{event:?}");
         bob.read(0, &mut copy[..1_000]).unwrap();
         prop_assert!(copy[..1_000] == bytes[1..1_001]);
-        drop((mad, alice, bob));
+        drop((mad, alice, bob, madder));
         world.assert_nothing_is_left();
         prop_assert!(refused <= 2 * commands.len() + 4);
     }

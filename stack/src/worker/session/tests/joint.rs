@@ -11,7 +11,7 @@ use proptest::test_runner::TestRunner;
 use super::fabric::{APPLICATIONS, Fabric, Guest, MEMORY, PEERS, ROOM};
 use super::*;
 use crate::buffer::Buffer;
-use crate::fep::{ConnectionId, Limits, Receive, Send};
+use crate::fep::{ConnectionId, Datagram, DatagramReceive, Limits, Receive, Send};
 use crate::wire::pds::DeliveryMode;
 use crate::worker::session::Found;
 
@@ -42,6 +42,7 @@ enum Step {
     Join {
         operations: u32,
         connections: u32,
+        only_datagrams: bool,
     },
     Leave(Index),
     /// An application connects to a peer, or an application of its own endpoint.
@@ -62,6 +63,21 @@ enum Step {
         matching: Matching,
         found: Found,
     },
+    /// An application sends a datagram to a peer, or to an application of its own endpoint.
+    SendDatagram {
+        application: Index,
+        to: Option<u32>,
+        len: u32,
+    },
+    ReceiveDatagram(Index),
+    /// A peer sends datagrams to the process of an application.
+    PeerSendsDatagrams {
+        peer: u32,
+        application: Index,
+        count: u32,
+        len: u32,
+    },
+    PeerReceivesDatagram(u32),
     Cancel(Index, Index),
     Close {
         application: Index,
@@ -105,7 +121,17 @@ fn step() -> impl Strategy<Value = Step> {
     };
     let found = prop_oneof![Just(Found::Stays), Just(Found::IsClaimed), Just(Found::IsDiscarded)];
     prop_oneof![
-        4 => (1u32..30, 1u32..8).prop_map(|(operations, connections)| Step::Join { operations, connections }),
+        4 => (1u32..30, 1u32..8, prop::bool::weighted(0.2)).prop_map(|(operations, connections, only_datagrams)| {
+            Step::Join { operations, connections, only_datagrams }
+        }),
+        6 => (index(), prop::option::of(peer()), len()).prop_map(|(application, to, len)| {
+            Step::SendDatagram { application, to, len }
+        }),
+        4 => index().prop_map(Step::ReceiveDatagram),
+        4 => (peer(), index(), 1u32..5, len()).prop_map(|(peer, application, count, len)| {
+            Step::PeerSendsDatagrams { peer, application, count, len }
+        }),
+        2 => peer().prop_map(Step::PeerReceivesDatagram),
         1 => index().prop_map(Step::Leave),
         6 => (index(), peer(), prop::bool::weighted(0.2)).prop_map(|(a, peer, own)| Step::Connect(a, peer, own)),
         12 => (index(), index(), len(), tag()).prop_map(|(application, connection, len, tag)| {
@@ -141,7 +167,22 @@ fn step() -> impl Strategy<Value = Step> {
 impl Fabric {
     fn take(&mut self, step: Step) {
         match step {
-            Step::Join { operations, connections } => self.join(operations, connections),
+            Step::Join { operations, connections, only_datagrams } => {
+                self.join_as(SessionConfig { operations, connections, only_datagrams, ..SMALL });
+            }
+            Step::PeerSendsDatagrams { peer, application, count, len } => {
+                let process = self.guest(application).map_or(1, |guest| guest.client.process());
+                for _ in 0..count {
+                    let seed = self.new_seed();
+                    let buffer = Buffer::Heap(content(seed, len as usize));
+                    let datagram = Datagram { buffer, peer: Addr(0), process, header_data: seed, context: 0 };
+                    let _ = self.feps[peer as usize].post_datagram_of(0, datagram);
+                }
+            }
+            Step::PeerReceivesDatagram(peer) => {
+                let receive = DatagramReceive { buffer: Buffer::Heap(vec![0; 10]), context: 0 };
+                let _ = self.feps[peer as usize].post_datagram_receive_of(0, receive);
+            }
             Step::Leave(index) if !self.guests.is_empty() => {
                 self.guests.remove(index.index(self.guests.len()));
             }
@@ -192,8 +233,11 @@ impl Fabric {
     fn command(&mut self, step: Step) {
         let process = self.guests.first().map_or(0, |guest| guest.client.process());
         let guest = match step {
-            Step::Connect(index, ..) | Step::Cancel(index, _) => self.guest(index),
+            Step::Connect(index, ..) | Step::Cancel(index, _) | Step::ReceiveDatagram(index) => {
+                self.guest(index)
+            }
             Step::Send { application, .. }
+            | Step::SendDatagram { application, .. }
             | Step::Receive { application, .. }
             | Step::Peek { application, .. }
             | Step::Close { application, .. } => self.guest(application),
@@ -202,6 +246,7 @@ impl Fabric {
         let Some(guest) = guest else { return };
         match step {
             Step::Receive { matching, many: false, .. } => return guest.receive(matching),
+            Step::ReceiveDatagram(_) => return guest.receive_datagram(),
             Step::Receive { matching, .. } => {
                 return guest.receive_many(matching, NonZeroU32::new(ROOM).unwrap());
             }
@@ -218,6 +263,11 @@ impl Fabric {
                 let connection = connections[connection.index(connections.len())];
                 operations.extend(client.send(connection, extent(0, len), tag, *seed, 0));
             }
+            Step::SendDatagram { to, len, .. } => {
+                let to = to.map_or((0, process), |peer| (peer, 0));
+                let to = Source { peer: Addr(to.0), process: to.1 };
+                operations.extend(client.send_datagram(to, extent(0, len), *seed, 0));
+            }
             Step::Peek { matching, found, .. } => drop(client.peek(None, matching, found, 0)),
             Step::Cancel(_, operation) if !operations.is_empty() => {
                 let _ = client.cancel(operations[operation.index(operations.len())]);
@@ -231,16 +281,17 @@ impl Fabric {
     }
 }
 
-/// Receives for many messages that last over several turns, and messages whose bytes are compared: what all cases together reach
-/// at least. They reach some four times as much. A search lasts so long in one case of a hundred only.
-const REACHED: [u64; 2] = [20, 1_000];
+/// Receives for many messages that last over several turns, messages and datagrams whose bytes are compared, and datagrams that
+/// were received: what all cases together reach at least. They reach some four times as much. A search lasts so long in one
+/// case of a hundred only.
+const REACHED: [u64; 3] = [20, 1_000, 300];
 
 #[test]
 fn whatever_applications_and_peers_do_limits_add_up_and_nothing_is_left() {
     let config = ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() };
     let joins = prop::collection::vec((1u32..15, 1u32..5), 0..4);
     let steps = prop::collection::vec(step(), 0..250);
-    let reached = Cell::new([0; 2]);
+    let reached = Cell::new([0; 3]);
     let result = TestRunner::new(config).run(&(joins, steps), |(joins, steps)| {
         let mut fabric = Fabric::new(limits());
         fabric.compares = true;
@@ -250,8 +301,9 @@ fn whatever_applications_and_peers_do_limits_add_up_and_nothing_is_left() {
             fabric.check();
         }
         fabric.obey_all();
-        let [gatherers, compared] = reached.get();
-        reached.set([gatherers + fabric.unfinished, compared + fabric.compared]);
+        let [gatherers, compared, datagrams] = reached.get();
+        let received: u64 = fabric.feps.iter().map(|fep| fep.counters().datagrams_received).sum();
+        reached.set([gatherers + fabric.unfinished, compared + fabric.compared, datagrams + received]);
         fabric.end();
         Ok(())
     });
