@@ -41,6 +41,7 @@ impl Endpoint {
 
     /// Makes room for one datagram of any sender; [`Completion::Received`](super::Completion::Received) brings it. Datagrams
     /// for which there is no room when they arrive are lost. They meet no receives of messages, and messages none of these.
+    /// Where the worker runs elsewhere, on a thread or in a server, there is room from its turn on that sees the call.
     ///
     /// # Errors
     /// There is no room for another receive now ([`Error::is_back_pressure`](super::Error::is_back_pressure)), or the worker is

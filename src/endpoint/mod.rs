@@ -442,7 +442,7 @@ impl Endpoint {
     /// meanwhile are dropped.
     ///
     /// # Errors
-    /// [`Error::Busy`] if connections are open, or packets of peers still arrive, after `bound`.
+    /// [`Error::Busy`] if connections are open, datagrams have not left, or packets of peers still arrive, after `bound`.
     pub fn shutdown(mut self, bound: Duration) -> Result<(), Error> {
         let begin = Instant::now();
         each!(self, inner => inner.close_all());

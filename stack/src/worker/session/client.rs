@@ -267,8 +267,8 @@ impl Client {
     }
 
     /// Posts a receive of one datagram, of any sender. Datagrams for which there is none are dropped. They meet no receives of
-    /// messages, and messages none of these. Its memory belongs to the endpoint until [`Report::Received`] or
-    /// [`Report::Refused`].
+    /// messages, and messages none of these. It counts from the turn in which the worker executes the command: a datagram
+    /// that arrives before is dropped. Its memory belongs to the endpoint until [`Report::Received`] or [`Report::Refused`].
     ///
     /// # Errors
     /// As [`Client::connect`].

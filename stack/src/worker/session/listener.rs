@@ -3,7 +3,8 @@
 //! Only processes of the same user, and root's, may join. Each sends one message with the resources that it wants, and
 //! gets one back, with a descriptor of the memory that its rings lie in ([`super::join`]). From then on the socket is the
 //! session's [`Link`]. A thread accepts applications and watches all sockets in the worker's stead ([`super::acceptor`]): the
-//! worker makes system calls only to open the session of an application that has sent its request.
+//! worker makes system calls only to open the session of an application that has sent its request, or to answer one that
+//! asks for facts.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -86,7 +87,8 @@ impl SessionListener {
     }
 
     /// Ends the sessions of applications that have died, and opens one for the next one that wants to join. To be called
-    /// each turn; makes no system call but to open a session. Returns the session that is new.
+    /// each turn; makes no system call but to open a session, or to answer a question for facts. Returns the session that
+    /// is new.
     pub fn attend(&mut self, sessions: &mut Sessions, fep: &mut Fep, now: Time) -> Option<SessionId> {
         while let Some(news) = self.acceptor.next() {
             match news {
