@@ -11,7 +11,7 @@
 //! | 28–31 | connections | the most bytes of a datagram |
 //! | 32–35 | bytes of memory | the text, from byte 32 on: the endpoint's IP address, or why it is refused |
 //! | 36–39 | peers | |
-//! | 40–43 | 1 for any process, 0 for the one that is named; 2 for no session, but a reply | |
+//! | 40–43 | 0 for the process that is named, 1 for any; 2 for a reply alone, without a session | |
 //! | 44–47 | job | |
 //! | 48–51 | 1 if it receives datagrams and nothing else | |
 //!
@@ -45,7 +45,8 @@ use crate::worker::credentials::Credentials;
 const MAGIC: [u8; 8] = *b"weft-ses";
 const VERSION: u32 = 8;
 pub(super) const REQUEST: usize = 64;
-/// Kinds of a request: the process is named, or any will do; or it asks only what there is.
+/// Kinds of a request: for a session with the process that is named, for one with any process, or for the server's address
+/// and the longest datagram alone.
 const NAMED: u32 = 0;
 const ANY: u32 = 1;
 const ASKS: u32 = 2;
