@@ -55,6 +55,8 @@ pub struct SenderCredit {
     /// The largest balance, and the most that is requested at a time, bytes.
     cap: i64,
     wire_mtu: i64,
+    /// The size of the largest of the last packets, bytes: it sinks by a 64th with each smaller one.
+    recent: u64,
     speculating: bool,
 }
 
@@ -67,7 +69,15 @@ impl SenderCredit {
     pub fn new(cap: u64, wire_mtu: u64) -> SenderCredit {
         let cap = cap.clamp(1, LARGEST_CREDIT) as i64;
         let wire_mtu = wire_mtu.clamp(1, LARGEST_CREDIT) as i64;
-        SenderCredit { balance: cap, pulled: 0, asked: 0, cap, wire_mtu, speculating: true }
+        SenderCredit {
+            balance: cap,
+            pulled: 0,
+            asked: 0,
+            cap,
+            wire_mtu,
+            recent: wire_mtu as u64,
+            speculating: true,
+        }
     }
 
     /// Whether a packet may leave: any positive balance suffices.
@@ -90,8 +100,14 @@ impl SenderCredit {
         self.speculating
     }
 
+    /// Whether as many more `packets` may use up the balance, if none is larger than those that left lately.
+    pub fn ends_within(&self, packets: u64) -> bool {
+        self.balance <= packets.saturating_mul(self.recent).min(i64::MAX as u64) as i64
+    }
+
     /// A packet of `bytes` has left.
     pub fn on_send(&mut self, bytes: u64) {
+        self.recent = bytes.max(self.recent - self.recent.div_ceil(64));
         self.balance = (self.balance - bytes.min(LARGEST_CREDIT) as i64).max(-(LARGEST_CREDIT as i64));
     }
 

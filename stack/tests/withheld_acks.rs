@@ -283,6 +283,35 @@ fn a_packet_asks_if_the_next_turn_of_its_connection_is_far_away() {
     }
 }
 
+/// Short packets use up little credit, so that those of many connections need not ask.
+#[test]
+fn short_packets_that_share_credit_ask_no_more_than_without_credit() {
+    let asking = |cc: &str| {
+        let config = Arc::new(FepConfig::new(&CcChoice::parse(cc).unwrap(), &params()));
+        let mut pair = Pair::of([0, 1].map(|n| fep(n, config.clone(), 1, Time::ZERO)), Time::ZERO);
+        let connections: Vec<ConnectionId> = (0..64).map(|_| pair.connect()).collect();
+        let (mut asking, mut requests) = (0, 0);
+        for _ in 0..40 {
+            for &connection in &connections {
+                (0..8).for_each(|_| post(&mut pair, connection, 100));
+            }
+            let until = pair.now + Span::from_us(500);
+            pair.run(until, |transit| {
+                if let Pds::Request(request) = &transit.packet.pds {
+                    requests += 1;
+                    asking += u32::from(request.ack_request);
+                }
+                Some(Span::from_us(1))
+            });
+            pair.now = until;
+        }
+        assert_eq!(requests, 40 * 64 * 8, "with {cc}: {:#?}", pair.explain());
+        asking
+    };
+    let (without, with) = (asking("constant"), asking("rccc"));
+    assert!(with <= without + without / 4, "{with} ask with credit, {without} without");
+}
+
 /// A window that shrinks to one packet when one is trimmed, or its timer expires.
 struct Shrinks(Window, u64);
 

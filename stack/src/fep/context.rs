@@ -271,8 +271,7 @@ impl Context {
     /// Whether `turns` packets, those of other connections before the next turn of the one that sends, use up the credit that is
     /// left: that turn may be as far away as the next credit.
     pub(super) fn ends_credit_within(&self, turns: u64) -> bool {
-        let Some(credit) = &self.credit else { return false };
-        credit.balance() <= (turns * u64::from(self.wire_mtu)) as i64
+        self.credit.as_ref().is_some_and(|credit| credit.ends_within(turns))
     }
 
     /// Records that a packet with a request for an acknowledgement was sent.
