@@ -13,6 +13,8 @@
 //! - A bottleneck inside the fabric lowers the rate of credit if the setting `oversubscription` says that there is one.
 //!   In the code the topology file says so.
 //! - A late poll does not lower the rate: the scheduler catches up with up to one pull.
+//! - Pulls go round robin over peers first, and over the senders of each. In the code they go round robin over senders, which is
+//!   the same where each peer is one.
 
 mod fabric;
 mod queue;
@@ -266,6 +268,8 @@ impl ReceiverCc for Rccc {
             Place::Out => {}
         }
         self.senders[sender.0 as usize] = Sender::default();
+        self.active.release();
+        self.idle.release();
     }
 
     fn poll_credit(&mut self, now: Time) -> Option<Credit> {

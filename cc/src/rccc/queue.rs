@@ -49,6 +49,19 @@ impl Turns {
         self.order.first.is_none()
     }
 
+    /// Gives the room for peers back if no sender waits. A queue that runs empty keeps it otherwise: senders come back soon.
+    pub(super) fn release(&mut self) {
+        if self.is_empty() {
+            self.peers = Vec::new();
+        }
+    }
+
+    /// Number of peers that there is room for.
+    #[cfg(test)]
+    pub(super) fn room(&self) -> usize {
+        self.peers.capacity()
+    }
+
     /// The sender whose turn it is.
     pub(super) fn first(&self) -> Option<SenderId> {
         self.peers[self.order.first? as usize].senders.first.map(SenderId)

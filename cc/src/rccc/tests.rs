@@ -172,6 +172,22 @@ fn a_sender_that_leaves_is_forgotten() {
 }
 
 #[test]
+fn room_for_peers_that_have_left_is_given_back() {
+    let mut cc = scheduler(1.0);
+    for n in 0..1_000 {
+        cc.on_join(at_ps(0), SenderId(n), PeerId(n));
+        cc.on_demand(at_ps(0), SenderId(n), 1_000);
+    }
+    drain(&mut cc, 0);
+    (1..1_000).for_each(|n| cc.on_leave(at_ps(0), SenderId(n)));
+    cc.on_join(at_ps(0), B, PeerId(1));
+    cc.on_demand(at_ps(0), B, 1_000);
+    assert_eq!(drain(&mut cc, 2_000 * PULL_PS).iter().map(|(_, id, _)| *id).max(), Some(1));
+    (0..2).for_each(|n| cc.on_leave(at_ps(0), SenderId(n)));
+    assert_eq!((cc.active.room(), cc.idle.room()), (0, 0));
+}
+
+#[test]
 fn credit_does_not_stop_on_a_link_with_rate_zero() {
     let mut cc = Rccc::new(&RcccConfig::default(), &CcParams { link_rate: Rate::from_bps(0), ..params() });
     cc.on_demand(at_ps(0), A, 20_000);

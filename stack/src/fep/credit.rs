@@ -263,6 +263,9 @@ impl Granter {
                 if *senders == 0 {
                     self.free_peers.push(*peer);
                     self.by_peer.remove(&sender.name.0);
+                    if self.by_peer.is_empty() {
+                        (self.by_peer, self.free_peers) = (Map::default(), Vec::new());
+                    }
                 }
             }
             self.free.push(id);
@@ -438,6 +441,20 @@ mod tests {
         granter.forget(Addr(3));
         let parts = shared(&mut granter, &mut totals, &[(4, 9), (2, 0)], 100);
         assert!(parts[0].abs_diff(50 * 64) <= 64, "{parts:?}");
+        check(&granter);
+    }
+
+    #[test]
+    fn room_for_peers_that_have_left_is_given_back() {
+        let mut granter = granter_of(1_000);
+        for n in 0..1_000 {
+            granter.on_request(Time::ZERO, (Addr(n), 0), PdcId(1), 10);
+        }
+        (1..1_000).for_each(|n| granter.forget(Addr(n)));
+        check(&granter);
+        granter.forget(Addr(0));
+        assert_eq!((granter.free_peers.capacity(), granter.by_peer.capacity()), (0, 0));
+        granter.on_request(Time::ZERO, (Addr(5), 0), PdcId(1), 10);
         check(&granter);
     }
 
