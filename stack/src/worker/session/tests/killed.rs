@@ -86,6 +86,8 @@ impl Lossy {
         for context in 0..2 {
             bob.receive(extent(0, trouble.len.max(100)), None, Matching::Untagged, context).unwrap();
         }
+        // The receives are there before the messages: what waits for a receive is lost with its process.
+        self.world.step_through(4, |_| true);
         alice.write(0, &content(4, trouble.len as usize)).unwrap();
         let connection = alice.connect(Addr(1), to(&bob), 0).unwrap();
         self.connection = Some(connection);
@@ -149,6 +151,25 @@ fn a_message_that_was_early_at_a_killed_process_is_lost_with_it() {
     let mut ended = lossy.ended(&mut alice, 2, limit);
     ended.sort_by_key(|(context, _)| *context);
     assert_eq!(ended, [(2, refused), (3, Ok(()))]);
+}
+
+/// Without losses, a message that has met a receive has arrived, and any other is refused, whenever its receiver is killed.
+#[test]
+fn what_a_killed_process_has_not_got_is_refused_whenever_it_is_killed() {
+    for (killed_after, len) in
+        (0..5).flat_map(|killed_after| (1..6000).step_by(97).map(move |len| (killed_after, len)))
+    {
+        let trouble = Trouble { loss: 0, killed_after, len, infer: false, seed: 1 };
+        let mut lossy = Lossy::new(&trouble);
+        let (mut alice, mut bob) = lossy.begin(&trouble);
+        let (limit, in_time) = (limit(&lossy.world), received(&mut bob));
+        kill(&mut lossy.world, 1, &mut bob);
+        for (context, result) in lossy.ended(&mut alice, 2, limit) {
+            let refused = Err(SendError::Answered(ReturnCode::BAD_PID));
+            let expected = if in_time.contains(&context) { Ok(()) } else { refused };
+            assert_eq!(result, expected, "message {context}, {trouble:?}");
+        }
+    }
 }
 
 proptest! {
