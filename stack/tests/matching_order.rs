@@ -243,6 +243,14 @@ fn check_order(
             pair.close(connection);
         }
     }
+    // A sender that was refused may be told to wait, with its CLOSE, too.
+    for _ in 0..100 {
+        if !pair.leaks(0).is_empty() {
+            expire_next(&mut pair);
+            pair.exchange();
+        }
+    }
+    prop_assert_eq!(pair.leaks(0), [""; 0], "{:?}", pair.explain());
     prop_assert_eq!(pair.leaks(1), [""; 0]);
     Ok(())
 }
@@ -260,6 +268,22 @@ proptest! {
     ) {
         check_order(&messages, choices, bytes, &steps)?;
     }
+}
+
+/// Its last message has arrived when a copy of it is refused.
+#[test]
+fn a_sender_that_is_told_to_wait_closes_its_connection_then() {
+    use Step::{Arrive, Expire, Leave, Post};
+    let mut steps =
+        vec![Leave, Leave, Leave, Leave, Leave, Expire, Leave, Leave, Arrive(0), Leave, Leave, Leave];
+    steps.extend([
+        Arrive(4099276460824344804),
+        Arrive(6917529027641081856),
+        Arrive(13176245766935394012),
+        Post,
+    ]);
+    steps.extend([Leave; 4]);
+    check_order(&[(0, None, 201), (1, None, 101)], (0, 0), 0, &steps).unwrap();
 }
 
 /// Polls for room must come to the one message that a receive waits for.
