@@ -169,7 +169,7 @@ mod tests {
     use super::*;
     use crate::kind::Kind;
 
-    /// What `look` finds at the worker of an endpoint that is opened with these choices.
+    /// Opens an endpoint with this congestion control and load balancer, and returns what `look` reads from its worker.
     fn of_endpoint<T>(cc: Option<&str>, lb: Option<&str>, look: impl Fn(&Worker<AnyPort>) -> T) -> T {
         let params = Params {
             iface: None,

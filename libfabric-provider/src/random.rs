@@ -15,7 +15,7 @@ pub(crate) fn number() -> u64 {
 mod tests {
     use super::*;
 
-    /// What `number` is in a process that is forked now.
+    /// Forks, calls `number` in the child, and returns what it returned there.
     fn in_a_child(number: impl FnOnce() -> u64) -> u64 {
         let mut ends = [0; 2];
         // SAFETY: the array has room for two descriptors. The child only opens a file, writes and ends.

@@ -11,7 +11,7 @@ pub(super) struct Links {
     behind: Option<u32>,
 }
 
-/// What can be in a queue, by its index.
+/// A sender or a peer, which keeps the links of its own place in a queue. Queues name it by its index.
 trait Linked {
     fn links(&mut self) -> &mut Links;
 }
@@ -101,7 +101,7 @@ impl Turns {
     }
 }
 
-/// A queue of what `nodes` in the calls are.
+/// A queue of senders or of peers. Its calls get all of them as `nodes`, in which the links are kept.
 #[derive(Clone, Debug, Default)]
 struct Queue {
     first: Option<u32>,

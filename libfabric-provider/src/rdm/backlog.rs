@@ -199,8 +199,8 @@ pub(super) enum Way {
 }
 
 impl Parts {
-    /// Those of the memory of `endpoint`, of which `carried` bytes are for requests and answers. There is memory for all at a time,
-    /// unless that is in pieces that are too short.
+    /// Divides the memory of `endpoint` into parts. `carried` bytes of it are taken by requests and answers already. All parts can be
+    /// used up at the same time, unless what is left is fragmented.
     fn new(endpoint: &mut Endpoint, carried: u64) -> Result<Parts, FiError> {
         let memory = endpoint.memory();
         let size = memory.size() as u64;

@@ -322,7 +322,7 @@ impl Receives {
         complete.then(|| self.finish(key)).flatten()
     }
 
-    /// As [`Receives::hand_over`].
+    /// As [`Receives::hand_over`], for callers that have the whole receive.
     fn hand_over_to(&mut self, room: &mut Room, key: Key, posted: Posted) -> Option<Delivery> {
         let Posted { id, context, buffer, .. } = posted;
         self.hand_over(room, key, (id, context), buffer)

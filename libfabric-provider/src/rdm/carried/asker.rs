@@ -57,16 +57,18 @@ pub(in super::super) struct Notice {
     tries: u32,
 }
 
-/// What senders of messages are to be told: that receivers have them, or have dropped them.
+/// Notices tell the sender of a message that its receiver has received or dropped it. This counts them, and keeps those that
+/// could not be delivered.
 #[derive(Debug, Default)]
 pub(in super::super) struct Notices {
-    /// Those that are to be sent again.
+    /// Notices that have failed and will be sent again.
     again: Vec<Notice>,
     /// How many of them, and of those that are under way, each peer has.
     counts: HashMap<Source, [usize; 2]>,
 }
 
-/// Those of one peer that are under way, and those that wait: it has no more messages under way.
+/// The most notices to one peer that are under way, and the most that wait to be sent again. A peer has no more messages under way
+/// than that.
 const NOTICES: usize = DEPTH;
 
 impl Notices {
@@ -93,7 +95,7 @@ impl Notices {
         }
     }
 
-    /// Those that are to be sent again now.
+    /// Takes all notices that wait to be sent again.
     fn take(&mut self) -> Vec<Notice> {
         let all = std::mem::take(&mut self.again);
         all.iter().for_each(|notice| self.end(notice.named.peer, 0));
