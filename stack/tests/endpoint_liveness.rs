@@ -2,10 +2,12 @@
 
 mod harness;
 
+use std::sync::Arc;
+
 use harness::forge::nack;
-use harness::{Alone, Pair, SHORT_RTO, Transit, fep, impatient_config, params};
+use harness::{Alone, Pair, SHORT_RTO, Transit, fep, impatient_config, params, receive_any};
 use weft_stack::buffer::Buffer;
-use weft_stack::cc::{CcChoice, CcParams};
+use weft_stack::cc::{CcChoice, CcParams, Credit, DataSample, ReceiverCc, SenderId};
 use weft_stack::event::Recorder;
 use weft_stack::fep::{
     BusyTimeout, Completion, ConnectOptions, ConnectionId, Failure, FepConfig, Limits, Receive, Send,
@@ -307,6 +309,57 @@ fn a_patient_connection_that_closes_is_not_waited_for_without_end() {
     let closed = |done: &Completion| matches!(done, Completion::Closed { id, .. } if *id == closing);
     assert!(closes > 0 && done.iter().any(|(_, done)| closed(done)), "{closes} commands: {done:?}");
     assert!(pair.feps[0].is_open(waiting));
+}
+
+/// A receiver that grants no credit.
+struct Mean;
+
+impl ReceiverCc for Mean {
+    fn on_demand(&mut self, _: Time, _: SenderId, _: u64) {}
+    fn on_data(&mut self, _: Time, _: SenderId, _: &DataSample) {}
+    fn on_leave(&mut self, _: Time, _: SenderId) {}
+    fn poll_credit(&mut self, _: Time) -> Option<Credit> {
+        None
+    }
+    fn poll_timeout(&self) -> Option<Time> {
+        None
+    }
+    fn outstanding(&self, _: SenderId) -> u64 {
+        0
+    }
+}
+
+#[test]
+fn a_patient_connection_that_has_waited_for_long_may_lose_its_first_close() {
+    let network = CcParams { mtu: 1_000, network_rtt: Span::from_us(2), ..params() };
+    let cc = CcChoice::parse("rccc").unwrap();
+    let cc = cc.with_custom_receiver(Arc::new(|_: &CcParams| {
+        Box::new(Mean) as Box<dyn ReceiverCc + std::marker::Send>
+    }));
+    let base = FepConfig::new(&cc, &network).with_zones(|zone| zone.pdc.rto_init = SHORT_RTO);
+    let mut pair = Pair::new(&FepConfig { busy_timeout: PATIENCE.into(), ..base });
+    let connection = pair.connect_from(0, ConnectOptions::default().patient(true));
+    // The first message needs no credit.
+    pair.feps[1].post_receive(receive_any(100)).unwrap();
+    post_on(&mut pair, &[connection], 100);
+    let done = pair.run(Time::ZERO + Span::from_ms(1), |_| Some(DELAY));
+    assert!(matches!(done[..], [(_, Completion::Sent { result: Ok(()), .. })]), "{done:?}");
+    let waiting = pair.post_send(connection, virtual_message(100));
+    let later = Time::ZERO + PATIENCE.times(20);
+    let done = pair.run(later, |_| Some(DELAY));
+    assert!(done.is_empty() && pair.feps[0].is_open(connection), "{done:?}");
+    pair.now = later;
+    pair.feps[0].close(later, connection).unwrap();
+    pair.feps[0].cancel_send(waiting).unwrap();
+    let mut closes = 0;
+    let done = pair.run(later + PATIENCE, |transit| {
+        let is_close =
+            matches!(&transit.packet.pds, Pds::Control(control) if control.kind == ControlKind::CloseCommand);
+        closes += u32::from(is_close);
+        (!is_close || closes > 1).then_some(DELAY)
+    });
+    assert_eq!(closes, 2, "the lost one is sent again");
+    assert!(matches!(done.last(), Some((_, Completion::Closed { result: Ok(()), .. }))), "{done:?}");
 }
 
 #[test]

@@ -22,6 +22,8 @@ pub(super) enum Standing {
     Idle,
     /// In the scheduler's queue.
     Ready,
+    /// The same, in an endpoint with several processes, and has not had a turn since it was idle.
+    New,
     /// In its context's queue of connections that wait for the gate.
     Blocked,
     /// Sends nothing until its owner releases it.
@@ -68,7 +70,8 @@ pub(super) struct Connection {
     pub(super) pause: Option<Box<Busy>>,
     /// The earliest wake-up that the timing wheel holds for this connection.
     pub(super) timer: Option<Time>,
-    /// When a packet of the connection last arrived, or it got work after having had none. Nothing else moves it.
+    /// When a packet of the connection last arrived, or it got work after having had none, or was patient and asked its target
+    /// to close. Nothing else moves it.
     pub(super) progress_at: Time,
     /// Messages not completely cut into packets, in order, with [`WITHDRAWN`] in the places of those that were taken back,
     /// except at either end.
@@ -84,6 +87,8 @@ pub(super) struct Connection {
     pub(super) closed_by_peer: bool,
     /// Whether a target that answers and takes nothing is waited for without end.
     pub(super) patient: bool,
+    /// Whether messages are still to be cancelled because it was aborted.
+    pub(super) aborting: bool,
     /// The CLEAR_PSN of the last CLEAR_CMD, so that it is not repeated with every acknowledgement.
     pub(super) cleared: Option<Psn>,
     /// When to ask for credit again, while the connection waits for it.
@@ -161,6 +166,7 @@ impl Connection {
             cleared: None,
             closed_by_peer: false,
             patient: false,
+            aborting: false,
             job: 0,
         }
     }
@@ -245,7 +251,7 @@ impl Connection {
 
     /// Whether CLOSE_CMD is due: no message is left and all packets are acknowledged.
     pub(super) fn wants_close(&self) -> bool {
-        self.pdc.state == TxState::Draining && self.queue.is_empty() && self.pdc.is_idle()
+        self.pdc.state == TxState::Draining && self.queue.is_empty() && self.pdc.is_idle() && !self.aborting
     }
 
     /// The result to report when the connection has closed normally.
@@ -286,6 +292,15 @@ impl Connection {
     #[inline]
     pub(super) fn make_ready(&mut self, ready: &mut Turns, key: Key) {
         if self.standing == Standing::Idle && self.has_work() {
+            self.standing = if ready.is_divided() { Standing::New } else { Standing::Ready };
+            ready.push_back(key, self.source);
+        }
+    }
+
+    /// As [`Connection::make_ready`], for a connection that has just sent a packet.
+    #[inline]
+    pub(super) fn stay_ready(&mut self, ready: &mut Turns, key: Key) {
+        if self.has_work() {
             self.standing = Standing::Ready;
             ready.push_back(key, self.source);
         }

@@ -13,6 +13,37 @@ use crate::ses::{Operation, Receives};
 use crate::wire::pds::{NackCode, Psn};
 use crate::wire::ses::ReturnCode;
 
+#[cfg(test)]
+impl super::initiator::Initiator {
+    /// Checks that what contexts count of their connections is what these have, and that each connection is where it says.
+    fn check_counts(&self) {
+        let mut queued = 0;
+        for (key, context) in self.contexts.iter() {
+            let own = || self.connections.iter().map(|(_, own)| own).filter(|own| own.context == key);
+            assert_eq!(context.users as usize, own().count(), "connections of a context");
+            let in_flight: u64 = own().map(|own| own.pdc.in_flight()).sum();
+            assert_eq!(context.in_flight(), in_flight, "bytes in flight");
+            let active = own().filter(|own| own.pdc.in_flight() > 0).count();
+            assert_eq!(context.active() as usize, active, "connections with packets in flight");
+            let blocked = own().filter(|own| own.standing == Standing::Blocked).count();
+            // Those that are gone leave the queue when their turn comes.
+            let waiting: Vec<_> =
+                context.blocked.iter().filter_map(|key| self.connections.get(key)).collect();
+            assert_eq!(waiting.len(), blocked, "connections that wait for the gate");
+            assert!(waiting.iter().all(|own| own.context == key && own.standing == Standing::Blocked));
+            if let Some(trying) = context.trying {
+                let trying = self.connections.get(trying).expect("one that is gone does not try");
+                assert!(trying.context == key && trying.standing == Standing::Ready);
+            }
+            queued += blocked;
+        }
+        let waits = |own: &Connection| !matches!(own.standing, Standing::Idle | Standing::Held);
+        queued += self.ready.iter().filter(|key| self.connections.get(*key).is_some()).count();
+        let standing = self.connections.iter().filter(|(_, own)| waits(own)).count();
+        assert_eq!(queued, standing, "each connection that waits for a turn is in one queue");
+    }
+}
+
 impl Fep {
     /// One line for every connection that has not delivered everything: its PDC, the PSN that waits, the reason, and
     /// since when. Then what [`Fep::shortages`] says.
@@ -51,6 +82,7 @@ impl Fep {
         let limits = &self.config().limits;
         assert!(self.initiator.sends.len() <= limits.sends);
         assert!(self.initiator.connections.len() <= limits.most_connections());
+        self.initiator.check_counts();
         self.target.pdcs.usage.check(limits, self.open_targets());
         self.target.processes.check(limits)
     }

@@ -27,7 +27,6 @@ use crate::spray::SelectorInput;
 use crate::table::{Key, Table};
 use crate::wire::nominal_overhead;
 use crate::wire::pds::{DeliveryMode, PdcId, Psn, VendorFlags};
-use crate::wire::ses::ReturnCode;
 
 /// The sending half of an endpoint.
 // In order of use; the last field is for acknowledgements, which need the next cache line anyway: see `Fep`.
@@ -330,42 +329,6 @@ impl Initiator {
         Ok(())
     }
 
-    /// See [`Fep::abort`](super::Fep::abort).
-    pub(super) fn abort(&mut self, core: &mut Core, now: Time, id: ConnectionId) -> Result<(), CallError> {
-        let connection = self.connections.get_mut(id.0);
-        let connection = connection.filter(|c| matches!(c.pdc.state, TxState::Open | TxState::Draining));
-        let connection = connection.ok_or(CallError::NotOpen)?;
-        let backlog = backlog(&core.config, &self.sends, connection);
-        if let Some(context) = self.contexts.get_mut(connection.context) {
-            context.backlog = context.backlog.saturating_sub(backlog);
-        }
-        connection.pdc.state = TxState::Draining;
-        // Nobody waits for it any more.
-        connection.patient = false;
-        let unused = connection.pdc.is_unused();
-        for send in std::mem::take(&mut connection.queue) {
-            match self.sends.get_mut(send) {
-                Some(message) if message.is_untouched() => {
-                    fail_send(&mut self.sends, core, send, SendError::Cancelled);
-                }
-                Some(message) => {
-                    message.cut_short();
-                    message.refusal.get_or_insert(ReturnCode::CANCELLED);
-                    if message.is_delivered() {
-                        complete_send(&mut self.sends, core, send);
-                    }
-                }
-                None => {}
-            }
-        }
-        self.leave_gate(&core.config, id.0);
-        match unused {
-            true => self.remove_connection(core, now, id.0, Ok(())),
-            false => self.make_ready(id.0),
-        }
-        Ok(())
-    }
-
     /// Gives a connection up: everything that waits in it fails.
     pub(super) fn fail(&mut self, core: &mut Core, now: Time, key: Key, failure: Failure) {
         let Some(connection) = self.connections.get(key) else { return };
@@ -386,6 +349,7 @@ impl Initiator {
                 fail_send(&mut self.sends, core, send, error);
             }
         }
+        self.cancel_rest(core, key);
         self.remove_connection(core, now, key, Err(failure));
         // The bytes that were in flight made room for other packets.
         self.unblock(&core.config, context_key);
@@ -447,7 +411,7 @@ impl Initiator {
 
     /// Messages of connection `key` were withdrawn. If it waits for the gate and has nothing left that has to pass it, it
     /// leaves its place to those behind it: without data it asks for no credit, and CLOSE_CMD needs none.
-    fn leave_gate(&mut self, config: &FepConfig, key: Key) {
+    pub(super) fn leave_gate(&mut self, config: &FepConfig, key: Key) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let has_data = connection.pdc.has_lost() || !connection.queue.is_empty();
         if connection.standing != Standing::Blocked || has_data {

@@ -28,6 +28,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod abort;
 mod access;
 mod acquaintance;
 mod admit;

@@ -72,7 +72,7 @@ impl Initiator {
         now: Time,
         packet: &mut Packet,
     ) -> Option<PayloadRef> {
-        while let Some(key) = self.ready.front() {
+        while let Some(key) = self.next(core, now) {
             let Initiator { ready, connections, contexts, sends, stocked, .. } = self;
             if let Some(connection) = connections.get_mut(key)
                 && let Some((part, message)) = next_part(connection, sends, core.config.mtu)
@@ -105,6 +105,55 @@ impl Initiator {
         None
     }
 
+    /// The connection whose turn it is at the link.
+    #[inline(always)]
+    fn next(&mut self, core: &mut Core, now: Time) -> Option<Key> {
+        match self.ready.is_divided() {
+            true => self.next_of_several(core, now),
+            false => self.ready.front(),
+        }
+    }
+
+    /// [`Initiator::next`] where there are several processes. Those that have just got something to send leave their turn if
+    /// they have to wait for one at the gate.
+    #[inline(never)]
+    fn next_of_several(&mut self, core: &mut Core, now: Time) -> Option<Key> {
+        loop {
+            let key = self.ready.front()?;
+            if !self.waits_behind_others(core, now, key) {
+                return Some(key);
+            }
+        }
+    }
+
+    /// Connection `key`, whose turn it is at the link, may have been idle until now. If so, and its window is one of several
+    /// processes, and others wait for it, the connection waits behind those of its process, whether there is room now or
+    /// not: otherwise a process could have more than its part of the window with single packets of many connections, for
+    /// which the others had to wait. Returns whether it does.
+    fn waits_behind_others(&mut self, core: &mut Core, now: Time, key: Key) -> bool {
+        let Initiator { ready, connections, contexts, .. } = self;
+        let Some(connection) = connections.get_mut(key) else { return false };
+        if connection.standing != Standing::New {
+            return false;
+        }
+        connection.standing = Standing::Ready;
+        let context_key = connection.context;
+        let Some(context) = contexts.get_mut(context_key) else { return false };
+        let is_shared = context.has_blocked() && context.blocked.is_divided();
+        // If the gate is closed it finds out by itself, and what it waits for.
+        if !is_shared || !connection.sends_soon() || !context.is_open(&core.config, now) {
+            return false;
+        }
+        ready.pop_front();
+        connection.standing = Standing::Blocked;
+        if connection.pdc.is_idle() {
+            connection.take_turn(now, context.progress_at);
+        }
+        context.blocked.push_back(key, connection.source);
+        self.unblock(&core.config, context_key);
+        true
+    }
+
     /// Sends a packet of connection `key`, which has just been taken from the queue, if its own window and its context
     /// permit; queues the connection again if it has more to send.
     #[inline(never)]
@@ -124,7 +173,9 @@ impl Initiator {
             Ok(payload) => {
                 let waits = ready.is_divided()
                     && wait_again(&core.config, now, ready.is_empty(), key, connection, context);
-                connection.make_ready(ready, key);
+                if !waits {
+                    connection.stay_ready(ready, key);
+                }
                 ready.pass(connection.source);
                 if waits || context.trying == Some(key) {
                     self.end_try(context_key, key, true);
@@ -409,7 +460,10 @@ fn send_close(
     } else {
         connection.pdc.state = TxState::Closing;
         // All that it was asked to send has arrived: a target that does not take the command is not waited for without end.
-        connection.patient = false;
+        // But the target has the time for it that others have, however long the connection has waited for something else.
+        if std::mem::take(&mut connection.patient) {
+            connection.progress_at = now;
+        }
         connection.pdc.send_new(now, PacketKind::Close, 0, entropy)
     };
     let kind = ControlKind::CloseCommand;

@@ -10,7 +10,6 @@ use super::connections::Connections;
 use super::held_datagrams::HeldDatagram;
 use super::link::Link;
 use super::put_off::PutOff;
-use super::refused_peers::RefusedPeers;
 use super::report::{Report, Request};
 use super::served::Served;
 use super::server::{Ended, SessionId};
@@ -273,12 +272,12 @@ impl Application {
                 Posted::Receive { id, .. } => served.fep_mut().cancel_receive(id),
             },
             Command::Close { connection } => served.fep_mut().close(now, self.connection(connection)?),
-            Command::Abort { connection } => served.fep_mut().abort(now, self.connection(connection)?),
+            Command::Abort { connection } => served.fep_mut().begin_abort(now, self.connection(connection)?),
             Command::Peer { operation, ip, mac } => {
                 self.reserve(operation)?;
                 let addr = match served.find_peer(ip, mac)? {
                     Some(addr) => addr,
-                    None => self.add_peer(served, now, &mut all.refused_peers, ip, mac)?,
+                    None => self.add_peer(served, now, all, ip, mac)?,
                 };
                 self.hold_peer(served, addr);
                 self.tell(&Report::Peer { operation, addr });
@@ -363,17 +362,18 @@ impl Application {
         &mut self,
         served: &mut impl Served,
         now: Time,
-        refused: &mut RefusedPeers,
+        all: &mut Connections,
         ip: core::net::IpAddr,
         mac: Option<MacAddr>,
     ) -> Result<Addr, CallError> {
-        if self.held_peers.len() as u32 + refused.count(now, self.id.slot) >= self.peers {
+        let account = all.account(self.id.slot);
+        if self.held_peers.len() as u32 + all.refused_peers.count(now, account) >= self.peers {
             return Err(CallError::Limit { what: Resource::SessionPeers, limit: self.peers as usize });
         }
         let added = served.add_peer(ip, mac);
         // The port has made system calls for one that it refuses, so that this must not go on for ever.
         if matches!(added, Err(CallError::Peer(PeerRefusal::Port))) {
-            refused.add(now, self.id.slot);
+            all.refused_peers.add(now, account);
         }
         added
     }

@@ -23,12 +23,15 @@ pub(super) struct Connections {
     pub(super) refused_peers: RefusedPeers,
     /// How many applications there can be.
     applications: usize,
-    /// The PDCs that this endpoint has at each peer, shared by applications, which go by their slots. A peer lets all of
+    /// The account of the application in each slot, of which there are as many: what applications have of what they share
+    /// counts there. Those of one process have one account.
+    pub(super) accounts: Vec<u32>,
+    /// The PDCs that this endpoint has at each peer, shared by accounts. A peer lets all of
     /// an endpoint have [`Limits::pdcs_per_peer`](crate::fep::Limits::pdcs_per_peer); its limit is taken to be ours.
     at_peer: HashMap<Addr, Shares<u32>, BuildHasherDefault<FxHasher>>,
-    /// PDCs that failed connections may have left at peers, whose and until when.
+    /// PDCs that failed connections may have left at peers, the account for which they count, and until when.
     left_behind: VecDeque<(Time, Addr, u32)>,
-    /// How many of them count for each slot.
+    /// How many of them count for each account.
     counts: Vec<u32>,
 }
 
@@ -41,19 +44,26 @@ impl Connections {
             datagrams: HeldDatagrams::default(),
             refused_peers: RefusedPeers::new(applications),
             applications,
+            accounts: vec![0; applications],
             at_peer: HashMap::default(),
             left_behind: VecDeque::new(),
             counts: vec![0; applications],
         }
     }
 
+    /// The account of the application in `slot`.
+    pub(super) fn account(&self, slot: u32) -> u32 {
+        self.accounts[slot as usize]
+    }
+
     /// Lets the application in `slot` open a connection to `peer`, of `limit` that the peer takes of all.
     ///
     /// # Errors
-    /// It has its part, and what others must leave it is used up.
+    /// Its account has its part, and what others must leave it is used up.
     pub(super) fn claim(&mut self, peer: Addr, slot: u32, limit: u32) -> Result<(), CallError> {
+        let account = self.account(slot);
         let all = || Shares::new(limit.into(), self.applications as u64);
-        match self.at_peer.entry(peer).or_insert_with(all).take(slot, 1) {
+        match self.at_peer.entry(peer).or_insert_with(all).take(account, 1) {
             true => Ok(()),
             false => Err(CallError::Limit { what: Resource::PeerConnections, limit: limit as usize }),
         }
@@ -61,8 +71,12 @@ impl Connections {
 
     /// The application in `slot` has a PDC less at `peer`.
     pub(super) fn release(&mut self, peer: Addr, slot: u32) {
+        self.give_back(peer, self.account(slot));
+    }
+
+    fn give_back(&mut self, peer: Addr, account: u32) {
         if let Some(shares) = self.at_peer.get_mut(&peer) {
-            shares.give_back(slot, 1);
+            shares.give_back(account, 1);
             if shares.is_unused() {
                 self.at_peer.remove(&peer);
             }
@@ -85,8 +99,9 @@ impl Connections {
         match result {
             Ok(()) | Err(Failure::ClosedByPeer { .. }) => self.release(peer, slot),
             Err(_) => {
-                self.left_behind.push_back((now + idle.times(2), peer, slot));
-                self.counts[slot as usize] += 1;
+                let account = self.account(slot);
+                self.left_behind.push_back((now + idle.times(2), peer, account));
+                self.counts[account as usize] += 1;
             }
         }
         Some((slot, number))
@@ -95,29 +110,29 @@ impl Connections {
     /// Gives back what has been counted for long enough.
     #[inline]
     pub(super) fn expire(&mut self, now: Time) {
-        while let Some(&(until, peer, slot)) = self.left_behind.front()
+        while let Some(&(until, peer, account)) = self.left_behind.front()
             && now.is_at_or_after(until)
         {
             self.left_behind.pop_front();
-            self.counts[slot as usize] -= 1;
-            self.release(peer, slot);
+            self.counts[account as usize] -= 1;
+            self.give_back(peer, account);
         }
     }
 
-    /// How many PDCs that were left behind count for the application in `slot`.
-    pub(super) fn left_behind(&self, slot: usize) -> u32 {
-        self.counts[slot]
+    /// How many PDCs that were left behind count for `account`.
+    pub(super) fn left_behind(&self, account: usize) -> u32 {
+        self.counts[account]
     }
 
-    /// Checks that the PDCs at each peer are counted right, of `limit` that it takes. Returns what the application in each
-    /// slot has, with what its failed connections may have left behind.
+    /// Checks that the PDCs at each peer are counted right, of `limit` that it takes. Returns what each account
+    /// has, with what its failed connections may have left behind.
     #[cfg(test)]
     pub(super) fn check(&self, limit: u32) -> HashMap<u32, u64> {
         let mut of_each = HashMap::<u32, u64>::new();
         for shares in self.at_peer.values() {
             shares.check(limit.into(), self.applications as u64, 0);
-            for slot in 0..self.applications as u32 {
-                *of_each.entry(slot).or_default() += shares.used(slot);
+            for account in 0..self.applications as u32 {
+                *of_each.entry(account).or_default() += shares.used(account);
             }
         }
         of_each.retain(|_, count| *count > 0);

@@ -13,7 +13,7 @@ use super::config::{OpenError, SessionConfig};
 use super::connections::Connections;
 use super::held::Settled;
 use super::link::Link;
-use super::put_off::PutOff;
+use super::put_off::{BYTES_PER_TURN, PutOff};
 use super::report::{Report, Request};
 use super::served::Served;
 use crate::fep::{CallError, Completion, ConnectionId, Fep, Limits, MAX_PROCESS, Resource};
@@ -46,7 +46,7 @@ pub enum Ended {
 /// should [close](Fep::close_process) process 0, so that messages to process 0 are refused instead of kept.
 pub struct Sessions {
     slots: Vec<Option<Application>>,
-    /// The operating system's process that had each place last, as far as it is known.
+    /// The operating system's process that had each account last, as far as it is known.
     tenants: Vec<Option<u32>>,
     connections: Connections,
     serial: u64,
@@ -134,7 +134,8 @@ impl Sessions {
         tenant: Option<u32>,
     ) -> Result<SessionId, OpenError> {
         let layout = config.layout()?;
-        let slot = self.free_slot(tenant).ok_or(OpenError::Full(self.slots.len()))?;
+        let slot = self.slots.iter().position(Option::is_none).ok_or(OpenError::Full(self.slots.len()))?;
+        let account = self.choose_account(tenant).ok_or(OpenError::Full(self.slots.len()))?;
         self.check_left(&fep.config().limits, config, layout.total as u64)?;
         let commands = Consumer::at(region, 0, config.commands)?;
         let reports = Producer::at(region, layout.reports, config.reports)?;
@@ -147,7 +148,8 @@ impl Sessions {
         self.serial += 1;
         let id = SessionId { slot: slot as u32, serial: self.serial };
         let (operations, connections) = (config.operations as usize, config.connections as usize);
-        self.tenants[slot] = tenant;
+        self.tenants[account] = tenant;
+        self.connections.accounts[slot] = account as u32;
         self.slots[slot] = Some(Application {
             id,
             process,
@@ -172,14 +174,26 @@ impl Sessions {
         Ok(id)
     }
 
-    /// The free slot to which the fewest PDCs count that earlier applications have left behind at peers; of those that
-    /// `tenant` had before, if there are any: by leaving and coming again it does not get what others may use.
-    fn free_slot(&self, tenant: Option<u32>) -> Option<usize> {
-        let free = (0..self.slots.len()).filter(|slot| self.slots[*slot].is_none());
-        free.min_by_key(|slot| {
-            let is_its_own = tenant.is_some() && self.tenants[*slot] == tenant;
-            (!is_its_own, self.connections.left_behind(*slot))
-        })
+    /// The account of a session of `tenant`: that of its other sessions, or else the one that it had before, or else the one to
+    /// which the fewest PDCs count that earlier applications have left behind at peers. By joining several times, or leaving
+    /// and coming again, a process does not get what others may use. The sessions of this process have accounts of their own:
+    /// its owner has opened them for whom it likes.
+    ///
+    /// There are as many accounts as places for sessions, so that one is free when a place is.
+    fn choose_account(&self, tenant: Option<u32>) -> Option<usize> {
+        let is_in_use = |account: &usize| {
+            let mut sessions = self.slots.iter().flatten();
+            sessions.any(|session| self.connections.account(session.id.slot) as usize == *account)
+        };
+        let is_its_own = |account: &usize| tenant.is_some() && self.tenants[*account] == tenant;
+        let all = 0..self.tenants.len();
+        if tenant != Some(std::process::id())
+            && let Some(account) = all.clone().find(|account| is_its_own(account) && is_in_use(account))
+        {
+            return Some(account);
+        }
+        let free = all.filter(|account| !is_in_use(account));
+        free.min_by_key(|account| (!is_its_own(account), self.connections.left_behind(*account)))
     }
 
     /// Checks that there is left what a session with `config` and `memory` bytes can come to use: what sessions may have is
@@ -235,15 +249,21 @@ impl Sessions {
         assert!(all(|session| session.memory as usize) as u64 <= self.memory);
         let mut open = std::collections::HashMap::<u32, u64>::new();
         for (slot, _) in self.connections.numbers.values() {
-            *open.entry(*slot).or_default() += 1;
+            *open.entry(self.connections.account(*slot)).or_default() += 1;
         }
-        for slot in 0..self.slots.len() {
-            let left_behind = self.connections.left_behind(slot);
+        for account in 0..self.tenants.len() {
+            let left_behind = self.connections.left_behind(account);
             if left_behind > 0 {
-                *open.entry(slot as u32).or_default() += u64::from(left_behind);
+                *open.entry(account as u32).or_default() += u64::from(left_behind);
             }
         }
         assert_eq!(self.connections.check(limits.pdcs_per_peer), open);
+    }
+
+    /// The account of a session.
+    #[cfg(test)]
+    pub(super) fn account(&self, id: SessionId) -> u32 {
+        self.connections.account(id.slot)
     }
 
     /// Whether all commands that applications have given have been executed.
@@ -307,6 +327,8 @@ impl Sessions {
                 self.end(served.fep_mut(), now, slot, how);
             }
         }
+        // Of all applications together: what each leaves behind waits for what others have left before.
+        count += served.fep_mut().cancel_aborted(now, &mut { BYTES_PER_TURN });
         count += self.distribute(served.fep_mut(), now);
         for slot in &mut self.slots {
             if let Some(session) = slot {
@@ -507,7 +529,7 @@ impl Sessions {
         session.backlog.clear();
         for connection in session.connections.iter().flatten() {
             // A connection that is closing already completes by itself.
-            let _ = fep.abort(now, *connection);
+            let _ = fep.begin_abort(now, *connection);
         }
         // Commands that were put off are of no interest, and what it has to make up for delays nobody any more.
         session.put_off = PutOff::default();

@@ -345,7 +345,7 @@ fn applications_with_many_connections_leave_others_theirs_to_the_same_peer() {
 }
 
 /// The peer does not hear that a connection is given up, and keeps its PDC: so long it counts for the place of the application
-/// that had it, also once that has left. If it comes again, it gets the same place.
+/// that had it, also once that has left. If it comes again, it gets the same account.
 #[test]
 fn connections_that_fail_count_until_their_peer_has_forgotten_them() {
     let config = FepConfig {
@@ -388,12 +388,14 @@ fn connections_that_fail_count_until_their_peer_has_forgotten_them() {
         drop(hog);
         world.step(1);
     }
-    // An application of another process gets another place.
-    let region = Region::allocate(SMALL.layout().unwrap().total).unwrap();
-    let (own, _other) = Link::pair().unwrap();
-    let stranger = world.sessions[0].admit(&mut world.feps[0], &SMALL, None, &region, own, Some(1)).unwrap();
-    assert_eq!(stranger.slot, 2);
-    world.sessions[0].close(&mut world.feps[0], world.now, stranger);
+    // An application of another process gets another account, and another one of that process the same.
+    let regions = [(); 2].map(|()| Region::allocate(SMALL.layout().unwrap().total).unwrap());
+    let strangers = regions.map(|region| {
+        let (own, _other) = Link::pair().unwrap();
+        world.sessions[0].admit(&mut world.feps[0], &SMALL, None, &region, own, Some(1)).unwrap()
+    });
+    assert_eq!(strangers.map(|stranger| world.sessions[0].account(stranger)), [2, 2]);
+    strangers.iter().for_each(|stranger| world.sessions[0].close(&mut world.feps[0], world.now, *stranger));
     // One that is there has its part.
     for _ in 0..2 {
         let connection = alice.connect(Addr(1), to(&bob), 0).unwrap();
@@ -409,6 +411,51 @@ fn connections_that_fail_count_until_their_peer_has_forgotten_them() {
     for _ in 0..6 {
         hog.connect(Addr(1), to(&bob), 0).unwrap();
         assert!(matches!(world.event(&mut hog).report, Report::Connected { .. }), "they count no more");
+    }
+}
+
+/// Another process than the server's joins as often as it can. All its sessions together have what one application may have at
+/// a peer, as long as they are there and until their failed connections count no more.
+#[test]
+fn a_process_that_joins_several_times_at_once_has_one_part_of_a_peer_s_pdcs() {
+    let limits = Limits { pdcs_per_peer: 16, ..Limits::default() };
+    let config = FepConfig { limits, idle_timeout: Span::from_ms(20), ..(*config()).clone() };
+    let mut world = World::with(&Arc::new(config));
+    let bob = world.open(1);
+    let join = |world: &mut World, process| {
+        let region = Region::allocate(SMALL.layout().unwrap().total).unwrap();
+        let (own, other) = Link::pair().unwrap();
+        let (sessions, fep) = (&mut world.sessions[0], &mut world.feps[0]);
+        let id = sessions.admit(fep, &SMALL, None, &region, own, Some(process)).unwrap();
+        let number = sessions.process(id).unwrap();
+        Client::new(&SMALL, &region, other, None, Addr(0), number).unwrap()
+    };
+    let mut hogs = [(); 3].map(|()| join(&mut world, 1));
+    let mut opened = 0;
+    for hog in &mut hogs {
+        let connections = [(); 4].map(|()| hog.connect(Addr(1), to(&bob), 0).unwrap());
+        for connection in connections {
+            if matches!(world.event(hog).report, Report::Connected { .. }) {
+                hog.send(connection, extent(0, 1), None, 0, 1).unwrap();
+                opened += 1;
+            }
+        }
+    }
+    assert_eq!(opened, 2 + 4, "its own part, and half of what is nobody's");
+    // All fail, and the process leaves.
+    while world.feps[0].waits(world.now).next().is_some() {
+        world.step_through(4, |packet| packet.net.src == Addr(0));
+    }
+    drop(hogs);
+    while !world.sessions[0].is_empty() {
+        world.step(1);
+    }
+    let mut others = [2, 3, 4].map(|process| join(&mut world, process));
+    for other in &mut others {
+        for _ in 0..2 {
+            other.connect(Addr(1), to(&bob), 0).unwrap();
+            assert!(matches!(world.event(other).report, Report::Connected { .. }));
+        }
     }
 }
 

@@ -112,6 +112,66 @@ fn an_aborted_connection_ends_its_messages_and_the_session_goes_on() {
     assert!(matches!(event.report, Report::Received { result: Ok(()), len: 10, .. }), "{event:?}");
 }
 
+/// Messages that wait to be sent are cancelled in several turns when their connection is aborted, by the application or because
+/// that has left. Other applications get their turns meanwhile, and the connection ends last.
+#[test]
+fn messages_that_wait_to_be_sent_are_cancelled_in_several_turns() {
+    let left = |world: &World| {
+        let leaks: Vec<String> = world.feps[0].leaks().collect();
+        let line = leaks.iter().find_map(|line| line.strip_suffix(" messages on their way out"));
+        line.map_or(0, |count| count.parse::<u32>().unwrap())
+    };
+    for leaves in [false, true] {
+        let mut world = World::new();
+        let (mut alice, bob, mut other) = (world.open(0), world.open(1), world.open(0));
+        let connection = alice.connect(Addr(1), to(&bob), 0).unwrap();
+        assert!(matches!(world.event(&mut alice).report, Report::Connected { .. }));
+        for n in 0..2 * MANY / 3 {
+            alice.send(connection, extent(0, 1), None, 0, n).unwrap();
+            world.serve(0);
+        }
+        let posted = left(&world);
+        assert_eq!(u64::from(posted), 2 * MANY / 3);
+        // It has left the ring of commands when the next turn begins.
+        let alice = match leaves {
+            true => {
+                drop(alice);
+                None
+            }
+            false => {
+                alice.abort(connection).unwrap();
+                Some(alice)
+            }
+        };
+        let mut before = posted;
+        let mut turns = 0;
+        while left(&world) > 0 {
+            let receive = other.receive(extent(0, 1), None, Matching::Untagged, turns).unwrap();
+            other.cancel(receive).unwrap();
+            world.serve(0);
+            assert_eq!(other.poll().unwrap().expect("it is answered in each turn").context, turns);
+            let now = left(&world);
+            assert!(before - now <= 2, "{before} messages, then {now}");
+            (before, turns) = (now, turns + 1);
+            assert!(turns < 1_000, "{now} are left");
+        }
+        if let Some(mut alice) = alice {
+            for n in 0..u64::from(posted) {
+                let event = world.event(&mut alice);
+                let cancelled =
+                    matches!(event.report, Report::Sent { result: Err(SendError::Cancelled), .. });
+                assert!(cancelled && event.context == n, "{event:?}");
+            }
+            assert!(matches!(world.event(&mut alice).report, Report::Closed { result: Ok(()), .. }));
+        }
+        drop((bob, other));
+        world.assert_nothing_is_left();
+    }
+}
+
+/// As many operations as an application of these tests has.
+const MANY: u64 = SMALL.operations as u64;
+
 /// Unexpected messages of a process are freed when its application has left.
 #[test]
 fn unexpected_messages_are_freed_with_their_process() {
