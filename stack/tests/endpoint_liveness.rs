@@ -329,37 +329,67 @@ impl ReceiverCc for Mean {
     }
 }
 
+/// What ends a connection whose last message has waited in vain.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum End {
+    /// It is closed, and the message cancelled.
+    Close,
+    /// It is aborted.
+    Abort,
+    /// Its abort begins at once, and is done after a time in which others fail.
+    LateAbort,
+}
+
 #[test]
-fn a_patient_connection_that_has_waited_for_long_may_lose_its_first_close() {
+fn a_connection_that_has_waited_for_long_may_lose_its_first_close() {
     let network = CcParams { mtu: 1_000, network_rtt: Span::from_us(2), ..params() };
     let cc = CcChoice::parse("rccc").unwrap();
     let cc = cc.with_custom_receiver(Arc::new(|_: &CcParams| {
         Box::new(Mean) as Box<dyn ReceiverCc + std::marker::Send>
     }));
     let base = FepConfig::new(&cc, &network).with_zones(|zone| zone.pdc.rto_init = SHORT_RTO);
-    let mut pair = Pair::new(&FepConfig { busy_timeout: PATIENCE.into(), ..base });
-    let connection = pair.connect_from(0, ConnectOptions::default().patient(true));
-    // The first message needs no credit.
-    pair.feps[1].post_receive(receive_any(100)).unwrap();
-    post_on(&mut pair, &[connection], 100);
-    let done = pair.run(Time::ZERO + Span::from_ms(1), |_| Some(DELAY));
-    assert!(matches!(done[..], [(_, Completion::Sent { result: Ok(()), .. })]), "{done:?}");
-    let waiting = pair.post_send(connection, virtual_message(100));
-    let later = Time::ZERO + PATIENCE.times(20);
-    let done = pair.run(later, |_| Some(DELAY));
-    assert!(done.is_empty() && pair.feps[0].is_open(connection), "{done:?}");
-    pair.now = later;
-    pair.feps[0].close(later, connection).unwrap();
-    pair.feps[0].cancel_send(waiting).unwrap();
-    let mut closes = 0;
-    let done = pair.run(later + PATIENCE, |transit| {
-        let is_close =
-            matches!(&transit.packet.pds, Pds::Control(control) if control.kind == ControlKind::CloseCommand);
-        closes += u32::from(is_close);
-        (!is_close || closes > 1).then_some(DELAY)
-    });
-    assert_eq!(closes, 2, "the lost one is sent again");
-    assert!(matches!(done.last(), Some((_, Completion::Closed { result: Ok(()), .. }))), "{done:?}");
+    let cases = [(End::Close, true), (End::Abort, true), (End::LateAbort, true), (End::LateAbort, false)];
+    for (end, patient) in cases {
+        let mut pair = Pair::new(&FepConfig { busy_timeout: PATIENCE.into(), ..base.clone() });
+        let connection = pair.connect_from(0, ConnectOptions::default().patient(patient));
+        // The first message needs no credit.
+        pair.feps[1].post_receive(receive_any(100)).unwrap();
+        post_on(&mut pair, &[connection], 100);
+        let done = pair.run(Time::ZERO + Span::from_ms(1), |_| Some(DELAY));
+        assert!(matches!(done[..], [(_, Completion::Sent { result: Ok(()), .. })]), "{done:?}");
+        let waiting = pair.post_send(connection, virtual_message(100));
+        let wait = if patient { PATIENCE.times(20) } else { PATIENCE.minus(Span::from_ms(2)) };
+        let later = Time::ZERO + wait;
+        let done = pair.run(later, |_| Some(DELAY));
+        assert!(done.is_empty() && pair.feps[0].is_open(connection), "{end:?}: {done:?}");
+        pair.now = later;
+        match end {
+            End::Close => {
+                pair.feps[0].close(later, connection).unwrap();
+                pair.feps[0].cancel_send(waiting).unwrap();
+            }
+            End::Abort => pair.feps[0].abort(later, connection).unwrap(),
+            End::LateAbort => {
+                pair.feps[0].begin_abort(later, connection).unwrap();
+                let done = pair.run(later + PATIENCE.times(3), |_| Some(DELAY));
+                assert!(done.is_empty(), "{end:?}: {done:?}");
+                pair.now = later + PATIENCE.times(3);
+                assert_eq!(pair.feps[0].cancel_aborted(pair.now, &mut { 1 }), 1);
+            }
+        }
+        let mut closes = 0;
+        let done = pair.run(pair.now + PATIENCE, |transit| {
+            let is_close =
+                matches!(&transit.packet.pds, Pds::Control(control) if control.kind == ControlKind::CloseCommand);
+            closes += u32::from(is_close);
+            (!is_close || closes > 1).then_some(DELAY)
+        });
+        assert_eq!(closes, 2, "{end:?}: the lost one is sent again");
+        assert!(
+            matches!(done.last(), Some((_, Completion::Closed { result: Ok(()), .. }))),
+            "{end:?}: {done:?}"
+        );
+    }
 }
 
 #[test]

@@ -210,6 +210,105 @@ fn a_process_that_sends_single_packets_over_many_connections_has_its_part_of_a_w
     }
 }
 
+/// A packet that is sent again, whether it is CLOSE_CMD or a part of a message, does not wait behind new messages of the same
+/// process: those wait for places in the window, and it had one.
+#[test]
+fn packets_that_are_sent_again_do_not_wait_behind_new_messages() {
+    let places = [false, true].map(|closes| {
+        let mut pair = Pair::new(&config("constant", 8));
+        let connect = |pair: &mut Pair, process| {
+            pair.feps[0].connect_of(process, pair.now, Addr(1), ConnectOptions::default()).unwrap()
+        };
+        let early = connect(&mut pair, 2);
+        let receive = |pair: &mut Pair, len| pair.feps[1].post_receive(receive_any(len)).unwrap();
+        receive(&mut pair, MTU as usize);
+        pair.post_send(early, Send { buffer: Buffer::Virtual(1), ..message() });
+        pair.exchange();
+        pair.sent_result().unwrap();
+        match closes {
+            true => pair.feps[0].close(pair.now, early).unwrap(),
+            false => {
+                receive(&mut pair, MTU as usize);
+                _ = pair.post_send(early, Send { buffer: Buffer::Virtual(1), ..message() });
+            }
+        }
+        let lost = pair.transmit(0).expect("a packet, which is lost");
+        let is_lost_one = |packet: &Packet| match (packet.pds, lost.packet.pds) {
+            (Pds::Request(one), Pds::Request(other)) => (one.spdcid, one.psn) == (other.spdcid, other.psn),
+            (Pds::Control(one), Pds::Control(other)) => (one.spdcid, one.psn) == (other.spdcid, other.psn),
+            _ => false,
+        };
+        let expiry = pair.feps[0].poll_timeout().unwrap();
+        // Others fill the window.
+        for process in [1].into_iter().chain([2; 10]) {
+            let connection = connect(&mut pair, process);
+            pair.post_send(connection, message());
+            receive(&mut pair, MTU as usize);
+        }
+        pair.now = expiry;
+        let packets: Vec<_> = std::iter::from_fn(|| pair.transmit(0)).collect();
+        assert!(packets.len() >= 7, "{closes}: the window is full with {}", packets.len());
+        let mut at = expiry;
+        while pair.feps[0].counters().timeouts == 0 {
+            pair.expire_at(0, at);
+            at = pair.feps[0].poll_timeout().unwrap();
+        }
+        packets.iter().for_each(|packet| pair.arrive(packet));
+        pair.flush(1);
+        let packets: Vec<_> = std::iter::from_fn(|| pair.transmit(0)).collect();
+        packets.iter().position(|transit| is_lost_one(&transit.packet))
+    });
+    assert!(places.iter().all(|place| place.is_some_and(|place| place <= 2)), "{places:?}");
+}
+
+/// Aborts take turns by process. One that aborts many connections with many messages does not keep the other one's waiting.
+#[test]
+fn processes_take_turns_with_the_messages_that_they_abort() {
+    let mut alone = Alone::new(config("constant", 8));
+    let connect = |alone: &mut Alone, process| {
+        alone.fep.connect_of(process, alone.now, Addr(1), ConnectOptions::default()).unwrap()
+    };
+    let many = [(); 5].map(|()| connect(&mut alone, 1));
+    let few = connect(&mut alone, 2);
+    for (&connection, count) in many.iter().zip([400; 5]).chain([(&few, 60)]) {
+        for _ in 0..count {
+            alone.post_send(connection, message());
+        }
+    }
+    for &connection in many.iter().chain([&few]) {
+        alone.fep.begin_abort(alone.now, connection).unwrap();
+    }
+    let closed = |alone: &mut Alone| -> Vec<ConnectionId> {
+        let done = std::iter::from_fn(|| alone.fep.poll_completion());
+        done.filter_map(|done| match done {
+            Completion::Closed { id, .. } => Some(id),
+            _ => None,
+        })
+        .collect()
+    };
+    // A turn of the worker each.
+    let turn = |alone: &mut Alone| alone.fep.cancel_aborted(alone.now, &mut { 64 << 10 });
+    let mut cancelled = 0;
+    while closed(&mut alone).is_empty() {
+        let count = turn(&mut alone);
+        assert!((1..=40).contains(&count), "{count} in a turn");
+        cancelled += count;
+    }
+    assert!((110..=180).contains(&cancelled), "{cancelled} when the few were");
+    // The connections of a process take turns as well, so that they end at about the same time.
+    let mut ends = Vec::new();
+    loop {
+        ends.extend(closed(&mut alone).iter().map(|_| cancelled));
+        match turn(&mut alone) {
+            0 => break,
+            count => cancelled += count,
+        }
+    }
+    assert_eq!((cancelled, ends.len()), (2_060, 5));
+    assert!(ends[0] >= 1_900, "{ends:?}");
+    assert_eq!(alone.fep.leaks().collect::<Vec<_>>(), Vec::<String>::new());
+}
+
 /// An endpoint with connections to three peers, of which each acknowledges each packet.
 struct Star {
     alone: Alone,

@@ -85,7 +85,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
         Row {
             what: "connections to one peer",
             all: pdcs.to_string(),
-            holder: "application",
+            holder: "process",
             reserved: part(pdcs.into()),
             most: rest(),
             then: "`Limit { PeerConnections }`",
@@ -101,7 +101,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
         Row {
             what: "peers that the port refuses, in 10 s",
             all: none(),
-            holder: "application",
+            holder: "process",
             reserved: PEERS.to_string(),
             most: format!("{PEERS}, with those that it has added"),
             then: "`Limit { SessionPeers }`",

@@ -5,8 +5,9 @@ use std::collections::VecDeque;
 use weft_cc::Time;
 
 use super::core::Core;
-use super::initiator::{Initiator, complete_send, fail_send, unsent_bytes};
-use super::{CallError, ConnectionId, Fep, SendError};
+use super::initiator::{Initiator, complete_send, fail_send};
+use super::turns::Turns;
+use super::{CallError, ConnectionId, Fep, Map, SendError};
 use crate::heap;
 use crate::pdc::TxState;
 use crate::table::Key;
@@ -14,24 +15,51 @@ use crate::wire::ses::ReturnCode;
 
 /// The memory that cancelling a message touches, and reporting that, as what messages that wait count for.
 const COST: i64 = 2 << 10;
+/// What is spent on a connection before the next one has its turn.
+const PIECE: i64 = 4 * COST;
+/// The memory that is touched to find that a connection has failed meanwhile.
+const SEARCH: i64 = 256;
 
-/// A connection that is being aborted, and its messages that are to be cancelled.
-#[derive(Debug)]
-pub(super) struct Aborted {
-    connection: Key,
-    messages: VecDeque<Key>,
+/// Connections that are being aborted, and their messages that are to be cancelled. Processes take turns, and the connections of
+/// each.
+#[derive(Debug, Default)]
+pub(super) struct Aborts {
+    /// Connections whose messages are below, and some that have failed.
+    turns: Turns,
+    messages: Map<Key, VecDeque<Key>>,
 }
 
-impl Aborted {
+impl Aborts {
+    /// Connection `key` of `process` waits for its messages to be cancelled.
+    fn add(&mut self, key: Key, process: u16, messages: VecDeque<Key>) {
+        if !self.turns.is_divided() {
+            self.turns.divide(process);
+        }
+        self.turns.push_back(key, process);
+        self.messages.insert(key, messages);
+    }
+
+    /// Takes the messages of connection `key`.
+    fn take(&mut self, key: Key) -> Option<VecDeque<Key>> {
+        let messages = self.messages.remove(&key);
+        if self.messages.is_empty() {
+            // Those that wait for their turns have no messages, and what the others needed is not needed any more.
+            *self = Aborts::default();
+        }
+        messages
+    }
+
     /// Bytes of heap held.
     pub(super) fn heap_bytes(&self) -> u64 {
-        heap::of_deque(&self.messages)
+        let messages: u64 = self.messages.values().map(heap::of_deque).sum();
+        self.turns.heap_bytes() + heap::of_map(&self.messages) + messages
     }
 }
 
 impl Fep {
     /// As [`Fep::abort`]; the messages of which nothing has left are cancelled by [`Fep::cancel_aborted`]. Until that is done,
-    /// the connection does not end, unless it fails.
+    /// the connection does not end, unless it fails. The endpoint has no timer for that: who begins an abort goes on calling
+    /// [`Fep::cancel_aborted`], and does not sleep, until it returns 0.
     ///
     /// # Errors
     /// As [`Fep::abort`].
@@ -40,7 +68,7 @@ impl Fep {
     }
 
     /// Cancels messages of connections whose abort has begun, until that has touched `budget` bytes of memory, which are taken
-    /// from it. Returns how many.
+    /// from it. Processes take turns, and the connections of each. Returns how many; 0 if none is left, or the budget is used up.
     pub fn cancel_aborted(&mut self, now: Time, budget: &mut i64) -> usize {
         self.initiator.cancel_aborted(&mut self.core, now, budget)
     }
@@ -63,6 +91,11 @@ impl Initiator {
         if connection.aborting {
             return Ok(());
         }
+        if let Some(context) = contexts.get_mut(connection.context) {
+            // None of it leaves any more, so that no credit is asked for it.
+            let bytes = connection.backlog;
+            context.leave_backlog(connection, bytes);
+        }
         connection.pdc.state = TxState::Draining;
         // Nobody waits for it any more.
         connection.patient = false;
@@ -73,9 +106,6 @@ impl Initiator {
         {
             messages.pop_front();
             let Some(message) = sends.get_mut(first) else { continue };
-            if let Some(context) = contexts.get_mut(connection.context) {
-                context.backlog = context.backlog.saturating_sub(unsent_bytes(&core.config, message));
-            }
             message.cut_short();
             message.refusal.get_or_insert(ReturnCode::CANCELLED);
             if message.is_delivered() {
@@ -85,7 +115,7 @@ impl Initiator {
         connection.aborting = true;
         let is_done = messages.is_empty();
         if !is_done {
-            core.aborted.push_back(Aborted { connection: id.0, messages });
+            core.aborts.add(id.0, connection.source, messages);
         }
         self.leave_gate(&core.config, id.0);
         if is_done {
@@ -100,6 +130,8 @@ impl Initiator {
             return;
         };
         connection.aborting = false;
+        // Its target has the time for CLOSE_CMD that others have, however long the connection has waited.
+        connection.rested |= connection.wants_close();
         match connection.pdc.is_unused() {
             true => self.remove_connection(core, now, key, Ok(())),
             false => self.make_ready(key),
@@ -108,41 +140,40 @@ impl Initiator {
 
     /// Cancels all messages of connection `key` that an abort has left to be cancelled.
     pub(super) fn cancel_rest(&mut self, core: &mut Core, key: Key) {
-        if let Some(place) = core.aborted.iter().position(|aborted| aborted.connection == key)
-            && let Some(mut aborted) = core.aborted.remove(place)
-        {
-            self.cancel(core, &mut aborted, &mut { i64::MAX });
+        for send in core.aborts.take(key).into_iter().flatten() {
+            fail_send(&mut self.sends, core, send, SendError::Cancelled);
         }
     }
 
     fn cancel_aborted(&mut self, core: &mut Core, now: Time, budget: &mut i64) -> usize {
         let mut count = 0;
         while *budget > 0
-            && let Some(mut aborted) = core.aborted.pop_front()
+            && let Some(key) = core.aborts.turns.pop_front()
         {
-            count += self.cancel(core, &mut aborted, budget);
-            match aborted.messages.is_empty() {
-                true => self.end_abort(core, now, aborted.connection),
-                false => core.aborted.push_front(aborted),
+            let connection = self.connections.get(key).map(|connection| connection.source);
+            let Some((process, mut messages)) = connection.zip(core.aborts.messages.remove(&key)) else {
+                *budget -= SEARCH;
+                continue;
+            };
+            let mut piece = PIECE.min(*budget);
+            *budget -= piece;
+            while piece > 0
+                && let Some(send) = messages.pop_front()
+            {
+                piece -= COST;
+                count += 1;
+                fail_send(&mut self.sends, core, send, SendError::Cancelled);
             }
-        }
-        count
-    }
-
-    /// Cancels messages of a connection until that has touched `budget` bytes. Returns how many.
-    fn cancel(&mut self, core: &mut Core, aborted: &mut Aborted, budget: &mut i64) -> usize {
-        let context_key = self.connections.get(aborted.connection).map(|connection| connection.context);
-        let (mut count, mut bytes) = (0, 0);
-        while *budget > 0
-            && let Some(send) = aborted.messages.pop_front()
-        {
-            *budget -= COST;
-            count += 1;
-            bytes += self.sends.get(send).map_or(0, |message| unsent_bytes(&core.config, message));
-            fail_send(&mut self.sends, core, send, SendError::Cancelled);
-        }
-        if let Some(context) = context_key.and_then(|key| self.contexts.get_mut(key)) {
-            context.backlog = context.backlog.saturating_sub(bytes);
+            *budget += piece;
+            if messages.is_empty() {
+                core.aborts.turns.pass(process);
+                core.aborts.take(key);
+                self.end_abort(core, now, key);
+            } else {
+                core.aborts.messages.insert(key, messages);
+                core.aborts.turns.push_back(key, process);
+                core.aborts.turns.pass(process);
+            }
         }
         count
     }

@@ -76,6 +76,8 @@ pub(super) struct Connection {
     /// Messages not completely cut into packets, in order, with [`WITHDRAWN`] in the places of those that were taken back,
     /// except at either end.
     pub(super) queue: VecDeque<Key>,
+    /// Its part of [`Context::backlog`](super::context::Context): bytes of messages in the queue that have not left.
+    pub(super) backlog: u64,
     pub(super) pdc: TxPdc,
     /// When to look for packets that probes should ask about.
     pub(super) probe_at: Option<Time>,
@@ -146,6 +148,7 @@ impl Connection {
             pdc,
             context,
             queue: VecDeque::new(),
+            backlog: 0,
             standing: Standing::Idle,
             fixed_entropy: None,
             process: 0,

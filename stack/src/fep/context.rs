@@ -4,6 +4,7 @@ use weft_cc::credit::SenderCredit;
 use weft_cc::{AckSample, LossSample, NackSample, SenderAlgorithm, SenderCc, SentPacket, Span, Time};
 
 use super::FepConfig;
+use super::connection::Connection;
 use super::turns::Turns;
 use super::zone::ZoneId;
 use crate::packet::Addr;
@@ -306,6 +307,13 @@ impl Context {
         if let Some(credit) = &mut self.credit {
             credit.on_send(carried);
         }
+    }
+
+    /// `bytes` of messages of `connection` have left, or will not leave.
+    #[inline(always)]
+    pub(super) fn leave_backlog(&mut self, connection: &mut Connection, bytes: u64) {
+        self.backlog = self.backlog.saturating_sub(bytes);
+        connection.backlog = connection.backlog.saturating_sub(bytes);
     }
 
     /// Something has left that the peer answers.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use weft_cc::{Span, Time};
 
-use super::abort::Aborted;
+use super::abort::Aborts;
 use super::acquaintance::Acquaintances;
 use super::owed::Owed;
 use super::reply::Replies;
@@ -57,7 +57,7 @@ pub(super) struct Core {
     /// What is known of peers, if the endpoint watches them.
     pub(super) acquaintances: Option<Box<Acquaintances>>,
     /// Connections that are being aborted, and have messages that are still to be cancelled.
-    pub(super) aborted: VecDeque<Aborted>,
+    pub(super) aborts: Aborts,
 }
 
 impl Core {
@@ -80,7 +80,7 @@ impl Core {
             owed: Owed::default(),
             rng,
             acquaintances: None,
-            aborted: VecDeque::new(),
+            aborts: Aborts::default(),
         }
     }
 
@@ -175,8 +175,7 @@ impl Core {
             + self.replies.heap_bytes()
             + self.acquaintances.as_ref().map_or(0, |known| known.heap_bytes())
             + self.owed.heap_bytes()
-            + heap::of_deque(&self.aborted)
-            + self.aborted.iter().map(Aborted::heap_bytes).sum::<u64>()
+            + self.aborts.heap_bytes()
     }
 }
 

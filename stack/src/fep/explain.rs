@@ -7,6 +7,8 @@ use weft_cc::Time;
 use super::connection::{Connection, Standing};
 use super::context::Context;
 use super::datagram::Datagrams;
+#[cfg(test)]
+use super::initiator::unsent_bytes;
 use super::{Fep, liveness};
 use crate::pdc::{PacketKind, TxState};
 use crate::ses::{Operation, Receives};
@@ -16,13 +18,15 @@ use crate::wire::ses::ReturnCode;
 #[cfg(test)]
 impl super::initiator::Initiator {
     /// Checks that what contexts count of their connections is what these have, and that each connection is where it says.
-    fn check_counts(&self) {
+    fn check_counts(&self, config: &super::FepConfig) {
         let mut queued = 0;
         for (key, context) in self.contexts.iter() {
             let own = || self.connections.iter().map(|(_, own)| own).filter(|own| own.context == key);
             assert_eq!(context.users as usize, own().count(), "connections of a context");
             let in_flight: u64 = own().map(|own| own.pdc.in_flight()).sum();
             assert_eq!(context.in_flight(), in_flight, "bytes in flight");
+            let backlog: u64 = own().map(|own| own.backlog).sum();
+            assert_eq!(context.backlog, backlog, "bytes that have not left");
             let active = own().filter(|own| own.pdc.in_flight() > 0).count();
             assert_eq!(context.active() as usize, active, "connections with packets in flight");
             let blocked = own().filter(|own| own.standing == Standing::Blocked).count();
@@ -36,6 +40,11 @@ impl super::initiator::Initiator {
                 assert!(trying.context == key && trying.standing == Standing::Ready);
             }
             queued += blocked;
+        }
+        for (_, own) in self.connections.iter() {
+            let messages = own.queue.iter().filter_map(|key| self.sends.get(*key));
+            let bytes: u64 = messages.map(|message| unsent_bytes(config, message)).sum();
+            assert_eq!(own.backlog, bytes, "bytes of a connection that have not left");
         }
         let waits = |own: &Connection| !matches!(own.standing, Standing::Idle | Standing::Held);
         queued += self.ready.iter().filter(|key| self.connections.get(*key).is_some()).count();
@@ -82,7 +91,7 @@ impl Fep {
         let limits = &self.config().limits;
         assert!(self.initiator.sends.len() <= limits.sends);
         assert!(self.initiator.connections.len() <= limits.most_connections());
-        self.initiator.check_counts();
+        self.initiator.check_counts(self.config());
         self.target.pdcs.usage.check(limits, self.open_targets());
         self.target.processes.check(limits)
     }

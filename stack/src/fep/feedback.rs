@@ -612,7 +612,7 @@ fn forgo_rest(
     context: &mut Context,
 ) {
     let Some(message) = sends.get_mut(send).filter(|message| !message.is_cut()) else { return };
-    context.backlog = context.backlog.saturating_sub(unsent_bytes(config, message));
+    context.leave_backlog(connection, unsent_bytes(config, message));
     message.cut_short();
     let place = message.place;
     connection.withdraw(sends, send, place);

@@ -264,7 +264,9 @@ impl Initiator {
         // Whether its time without progress begins with this message: it has no other work.
         connection.rested |= connection.queue.is_empty() && connection.pdc.is_idle();
         if let Some(context) = self.contexts.get_mut(connection.context) {
-            context.backlog += unsent_bytes(config, &message);
+            let bytes = unsent_bytes(config, &message);
+            context.backlog += bytes;
+            connection.backlog += bytes;
         }
         let last = connection.queue.back().and_then(|&last| self.sends.get(last));
         message.place = last.map_or(0, |last| last.place.wrapping_add(1));
@@ -283,8 +285,11 @@ impl Initiator {
             return Err(CallError::TooLate);
         };
         connection.withdraw(&mut self.sends, id.0, place);
-        if let Some(context) = self.contexts.get_mut(connection.context) {
-            context.backlog -= bytes;
+        // That of an abort which goes on is not in it any more.
+        if !connection.aborting
+            && let Some(context) = self.contexts.get_mut(connection.context)
+        {
+            context.leave_backlog(connection, bytes);
         }
         fail_send(&mut self.sends, core, id.0, SendError::Cancelled);
         if connection.wants_close() {
@@ -331,11 +336,11 @@ impl Initiator {
 
     /// Gives a connection up: everything that waits in it fails.
     pub(super) fn fail(&mut self, core: &mut Core, now: Time, key: Key, failure: Failure) {
-        let Some(connection) = self.connections.get(key) else { return };
+        let Some(connection) = self.connections.get_mut(key) else { return };
         let context_key = connection.context;
         if let Some(context) = self.contexts.get_mut(context_key) {
-            let backlog = backlog(&core.config, &self.sends, connection);
-            context.backlog = context.backlog.saturating_sub(backlog);
+            let bytes = connection.backlog;
+            context.leave_backlog(connection, bytes);
         }
         let error = SendError::Failed(failure);
         for &send in &connection.queue {
@@ -349,7 +354,9 @@ impl Initiator {
                 fail_send(&mut self.sends, core, send, error);
             }
         }
-        self.cancel_rest(core, key);
+        if connection.aborting {
+            self.cancel_rest(core, key);
+        }
         self.remove_connection(core, now, key, Err(failure));
         // The bytes that were in flight made room for other packets.
         self.unblock(&core.config, context_key);
@@ -534,12 +541,6 @@ pub(super) fn fail_send(sends: &mut Table<SendMessage>, core: &mut Core, key: Ke
 /// The PDCID of connection `key`.
 fn pdc_id(key: Key) -> PdcId {
     PdcId((key.index + 1) as u16)
-}
-
-/// Bytes that the messages waiting in `connection` count for.
-fn backlog(config: &FepConfig, sends: &Table<SendMessage>, connection: &Connection) -> u64 {
-    let messages = connection.queue.iter().filter_map(|&key| sends.get(key));
-    messages.map(|message| unsent_bytes(config, message)).sum()
 }
 
 /// A Start_PSN drawn by `random`. It has to be at least 2¹⁶ from the last one used; with twice that, so are

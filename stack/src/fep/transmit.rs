@@ -126,7 +126,7 @@ impl Initiator {
         }
     }
 
-    /// Connection `key`, whose turn it is at the link, may have been idle until now. If so, and its window is one of several
+    /// Connection `key`, whose turn it is at the link, may have been idle until now. If it has a new message, and its window is one of several
     /// processes, and others wait for it, the connection waits behind those of its process, whether there is room now or
     /// not: otherwise a process could have more than its part of the window with single packets of many connections, for
     /// which the others had to wait. Returns whether it does.
@@ -140,8 +140,10 @@ impl Initiator {
         let context_key = connection.context;
         let Some(context) = contexts.get_mut(context_key) else { return false };
         let is_shared = context.has_blocked() && context.blocked.is_divided();
-        // If the gate is closed it finds out by itself, and what it waits for.
-        if !is_shared || !connection.sends_soon() || !context.is_open(&core.config, now) {
+        // A packet that is sent again had its place. If the gate is closed the connection finds out by itself, and what it waits
+        // for.
+        let has_new = connection.sends_soon() && !connection.pdc.has_lost();
+        if !is_shared || !has_new || !context.is_open(&core.config, now) {
             return false;
         }
         ready.pop_front();
@@ -703,7 +705,7 @@ fn depart(
                 false => PacketKind::Data { send: data.send.index, offset, len },
             };
             let psn = context.send_new(&mut connection.pdc, now, kind, bytes, entropy);
-            context.backlog = context.backlog.saturating_sub(carried);
+            context.leave_backlog(connection, carried);
             message.cut(data.segment);
             if message.is_cut() {
                 connection.pop_message();

@@ -280,3 +280,26 @@ fn what_a_cancel_of_a_datagram_looks_at_does_not_depend_on_those_of_other_proces
     assert_eq!(completions(&mut fep).len(), COUNT / 2 + 10);
     assert_eq!(transmit_all(&mut fep).len(), COUNT / 2);
 }
+
+/// Messages that are to be cancelled do not leave: no credit is asked for them, and congestion control does not take them for
+/// something that waits to be sent.
+#[test]
+fn messages_of_an_abort_that_goes_on_are_not_in_the_backlog() {
+    let mut fep = fep(Limits::default());
+    let connect = |fep: &mut Fep| fep.connect(Time::ZERO, Addr(1), ConnectOptions::default()).unwrap();
+    let (aborted, other) = (connect(&mut fep), connect(&mut fep));
+    let backlog = |fep: &Fep| fep.initiator.contexts.iter().map(|(_, context)| context.backlog).sum::<u64>();
+    fep.post_send(other, message(3_000)).unwrap();
+    let others = backlog(&fep);
+    for len in 1..200 {
+        fep.post_send(aborted, message(len * 7)).unwrap();
+    }
+    transmit_all(&mut fep);
+    let (before, left) = (backlog(&fep), others - 3_000 - 3 * 64);
+    assert!(before > left + 100_000, "{before} and {left}");
+    fep.begin_abort(Time::ZERO, aborted).unwrap();
+    assert_eq!(backlog(&fep), 0);
+    fep.post_send(other, message(1_000)).unwrap();
+    while fep.cancel_aborted(Time::ZERO, &mut { 10_000 }) > 0 {}
+    assert_eq!(backlog(&fep), 1_064);
+}

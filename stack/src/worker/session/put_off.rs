@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use super::Slot;
 
 /// Bytes of messages that wait for receives which the worker touches for one application in a turn, on average: 4,096 tags
-/// that it compares, or so many bytes that it copies. Either takes about as long as a burst of other commands.
+/// that it compares, or so many bytes that it copies. Either takes about as long as a burst of other commands. It is also what the
+/// worker touches in a turn of messages whose connections are aborted, for all applications together.
 pub const BYTES_PER_TURN: i64 = if cfg!(test) { 1 << 10 } else { 64 << 10 };
 
 /// What one application has in store for later turns.

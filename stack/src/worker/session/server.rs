@@ -327,7 +327,7 @@ impl Sessions {
                 self.end(served.fep_mut(), now, slot, how);
             }
         }
-        // Of all applications together: what each leaves behind waits for what others have left before.
+        // Of all applications together, which take turns.
         count += served.fep_mut().cancel_aborted(now, &mut { BYTES_PER_TURN });
         count += self.distribute(served.fep_mut(), now);
         for slot in &mut self.slots {
@@ -376,13 +376,15 @@ impl Sessions {
         }
     }
 
-    /// Ends all sessions.
+    /// Ends all sessions. What their connections have not sent is cancelled at once: no application waits for its turn any more,
+    /// and peers hear of it sooner.
     pub fn close_all(&mut self, fep: &mut Fep, now: Time) {
         for slot in 0..self.slots.len() {
             if self.slots[slot].as_ref().is_some_and(|session| !session.leaving) {
                 self.end(fep, now, slot, Ended::Closed);
             }
         }
+        fep.cancel_aborted(now, &mut { i64::MAX });
     }
 
     /// Announces that the owner is about to sleep until its waker is used, or something can be read from one of

@@ -169,6 +169,24 @@ fn messages_that_wait_to_be_sent_are_cancelled_in_several_turns() {
     }
 }
 
+/// The peers of a server that ends hear at once that its applications are gone, however many messages wait.
+#[test]
+fn connections_are_closed_at_once_when_the_server_ends() {
+    let mut world = World::new();
+    let (mut alice, bob) = (world.open(0), world.open(1));
+    let connection = alice.connect(Addr(1), to(&bob), 0).unwrap();
+    assert!(matches!(world.event(&mut alice).report, Report::Connected { .. }));
+    for n in 0..2 * MANY / 3 {
+        alice.send(connection, extent(0, 1), None, 0, n).unwrap();
+        world.serve(0);
+    }
+    world.sessions[0].close_all(&mut world.feps[0], world.now);
+    let leaks: Vec<String> = world.feps[0].leaks().collect();
+    assert!(!leaks.iter().any(|line| line.contains("messages on their way out")), "{leaks:?}");
+    drop((alice, bob));
+    world.assert_nothing_is_left();
+}
+
 /// As many operations as an application of these tests has.
 const MANY: u64 = SMALL.operations as u64;
 
