@@ -59,8 +59,8 @@ pub(super) struct Connection {
     pub(super) source: u16,
     /// The number of the next message of which a packet is cut.
     pub(super) next_msg_id: u16,
-    /// Whether it had no work when its last message was posted, or its close was asked for, and has not tried to send
-    /// since.
+    /// Whether it had no work when its last message was posted, or its close was asked for, or its abort was done, and has not
+    /// tried to send since.
     pub(super) rested: bool,
     /// The priority of its packets.
     pub(super) priority: Priority,
