@@ -1,16 +1,20 @@
 //! The calls that scripts make, and what their application learns.
 
+use std::num::NonZeroU32;
+
+use bytes::BytesMut;
 use weft_stack::buffer::Buffer;
 use weft_stack::fep::{
-    Completion, ConnectOptions, Datagram, DatagramReceive, Exposure, Read, ReadId, Receive, Rights, Send,
-    SendId, TrafficClass,
+    AccessId, AccessKind, Atomic, Completion, ConnectOptions, Datagram, DatagramReceive, Exposure, JobId,
+    Read, ReadId, Receive, Rights, Send, SendId, TrafficClass, Write, Written,
 };
 use weft_stack::packet::Addr;
-use weft_stack::ses::{Matching, ReceiveId, Source};
+use weft_stack::ses::{Claim, Matching, ReceiveId, Source};
 use weft_stack::wire::pds::DeliveryMode;
+use weft_stack::wire::ses::{AtomicOp, AtomicType};
 
 use super::run::{Run, content};
-use super::script::{Call, Verb};
+use super::script::{Call, Content, Verb};
 
 /// Something that was posted.
 #[derive(Clone, Copy)]
@@ -18,6 +22,9 @@ pub(super) enum Operation {
     Send(SendId),
     Receive(ReceiveId),
     Read(ReadId),
+    Access(AccessId),
+    /// A message that a process has claimed.
+    Claim(u16, Claim),
 }
 
 impl Run {
@@ -25,6 +32,8 @@ impl Run {
         let result = match call.verb {
             Verb::Done => return self.take_done(call),
             Verb::Check => return self.check(call),
+            Verb::Written => return self.take_written(call),
+            Verb::Accessed => return self.take_accessed(call),
             _ => self.make_call(call)?,
         };
         match (result, &call.error) {
@@ -46,6 +55,8 @@ impl Run {
         let option = |name: &str| call.options.get(name).copied();
         let process = option("process").unwrap_or(0) as u16;
         let source = option("from").map(|peer| Source::from(Addr(peer as u32)));
+        let ignore = option("ignore").unwrap_or(0);
+        let matching = option("tag").map_or(Matching::Untagged, |tag| Matching::Tagged { tag, ignore });
         let connection = self.connections.get(&call.name).copied();
         let connection = || connection.ok_or_else(|| format!("{:?} was refused", call.name));
         let len = call.number as usize;
@@ -55,7 +66,7 @@ impl Run {
                     mode: if option("rod").is_some() { DeliveryMode::Rod } else { DeliveryMode::Rud },
                     class: TrafficClass(option("class").unwrap_or(0) as u8),
                     process,
-                    patient: false,
+                    patient: option("patient").is_some(),
                 };
                 let peer = Addr(option("to").unwrap_or(1) as u32);
                 let opened = self.fep().connect(now, peer, options);
@@ -74,13 +85,59 @@ impl Run {
                 let read = Read { buffer: Buffer::Heap(vec![0; len]), key, offset, context };
                 self.fep().post_read(connection()?, read).map(Operation::Read).map_err(|e| e.to_string())
             }
+            Verb::Write => {
+                let write = Write {
+                    buffer: Buffer::Heap(content(&call.new, 0, len)),
+                    key: option("key").unwrap_or(0),
+                    offset: option("offset").unwrap_or(0),
+                    data: option("announce"),
+                    context,
+                };
+                let posted = self.fep().post_write(connection()?, write);
+                posted.map(Operation::Access).map_err(|e| e.to_string())
+            }
+            Verb::Atomic => {
+                let atomic = Atomic {
+                    op: AtomicOp(call.number as u8),
+                    datatype: AtomicType::UINT64,
+                    operands: option("operand").unwrap_or(0).to_le_bytes().to_vec(),
+                    compare: option("compare").map(u128::from),
+                    fetch: option("fetch").is_some(),
+                    key: option("key").unwrap_or(0),
+                    offset: option("offset").unwrap_or(0),
+                    context,
+                };
+                let posted = self.fep().post_atomic(connection()?, atomic);
+                posted.map(Operation::Access).map_err(|e| e.to_string())
+            }
             Verb::Receive => {
-                let ignore = option("ignore").unwrap_or(0);
-                let matching =
-                    option("tag").map_or(Matching::Untagged, |tag| Matching::Tagged { tag, ignore });
-                let receive = Receive { buffer: Buffer::Heap(vec![0; len]), from: source, matching, context };
-                let posted = self.fep().post_receive_of(process, receive);
+                let many = option("many").and_then(|least| NonZeroU32::new(least as u32));
+                // Those for many messages need memory that can be split.
+                let buffer = match many {
+                    Some(_) => Buffer::BytesMut(Box::new(BytesMut::zeroed(len))),
+                    None => Buffer::Heap(vec![0; len]),
+                };
+                let receive = Receive { buffer, from: source, matching, context };
+                let posted = match many {
+                    Some(least) => self.fep().post_receive_many_of(process, receive, least),
+                    None => self.fep().post_receive_of(process, receive),
+                };
                 posted.map(Operation::Receive).map_err(|e| e.to_string())
+            }
+            Verb::Claim => match self.fep().claim(process, source, matching) {
+                Ok(Some((claim, _))) => Ok(Operation::Claim(process, claim)),
+                Ok(None) => Err("no message waits".into()),
+                Err(error) => Err(error.to_string()),
+            },
+            Verb::ReceiveClaimed => {
+                let (process, claim) = self.claim_of(call)?;
+                let buffer = Buffer::Heap(vec![0; len]);
+                let posted = self.fep().receive_claimed(process, claim, buffer, context);
+                posted.map(Operation::Receive).map_err(|e| e.to_string())
+            }
+            Verb::Discard => {
+                let (process, claim) = self.claim_of(call)?;
+                return Ok(self.fep().discard(process, claim).map_err(|error| error.to_string()));
             }
             Verb::SendDatagram => {
                 let datagram = Datagram {
@@ -100,18 +157,32 @@ impl Run {
             }
             Verb::Expose => {
                 let buffer = Buffer::Heap(content(&call.name, 0, len));
+                let [write, atomic] = ["write", "atomic"].map(|right| option(right).is_some());
                 let exposure = Exposure {
                     key: option("key").unwrap_or(0),
                     buffer,
                     base: 0,
-                    rights: Rights::READ,
+                    rights: Rights { write, atomic, ..Rights::READ },
                     from: source,
                 };
                 return Ok(self.fep().expose(process, exposure).map_err(|error| error.to_string()));
             }
             Verb::Withdraw => {
                 let withdrawn = self.fep().withdraw(process, option("key").unwrap_or(0));
+                if let (Some(Buffer::Heap(bytes)), Some(expected)) = (&withdrawn, &call.content)
+                    && let Some(at) = first_difference(expected, bytes)
+                {
+                    return Err(format!("the memory differs from {} at byte {at}", expected.name));
+                }
                 return Ok(withdrawn.map(drop).ok_or_else(|| "no memory with this key".into()));
+            }
+            Verb::SetJob => {
+                let job = JobId::new(call.number as u32).ok_or("a job has 24 bits")?;
+                return Ok(self.fep().set_job(process, job).map_err(|e| e.to_string()));
+            }
+            Verb::OnlyDatagrams => {
+                let process = call.number as u16;
+                return Ok(self.fep().receive_only_datagrams(process).map_err(|e| e.to_string()));
             }
             Verb::OpenProcess => {
                 return Ok(self.fep().open_process(call.number as u16).map_err(|e| e.to_string()));
@@ -125,8 +196,19 @@ impl Run {
                     Operation::Send(id) => self.fep().cancel_send(id),
                     Operation::Receive(id) => self.fep().cancel_receive(id),
                     Operation::Read(id) => self.fep().cancel_read(id),
+                    Operation::Access(id) => self.fep().cancel_access(id),
+                    Operation::Claim(..) => return Err("a claim is discarded, not cancelled".into()),
                 };
                 return Ok(cancelled.map_err(|error| error.to_string()));
+            }
+            Verb::Hold => {
+                let id = connection()?;
+                return Ok(self.fep().hold(id).map_err(|error| error.to_string()));
+            }
+            Verb::Release => {
+                let id = connection()?;
+                self.fep().release(id);
+                return Ok(Ok(()));
             }
             Verb::Close => {
                 let id = connection()?;
@@ -136,10 +218,22 @@ impl Run {
                 let id = connection()?;
                 return Ok(self.fep().abort(now, id).map_err(|error| error.to_string()));
             }
-            Verb::Done | Verb::Check => return Err("not a call".into()),
+            Verb::Done | Verb::Check | Verb::Written | Verb::Accessed => return Err("not a call".into()),
         };
+        if call.new.is_empty() {
+            // The receive of a claim has the name of the claim.
+            self.names.push(call.name.clone());
+            return Ok(operation.map(drop));
+        }
         self.names.push(call.new.clone());
         Ok(operation.map(|operation| _ = self.operations.insert(call.new.clone(), operation)))
+    }
+
+    fn claim_of(&self, call: &Call) -> Result<(u16, Claim), String> {
+        match self.operations.get(&call.name) {
+            Some(Operation::Claim(process, claim)) => Ok((*process, *claim)),
+            _ => Err(format!("{:?} is no claim", call.name)),
+        }
     }
 
     /// The name of what has come to an end.
@@ -183,8 +277,13 @@ impl Run {
             (Some(_), None) => return fault("it should succeed, and has failed".into()),
             (_, Some(expected)) => return fault(format!("it should fail with {expected:?}")),
         }
+        // A receive that goes on is not over.
+        let more = ("more", u64::from(outcome.more));
+        if call.options.get("more").copied().unwrap_or(0) != more.1 {
+            return fault(format!("more should be {}", 1 - more.1));
+        }
         for (name, expected) in &call.options {
-            let found = outcome.options.iter().find(|(other, _)| other == name);
+            let found = outcome.options.iter().chain([&more]).find(|(other, _)| other == name);
             if found.map(|(_, value)| value) != Some(expected) {
                 return fault(format!("{name} should be {expected}"));
             }
@@ -194,17 +293,49 @@ impl Run {
                 Err(format!("the line should say the content of {}: data=…", call.name))
             }
             (None, Some(_)) => fault("there is no content".into()),
-            (Some(bytes), Some(expected)) => {
-                let wanted = content(&expected.name, expected.from.unwrap_or(0), bytes.len());
-                match wanted.iter().zip(bytes).position(|(wanted, byte)| wanted != byte) {
-                    Some(at) => {
-                        fault(format!("the content differs from that of {} at byte {at}", expected.name))
-                    }
-                    None => Ok(()),
-                }
-            }
+            (Some(bytes), Some(expected)) => match first_difference(expected, bytes) {
+                Some(at) => fault(format!("the content differs from that of {} at byte {at}", expected.name)),
+                None => Ok(()),
+            },
             _ => Ok(()),
         }
+    }
+
+    /// A peer's write is announced.
+    fn take_written(&mut self, call: &Call) -> Result<(), String> {
+        let Some((_, Completion::Written(written))) = self.done.front() else {
+            return Err("no write should be announced, or another one: there is none now".into());
+        };
+        let Written { process, source, key, offset, len, data } = *written;
+        let found = [
+            ("process", process.into()),
+            ("from", source.peer.0.into()),
+            ("key", key),
+            ("offset", offset),
+            ("len", len.into()),
+            ("header_data", data),
+        ];
+        self.done.pop_front();
+        compare(call, &found)
+    }
+
+    /// Peers have accessed memory so often since the last such line.
+    fn take_accessed(&mut self, call: &Call) -> Result<(), String> {
+        let nothing = "nothing has been accessed";
+        let accessed = match (self.fep().next_accessed(), &call.error) {
+            (None, Some(expected)) if nothing.contains(expected.as_str()) => return Ok(()),
+            (None, _) => return Err(nothing.into()),
+            (Some(accessed), Some(_)) => return Err(format!("there is {accessed:?}")),
+            (Some(accessed), None) => accessed,
+        };
+        let found = [
+            ("process", accessed.process.into()),
+            ("key", accessed.key),
+            ("reads", accessed.reads),
+            ("writes", accessed.writes),
+            ("fetches", accessed.fetches),
+        ];
+        compare(call, &found)
     }
 
     fn check(&mut self, call: &Call) -> Result<(), String> {
@@ -245,9 +376,29 @@ impl Run {
     }
 }
 
+/// Compares values with the options of a call. One that the call does not name is 0, or `from` host 1.
+fn compare(call: &Call, found: &[(&str, u64)]) -> Result<(), String> {
+    for &(name, value) in found {
+        let usual = u64::from(name == "from");
+        let expected = call.options.get(name).copied().unwrap_or(usual);
+        if value != expected {
+            return Err(format!("{name} is {value} instead of {expected}"));
+        }
+    }
+    Ok(())
+}
+
+/// Where `bytes` begin to differ from what they should be.
+fn first_difference(expected: &Content, bytes: &[u8]) -> Option<usize> {
+    let wanted = content(&expected.name, expected.from.unwrap_or(0), bytes.len());
+    wanted.iter().zip(bytes).position(|(wanted, byte)| wanted != byte)
+}
+
 /// What a completion says.
 struct Outcome<'a> {
     error: Option<String>,
+    /// Whether a receive goes on.
+    more: bool,
     options: Vec<(&'static str, u64)>,
     /// The bytes that have arrived.
     bytes: Option<&'a [u8]>,
@@ -260,8 +411,9 @@ impl Outcome<'_> {
                 error: result.as_ref().err().map(ToString::to_string),
                 options: vec![("retransmissions", u64::from(*retransmissions))],
                 bytes: None,
+                more: false,
             },
-            Completion::Received { source, tag, header_data, len, buffer, result, .. } => {
+            Completion::Received { source, tag, header_data, len, buffer, result, more, .. } => {
                 let mut options = vec![("len", u64::from(*len)), ("header_data", *header_data)];
                 options.extend(source.iter().map(|source| ("from", u64::from(source.peer.0))));
                 options.extend(source.iter().map(|source| ("process", u64::from(source.process))));
@@ -269,9 +421,12 @@ impl Outcome<'_> {
                 let error = result.as_ref().err().map(ToString::to_string);
                 let bytes = match buffer {
                     Buffer::Heap(bytes) if source.is_some() => Some(&bytes[..bytes.len().min(*len as usize)]),
+                    Buffer::BytesMut(bytes) if source.is_some() => {
+                        Some(&bytes[..bytes.len().min(*len as usize)])
+                    }
                     _ => None,
                 };
-                Outcome { error, options, bytes }
+                Outcome { error, options, bytes, more: *more }
             }
             Completion::Read { retransmissions, buffer, result, .. } => Outcome {
                 error: result.as_ref().err().map(ToString::to_string),
@@ -280,19 +435,31 @@ impl Outcome<'_> {
                     Buffer::Heap(bytes) if result.is_ok() => Some(bytes),
                     _ => None,
                 },
+                more: false,
             },
-            Completion::Accessed { result, .. } => Outcome {
+            // Only an atomic operation that fetches brings bytes.
+            Completion::Accessed { kind, retransmissions, buffer, result, .. } => Outcome {
                 error: result.as_ref().err().map(ToString::to_string),
-                options: Vec::new(),
-                bytes: None,
+                options: vec![("retransmissions", u64::from(*retransmissions))],
+                bytes: match (kind, buffer) {
+                    (AccessKind::Atomic, Buffer::Heap(bytes)) if result.is_ok() && !bytes.is_empty() => {
+                        Some(bytes)
+                    }
+                    _ => None,
+                },
+                more: false,
             },
-            Completion::Written(written) => {
-                Outcome { error: None, options: vec![("data", written.data)], bytes: None }
-            }
+            Completion::Written(written) => Outcome {
+                error: None,
+                options: vec![("header_data", written.data)],
+                bytes: None,
+                more: false,
+            },
             Completion::Closed { peer, result, .. } => Outcome {
                 error: result.as_ref().err().map(ToString::to_string),
                 options: vec![("from", u64::from(peer.0))],
                 bytes: None,
+                more: false,
             },
         }
     }

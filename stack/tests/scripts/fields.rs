@@ -154,6 +154,7 @@ pub(crate) const FIELDS: &[Field] = &[
     field("rc", Form::Named(6, RETURN_CODES), &[Response]),
     field("msg", Form::Number(16), &[Segment, Response]),
     field("read", Form::Number(16), &[Response]),
+    field("job", Form::Number(24), &[Segment, Response]),
     field("pid", Form::Number(12), &[Segment]),
     field("initiator", Form::Number(32), &[Segment]),
     field("match", Form::Number(64), &[Segment]),
@@ -162,6 +163,11 @@ pub(crate) const FIELDS: &[Field] = &[
     field("at", Form::Number(32), &[Segment]),
     field("payload_len", Form::Number(14), &[Segment, Response]),
     field("total", Form::Number(32), &[Segment]),
+    field("amo", Form::Named(8, AMOS), &[Segment]),
+    field("type", Form::Named(8, TYPES), &[Segment]),
+    field("operand", Form::Number(64), &[Segment]),
+    field("compare", Form::Number(64), &[Segment]),
+    field("swap", Form::Number(64), &[Segment]),
     field("modified", Form::Number(32), &[Response]),
     field("len", Form::Number(14), &[Segment, Response]),
     field("data", Form::Content, &[Segment, Response]),
@@ -231,6 +237,33 @@ const OPCODES: &[(&str, u64)] = &[
     ("MSG_ERROR", 0x0f),
 ];
 
+/// The operations of atomic requests.
+pub(crate) const AMOS: &[(&str, u64)] = &[
+    ("MIN", 0x00),
+    ("MAX", 0x01),
+    ("SUM", 0x02),
+    ("DIFF", 0x03),
+    ("PROD", 0x04),
+    ("LOR", 0x05),
+    ("LAND", 0x06),
+    ("BOR", 0x07),
+    ("BAND", 0x08),
+    ("LXOR", 0x09),
+    ("BXOR", 0x0a),
+    ("AMO_READ", 0x0b),
+    ("AMO_WRITE", 0x0c),
+    ("CSWAP", 0x0d),
+    ("CSWAP_NE", 0x0e),
+    ("CSWAP_LE", 0x0f),
+    ("CSWAP_LT", 0x10),
+    ("CSWAP_GE", 0x11),
+    ("CSWAP_GT", 0x12),
+    ("MSWAP", 0x13),
+];
+
+/// The datatype of atomic requests that scripts have, and one that can be asked for in vain.
+pub(crate) const TYPES: &[(&str, u64)] = &[("UINT64", 0x07), ("LONG_DOUBLE", 0x0f)];
+
 const RETURN_CODES: &[(&str, u64)] = &[
     ("NULL", 0x00),
     ("OK", 0x01),
@@ -238,9 +271,13 @@ const RETURN_CODES: &[(&str, u64)] = &[
     ("UNSUPPORTED_OP", 0x06),
     ("UNSUPPORTED_SIZE", 0x07),
     ("AT_OUT_OF_RANGE", 0x0c),
+    ("AMO_UNSUPPORTED_OP", 0x0f),
+    ("AMO_UNSUPPORTED_DT", 0x10),
+    ("AMO_UNSUPPORTED_SIZE", 0x11),
     ("PERM_VIOLATION", 0x17),
     ("OP_VIOLATION", 0x18),
     ("BAD_PID", 0x1a),
+    ("BAD_JOB_ID", 0x1b),
     ("BAD_MKEY", 0x1c),
     ("CANCELLED", 0x1e),
     ("TOO_LONG", 0x22),

@@ -118,6 +118,8 @@ fn a_script_that_makes_no_sense_is_refused_with_its_line_and_word() {
         ("0 connect c\nclose c\nconnect c", "the name \"c\" is taken"),
         ("0 connect c\nsend c m ten", "\"ten\" is no number"),
         ("0 connect c\nsend c", "\"send\" lacks a name for it"),
+        ("0 connect c\natomic c a ADD", "\"ADD\" is none of MIN, MAX, SUM"),
+        ("0 receive r 9\ndone r data=u64:x", "\"u64:x\" is no number, such as u64:5"),
         ("0 connect c\nsend c m 1 tga=1", "\"tga=1\": the options of send are tag"),
         ("0 connect c\nclose c now", "\"now\": close has no options"),
         ("0 close_process 4 \"oops", "no end of \"oops"),
@@ -167,6 +169,15 @@ fn a_script_that_does_not_hold_is_reported_in_words() {
         (receive, "done r data=0 from=2", "from should be 2:\n    done r len=10 header_data=0 from=1"),
         (receive, "done r data=0\ncheck pdcs=2", "pdcs is 1 instead of 2"),
         (receive, "done r data=0\ncheck leaks=0", "0 kinds of things should be left"),
+        (receive, "done r more data=0", "more should be 1"),
+        (
+            "0 receive r 30 many=1\n< RUD_REQ psn=5 psn_offset=0 len=10\n> ACK_CC\n",
+            "done r data=0",
+            "more should be 0",
+        ),
+        ("0 expose u64:5 8\n", "withdraw data=u64:6", "the memory differs from u64:6 at byte 0"),
+        ("0 expose u64:5 8\n", "accessed reads=1", "nothing has been accessed"),
+        ("0 expose u64:5 8\n", "written", "no write should be announced, or another one"),
     ];
     for (begin, end, expected) in cases {
         let fault = fault_of(&format!("{begin}{end}"));

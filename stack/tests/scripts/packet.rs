@@ -29,8 +29,14 @@ const ENDPOINT: u64 = 1;
 const PORT: u64 = 0xc000;
 /// Bytes of UET that a switch leaves of a trimmed packet: those of a frame of 128 bytes.
 const TRIMMED: usize = 128 - 14 - 20 - 8;
-/// The operation of a datagram.
+/// Operations that the conforming peer has no use for.
+const ATOMIC: u8 = 3;
+const FETCHING_ATOMIC: u8 = 4;
+/// That of a datagram.
 const DATAGRAM_SEND: u64 = 7;
+/// The datatype of atomic operations, and the bytes of memory that a value takes.
+const UINT64: u64 = 7;
+const VALUE: u64 = 8;
 /// PSNs that one unit of mpr stands for.
 const RANGE: u64 = 128;
 
@@ -141,8 +147,10 @@ impl Packet {
 
     fn segment(&self) -> Segment {
         let (at, len) = (self.or("at", 0), self.or("len", 0));
-        let total = self.or("total", at + len);
-        let (first, last) = (at == 0, at + len == total || self.number("op") == Some(wire::READ.into()));
+        let is_atomic = self.number("amo").is_some();
+        let total = self.or("total", if is_atomic { VALUE } else { at + len });
+        let is_one_packet = is_atomic || self.number("op") == Some(wire::READ.into());
+        let (first, last) = (at == 0, at + len == total || is_one_packet);
         let start = self.bit("SOM", wire::START, first);
         let flags = start | self.bit("EOM", wire::END, last) | self.bit("HD", wire::HEADER_DATA, first);
         let position = self.or("payload_len", len) << 32 | at;
@@ -151,7 +159,7 @@ impl Packet {
                 as u8,
             flags,
             msg_id: self.or("msg", 0) as u16,
-            job: 0,
+            job: self.or("job", 0) as u32,
             pid_on_fep: self.or("pid", 0) as u16,
             resource_index: 0,
             buffer_offset: self.or("offset", 0),
@@ -160,6 +168,39 @@ impl Packet {
             header_data: if start != 0 { self.or("header_data", 0) } else { position },
             request_length: total as u32,
         }
+    }
+
+    /// The payload of an atomic request: its extension, and its operand unless that is a part of it.
+    pub(crate) fn atomic_payload(&self) -> Option<Vec<u8>> {
+        let mut bytes = vec![self.number("amo")? as u8, self.or("type", UINT64) as u8, 0, 0];
+        if self.number("compare").or(self.number("swap")).is_some() {
+            for name in ["compare", "swap"] {
+                bytes.extend_from_slice(&u128::from(self.or(name, 0)).to_be_bytes());
+            }
+        } else if let Some(operand) = self.number("operand") {
+            bytes.extend_from_slice(&operand.to_le_bytes());
+        }
+        Some(bytes)
+    }
+
+    fn read_atomic(&mut self, payload: &[u8]) -> Result<(), String> {
+        let Some((&[amo, datatype, 0, 0], rest)) = payload.split_first_chunk::<4>() else {
+            return Err(format!("no atomic extension: {payload:02x?}"));
+        };
+        self.set("amo", amo);
+        self.set("type", datatype);
+        if let Ok(operand) = rest.try_into() {
+            self.set("operand", u64::from_le_bytes(operand));
+        } else if let Some((compare, swap)) = rest.split_first_chunk::<16>() {
+            let swap = swap.try_into().map_err(|_| format!("{} bytes of operands", rest.len()))?;
+            for (name, operand) in [("compare", *compare), ("swap", swap)] {
+                let operand = u64::try_from(u128::from_be_bytes(operand));
+                self.set(name, operand.map_err(|_| format!("{name} is no number of 64 bits"))?);
+            }
+        } else if !rest.is_empty() {
+            return Err(format!("{} bytes of operands", rest.len()));
+        }
+        Ok(())
     }
 
     fn carries_data(&self) -> bool {
@@ -226,7 +267,7 @@ impl Packet {
     fn response(&self, code: u64) -> Vec<u8> {
         let mut bytes = vec![1, code as u8];
         bytes.extend_from_slice(&(self.or("msg", 0) as u16).to_be_bytes());
-        bytes.extend_from_slice(&[0; 4]);
+        bytes.extend_from_slice(&(self.or("job", 0) as u32).to_be_bytes());
         bytes.extend_from_slice(&(self.or("modified", 0) as u32).to_be_bytes());
         bytes
     }
@@ -237,7 +278,7 @@ impl Packet {
         let len = data.len() as u64;
         let mut bytes = vec![2, self.or("rc", 1) as u8];
         bytes.extend_from_slice(&(self.or("msg", read) as u16).to_be_bytes());
-        bytes.extend_from_slice(&[0; 4]);
+        bytes.extend_from_slice(&(self.or("job", 0) as u32).to_be_bytes());
         bytes.extend_from_slice(&(read as u16).to_be_bytes());
         bytes.extend_from_slice(&(self.or("payload_len", len) as u16).to_be_bytes());
         bytes.extend_from_slice(&(self.or("modified", len) as u32).to_be_bytes());
@@ -344,6 +385,7 @@ impl Packet {
         self.set_flag("EOM", segment.flags, wire::END);
         self.set_flag("HD", segment.flags, wire::HEADER_DATA);
         self.set("msg", segment.msg_id);
+        self.set("job", segment.job);
         self.set("pid", segment.pid_on_fep);
         self.set("initiator", segment.initiator);
         self.set("match", segment.match_bits);
@@ -354,7 +396,10 @@ impl Packet {
             self.set("header_data", segment.header_data);
         }
         self.set_data(payload);
-        Ok(())
+        match segment.opcode {
+            ATOMIC | FETCHING_ATOMIC => self.read_atomic(payload),
+            _ => Ok(()),
+        }
     }
 
     fn set_data(&mut self, payload: &[u8]) {
@@ -381,11 +426,13 @@ impl Packet {
             0 if rest.is_empty() => {}
             wire::RESPONSE => {
                 self.set("rc", wire::return_code(rest)?);
+                self.set("job", u32::from_be_bytes([0, rest[5], rest[6], rest[7]]));
                 self.set("msg", u16::from_be_bytes([rest[2], rest[3]]));
                 self.set("modified", u32::from_be_bytes([rest[8], rest[9], rest[10], rest[11]]));
             }
             wire::RESPONSE_WITH_DATA => {
                 let (read, data) = wire::read_data(rest)?;
+                self.set("job", u32::from_be_bytes([0, rest[5], rest[6], rest[7]]));
                 self.set("rc", 1u8);
                 self.set("read", read);
                 self.set_data(data);

@@ -17,7 +17,7 @@ use super::fields::{Form, Group};
 use super::frame::{ip, mac, mark, unwrap, wrap};
 use super::packet::{Packet, Value};
 use super::peer::wire::Class;
-use super::script::{Action, Content, Expression, Fault, Line, Operand, Packets, Script};
+use super::script::{Action, Content, Expression, Fault, Line, NUMBERS, Operand, Packets, Script, number};
 use super::settings::Settings;
 
 /// 20 µs before the clock wraps around: scripts also check that nothing depends on where time begins.
@@ -48,8 +48,12 @@ pub(crate) fn write(packets: &Packets) -> Result<Vec<u8>, String> {
     Ok(run.resolve(packets, 0, None)?.write()?.bytes)
 }
 
-/// The bytes that the name of a message or of memory stands for: `len` from `from` on.
+/// The bytes that the name of a message or of memory stands for: `len` from `from` on. `u64:5` is the number 5 again and
+/// again, each with its lowest byte first.
 pub(crate) fn content(name: &str, from: usize, len: usize) -> Vec<u8> {
+    if let Some(number) = name.strip_prefix(NUMBERS).and_then(number) {
+        return (from..from + len).map(|at| (number as u64).to_le_bytes()[at % 8]).collect();
+    }
     let seed = name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
@@ -290,6 +294,10 @@ impl Run {
         let arrives = seen.is_none();
         let has_payload = packets.kind.groups.contains(&Group::Segment) || packet.fields.contains_key("read");
         if !has_payload || !arrives && named.is_none() {
+            return;
+        }
+        if arrives && let Some(payload) = packet.atomic_payload() {
+            packet.fields.insert("data", Value::Bytes(payload));
             return;
         }
         let is_read = packet.number("op") == Some(super::peer::wire::READ.into());

@@ -6,7 +6,7 @@ use std::fmt;
 use weft_stack::Span;
 use weft_stack::cc::units::parse_span;
 
-use super::fields::{Field, Form, Group, KINDS, Kind};
+use super::fields::{AMOS, Field, Form, Group, KINDS, Kind};
 use super::packet::field;
 use super::settings::Settings;
 
@@ -98,6 +98,17 @@ pub(crate) enum Verb {
     ReceiveDatagram,
     Expose,
     Withdraw,
+    Accessed,
+    Written,
+    Write,
+    Atomic,
+    SetJob,
+    OnlyDatagrams,
+    Hold,
+    Release,
+    Claim,
+    ReceiveClaimed,
+    Discard,
     OpenProcess,
     CloseProcess,
     Cancel,
@@ -112,23 +123,48 @@ pub(crate) enum Verb {
 enum Word {
     Connection,
     NewConnection,
-    /// A message, a read or a receive.
+    /// A message, an access, a receive or a claim.
     Operation,
     NewOperation,
     /// Either.
     Known,
     Content,
+    /// What an atomic request does.
+    Amo,
     Number,
 }
+
+/// The beginning of names that stand for a number: `u64:5`.
+pub(crate) const NUMBERS: &str = "u64:";
 
 /// A call's name, the words that it needs, and the options that it may have.
 type Grammar = (&'static str, Verb, &'static [Word], &'static [&'static str]);
 
 const CALLS: &[Grammar] = &[
-    ("connect", Verb::Connect, &[Word::NewConnection], &["to", "process", "class", "rod"]),
+    ("connect", Verb::Connect, &[Word::NewConnection], &["to", "process", "class", "rod", "patient"]),
     ("send", Verb::Send, &[Word::Connection, Word::NewOperation, Word::Number], &["tag", "header_data"]),
     ("read", Verb::Read, &[Word::Connection, Word::NewOperation, Word::Number], &["key", "offset"]),
-    ("receive", Verb::Receive, &[Word::NewOperation, Word::Number], &["from", "tag", "ignore", "process"]),
+    (
+        "write",
+        Verb::Write,
+        &[Word::Connection, Word::NewOperation, Word::Number],
+        &["key", "offset", "announce"],
+    ),
+    (
+        "atomic",
+        Verb::Atomic,
+        &[Word::Connection, Word::NewOperation, Word::Amo],
+        &["operand", "compare", "fetch", "key", "offset"],
+    ),
+    (
+        "receive",
+        Verb::Receive,
+        &[Word::NewOperation, Word::Number],
+        &["from", "tag", "ignore", "process", "many"],
+    ),
+    ("claim", Verb::Claim, &[Word::NewOperation], &["from", "tag", "ignore", "process"]),
+    ("receive_claimed", Verb::ReceiveClaimed, &[Word::Operation, Word::Number], &[]),
+    ("discard", Verb::Discard, &[Word::Operation], &[]),
     (
         "send_datagram",
         Verb::SendDatagram,
@@ -136,18 +172,24 @@ const CALLS: &[Grammar] = &[
         &["to", "process", "source", "header_data"],
     ),
     ("receive_datagram", Verb::ReceiveDatagram, &[Word::NewOperation, Word::Number], &["process"]),
-    ("expose", Verb::Expose, &[Word::Content, Word::Number], &["key", "process", "from"]),
+    ("expose", Verb::Expose, &[Word::Content, Word::Number], &["key", "process", "from", "write", "atomic"]),
+    ("accessed", Verb::Accessed, &[], &["key", "process", "reads", "writes", "fetches"]),
+    ("written", Verb::Written, &[], &["key", "process", "from", "offset", "len", "header_data"]),
     ("withdraw", Verb::Withdraw, &[], &["key", "process"]),
+    ("job", Verb::SetJob, &[Word::Number], &["process"]),
+    ("only_datagrams", Verb::OnlyDatagrams, &[Word::Number], &[]),
     ("open_process", Verb::OpenProcess, &[Word::Number], &[]),
     ("close_process", Verb::CloseProcess, &[Word::Number], &[]),
     ("cancel", Verb::Cancel, &[Word::Operation], &[]),
+    ("hold", Verb::Hold, &[Word::Connection], &[]),
+    ("release", Verb::Release, &[Word::Connection], &[]),
     ("close", Verb::Close, &[Word::Connection], &[]),
     ("abort", Verb::Abort, &[Word::Connection], &[]),
     (
         "done",
         Verb::Done,
         &[Word::Known],
-        &["len", "from", "process", "tag", "header_data", "retransmissions"],
+        &["len", "from", "process", "tag", "header_data", "retransmissions", "more"],
     ),
     (
         "check",
@@ -371,7 +413,7 @@ impl Expression {
     }
 }
 
-fn number(text: &str) -> Option<i128> {
+pub(crate) fn number(text: &str) -> Option<i128> {
     let value = match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16).ok()?,
         None if text.starts_with('+') => return None,
@@ -388,6 +430,9 @@ fn parse_content(word: &str, text: &str) -> Result<Content, String> {
     let from = from.map(|from| from.parse().map_err(|_| format!("{word:?}: {from:?} is no offset")));
     match name {
         "" => Err(format!("{word:?} names no content")),
+        _ if name.strip_prefix(NUMBERS).is_some_and(|text| number(text).is_none()) => {
+            Err(format!("{word:?}: {name:?} is no number, such as {NUMBERS}5"))
+        }
         _ => Ok(Content { name: name.to_owned(), from: from.transpose()? }),
     }
 }
@@ -430,7 +475,7 @@ fn parse_call(first: &str, words: &[String], names: &mut Names) -> Result<Call, 
         }
         let (name, value) =
             word.split_once('=').map_or((word.as_str(), None), |(name, value)| (name, Some(value)));
-        if name == "data" && verb == Verb::Done {
+        if name == "data" && [Verb::Done, Verb::Withdraw].contains(&verb) {
             call.content = Some(parse_content(word, value.unwrap_or_default())?);
             continue;
         }
@@ -451,10 +496,11 @@ impl Word {
         match self {
             Word::Connection => "the name of a connection",
             Word::NewConnection => "a name for the connection",
-            Word::Operation => "the name of a message, a read or a receive",
+            Word::Operation => "the name of a message, an access, a receive or a claim",
             Word::NewOperation => "a name for it",
-            Word::Known => "the name of a connection, a message, a read or a receive",
+            Word::Known => "the name of a connection, a message, an access or a receive",
             Word::Content => "the name of its content",
+            Word::Amo => "an atomic operation",
             Word::Number => "a number",
         }
     }
@@ -472,6 +518,11 @@ fn take_word(call: &mut Call, need: Word, word: &str, names: &mut Names) -> Resu
         return Err(format!("{word:?} is not {}", need.describe()));
     }
     match need {
+        Word::Amo => {
+            let found = AMOS.iter().find(|(name, _)| *name == word);
+            let names = || AMOS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+            call.number = found.ok_or_else(|| format!("{word:?} is none of {}", names()))?.1;
+        }
         Word::Number => {
             let value = number(word).and_then(|value| u64::try_from(value).ok());
             call.number = value.ok_or_else(|| format!("{word:?} is no number"))?;
