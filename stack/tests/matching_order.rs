@@ -311,6 +311,76 @@ fn polls_reach_the_message_that_a_receive_waits_for() {
     check_order(&messages, (16602069666338596454, 0), 300, &steps).unwrap();
 }
 
+/// One connection polls at the end of each RTO if its refusals do not count: see the next test. The other one, which a receive
+/// waits for, polls ever more rarely.
+#[test]
+fn polls_of_two_connections_reach_the_message_that_a_receive_waits_for() {
+    use Step::{Arrive, Expire, Leave};
+    let mut steps = vec![Leave; 6];
+    steps.extend([Arrive(0), Arrive(3689348814741910324), Leave, Arrive(0), Arrive(12297829382473034411)]);
+    steps.extend([
+        Expire,
+        Expire,
+        Expire,
+        Leave,
+        Leave,
+        Leave,
+        Expire,
+        Leave,
+        Leave,
+        Leave,
+        Leave,
+        Arrive(0),
+    ]);
+    let messages = [
+        (1, Some(1), 0),
+        (1, Some(1), 201),
+        (0, None, 0),
+        (0, Some(1), 1),
+        (1, Some(1), 101),
+        (0, Some(1), 1),
+        (1, Some(1), 301),
+        (1, None, 0),
+        (1, None, 0),
+    ];
+    check_order(&messages, (4611686018427387904, 0), 0, &steps).unwrap();
+}
+
+/// Answers took 8 µs. From the one on that ends the pause of a connection they come at once.
+#[test]
+fn polls_are_ever_further_apart_when_refusals_come_sooner_than_any_answer_before() {
+    let mut pair = Pair::new(&config(0, 8));
+    let connection = pair.connect_from(0, ConnectOptions::default());
+    for (number, tag) in [(0, 0), (1, 1), (2, 2)] {
+        pair.post_send(connection, message(number, 50, Some(tag)));
+    }
+    post(&mut pair, exactly(Some(0)), 0);
+    send_all(&mut pair);
+    pair.now += Span::from_us(8);
+    let codes = [(); 3].map(|()| refusals(&mut pair, 0));
+    assert_eq!(codes, [vec![], vec![NackCode::NO_PKT_BUFFER], vec![NackCode::NO_PKT_BUFFER]]);
+    assert_eq!(received(&mut pair), [(0, 0)]);
+    post(&mut pair, exactly(Some(2)), 1);
+    let mut is_taken = false;
+    let mut polls = Vec::new();
+    while polls.len() < 10 {
+        expire_next(&mut pair);
+        send_all(&mut pair);
+        while !pair.wire.is_empty() {
+            if is_taken {
+                polls.push(pair.now);
+            } else {
+                pair.now += Span::from_us(8);
+            }
+            refusals(&mut pair, 0);
+            is_taken |= !received(&mut pair).is_empty();
+            send_all(&mut pair);
+        }
+    }
+    let waits: Vec<Span> = polls.windows(2).map(|polls| polls[1].since(polls[0])).collect();
+    assert!(waits.windows(2).all(|waits| waits[1].as_ps() > waits[0].as_ps() * 3 / 2), "{waits:?}");
+}
+
 /// Puts all packets of endpoint 0 on the wire.
 fn send_all(pair: &mut Pair) {
     while pair.put_on_wire(0) {}

@@ -50,16 +50,7 @@ fn verdict(code: NackCode) -> Verdict {
         | NackCode::PDC_MODE_MISMATCH
         | NackCode::UNEXP_EVENT
         | NackCode::EXP_FATAL => Verdict::Fatal,
-        NackCode::NO_PDC_AVAIL
-        | NackCode::NO_CCC_AVAIL
-        | NackCode::NO_BITMAP
-        | NackCode::NO_PKT_BUFFER
-        | NackCode::NO_GTD_DEL_AVAIL
-        | NackCode::NO_SES_MSG_AVAIL
-        | NackCode::NO_RESOURCE
-        | NackCode::PSN_OOR_WINDOW
-        // The code for a packet beyond the window that carries SYN.
-        | NackCode::INVALID_SYN => Verdict::Busy,
+        code if code.asks_to_wait() => Verdict::Busy,
         NackCode::RCVD_SES_PROCG => Verdict::Patience,
         _ => Verdict::Again,
     }

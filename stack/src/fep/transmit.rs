@@ -126,10 +126,10 @@ impl Initiator {
         }
     }
 
-    /// Connection `key`, whose turn it is at the link, may have been idle until now. If it has a new message, and its window is one of several
-    /// processes, and others wait for it, the connection waits behind those of its process, whether there is room now or
-    /// not: otherwise a process could have more than its part of the window with single packets of many connections, for
-    /// which the others had to wait. Returns whether it does.
+    /// Connection `key`, whose turn it is at the link, may have been idle until now. If it has a new message, and its window is
+    /// one of several processes, and others wait for it, the connection waits behind those of its process, whether there is
+    /// room now or not: otherwise a process could have more than its part of the window with single packets of many
+    /// connections, for which the others had to wait. Returns whether it does.
     fn waits_behind_others(&mut self, core: &mut Core, now: Time, key: Key) -> bool {
         let Initiator { ready, connections, contexts, .. } = self;
         let Some(connection) = connections.get_mut(key) else { return false };

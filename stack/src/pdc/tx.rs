@@ -554,8 +554,10 @@ impl TxPdc {
         }
         // RETX does not distinguish the third transmission from the second, but their entropies do; or, on a single
         // path, an answer far sooner than any before. Such a NACK is a copy of one that was handled already; obeying
-        // each copy would multiply packets.
-        let too_soon = self.fastest.is_some_and(|fastest| age.times(8) < fastest);
+        // each copy would multiply packets. Not where the target asks to wait: its polls are far apart, and if its answers
+        // have become quick, none would count, as those to polls are no samples of round trips.
+        let copies_cost = !nack.code.asks_to_wait();
+        let too_soon = copies_cost && self.fastest.is_some_and(|fastest| age.times(8) < fastest);
         if record.transmissions > 2 && (entropy != record.entropy || too_soon) {
             return None;
         }

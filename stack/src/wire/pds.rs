@@ -511,4 +511,21 @@ impl NackCode {
     pub const EXP_ERROR: NackCode = NackCode(0xfe);
     /// Experimental, fatal.
     pub const EXP_FATAL: NackCode = NackCode(0xff);
+
+    /// Whether the target lacks something, so that the packet is to be sent again later.
+    pub fn asks_to_wait(self) -> bool {
+        matches!(
+            self,
+            NackCode::NO_PDC_AVAIL
+                | NackCode::NO_CCC_AVAIL
+                | NackCode::NO_BITMAP
+                | NackCode::NO_PKT_BUFFER
+                | NackCode::NO_GTD_DEL_AVAIL
+                | NackCode::NO_SES_MSG_AVAIL
+                | NackCode::NO_RESOURCE
+                | NackCode::PSN_OOR_WINDOW
+                // The code for a packet beyond the window that carries SYN.
+                | NackCode::INVALID_SYN
+        )
+    }
 }
