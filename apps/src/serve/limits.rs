@@ -99,11 +99,11 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             then: "the one needed least makes room; `Limit { Peers }`, `Limit { SessionPeers }`",
         },
         Row {
-            what: "peers that the port refuses, in 10 s",
+            what: "peers that the port refuses, or that earlier sessions added, in 10 s",
             all: none(),
             holder: "process",
             reserved: PEERS.to_string(),
-            most: format!("{PEERS}, with those that it has added"),
+            most: format!("{PEERS}, with those of its session"),
             then: "`Limit { SessionPeers }`",
         },
         Row {

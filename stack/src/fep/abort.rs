@@ -14,7 +14,7 @@ use crate::table::Key;
 use crate::wire::ses::ReturnCode;
 
 /// The memory that cancelling a message touches, and reporting that, as what messages that wait count for.
-const COST: i64 = 2 << 10;
+pub(super) const COST: i64 = 2 << 10;
 /// What is spent on a connection before the next one has its turn.
 const PIECE: i64 = 4 * COST;
 /// The memory that is touched to find that a connection has failed meanwhile.

@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use weft_cc::Time;
 
+use super::abort::COST;
 use super::config::FepConfig;
 use super::core::Core;
 use super::initiator::{Initiator, fail_send};
@@ -76,7 +77,19 @@ pub(super) struct Datagrams {
     receives: Map<u16, BTreeMap<ReceiveId, DatagramReceive>>,
     /// Processes that receive datagrams and nothing else.
     only: BTreeSet<u16>,
+    /// What processes that are closed have left behind, until it has ended. No other process has the number meanwhile.
+    closing: Map<u16, LeftBehind>,
 }
+
+/// The datagrams and receives of a process that is closed.
+#[derive(Debug)]
+struct LeftBehind {
+    waiting: VecDeque<Outgoing>,
+    receives: BTreeMap<ReceiveId, DatagramReceive>,
+}
+
+/// The memory that dropping a receive touches, bytes: it is taken out of a tree.
+const DROP: i64 = 1 << 10;
 
 /// The datagrams of one process that wait for the port, in order.
 #[derive(Debug, Default)]
@@ -106,32 +119,36 @@ struct Outgoing {
 impl Datagrams {
     /// Bytes of heap held, without payload.
     pub(super) fn heap_bytes(&self) -> u64 {
-        let receives = self.receives.values().map(heap::of_tree);
-        let queues = self.queues.values().map(|queue| heap::of_deque(&queue.waiting));
+        let closing = || self.closing.values();
+        let receives = self.receives.values().chain(closing().map(|left| &left.receives)).map(heap::of_tree);
+        let waiting = self.queues.values().map(|queue| &queue.waiting);
+        let queues = waiting.chain(closing().map(|left| &left.waiting)).map(heap::of_deque);
         size_of_val(self) as u64
             + heap::of_map(&self.queues)
             + queues.sum::<u64>()
             + heap::of_deque(&self.order)
             + heap::of_map(&self.receives)
+            + heap::of_map(&self.closing)
             + (self.only.len() * size_of::<u16>()) as u64
             + receives.sum::<u64>()
     }
 
     /// Bytes of the memory of receives.
     pub(super) fn payload_bytes(&self) -> u64 {
-        let receives = self.receives.values().flat_map(BTreeMap::values);
+        let closing = self.closing.values().map(|left| &left.receives);
+        let receives = self.receives.values().chain(closing).flat_map(BTreeMap::values);
         receives.map(|receive| heap::of_buffer(&receive.buffer)).sum()
     }
 
     /// How many receives are posted.
     pub(super) fn posted(&self) -> usize {
-        self.receives.values().map(BTreeMap::len).sum()
+        let closing = self.closing.values().map(|left| &left.receives);
+        self.receives.values().chain(closing).map(BTreeMap::len).sum()
     }
 
-    /// Forgets the receives of a process that is closed.
-    fn forget_process(&mut self, process: u16) {
-        self.receives.remove(&process);
-        self.only.remove(&process);
+    /// Whether a process that is closed has left something behind that has not ended.
+    pub(super) fn has_left(&self, process: u16) -> bool {
+        self.closing.contains_key(&process)
     }
 
     /// Whether `process` receives datagrams and nothing else.
@@ -299,16 +316,37 @@ impl Fep {
         Ok(())
     }
 
-    /// Process `process` is being closed: its receives of datagrams are dropped without completions, and its datagrams that have
-    /// not left complete as cancelled.
+    /// Process `process` is being closed: no datagram meets its receives any more, and its datagrams that have not left do not.
     pub(super) fn close_process_of_datagrams(&mut self, process: u16) {
         let Some(datagrams) = self.datagrams.as_deref_mut() else { return };
-        let sends = &mut self.initiator.sends;
-        for outgoing in datagrams.take_queue(process) {
-            // Nothing happens for one that was cancelled.
-            fail_send(sends, &mut self.core, outgoing.send, SendError::Cancelled);
+        datagrams.only.remove(&process);
+        let waiting = datagrams.take_queue(process);
+        let receives = datagrams.receives.remove(&process).unwrap_or_default();
+        if !waiting.is_empty() || !receives.is_empty() {
+            datagrams.closing.insert(process, LeftBehind { waiting, receives });
         }
-        datagrams.forget_process(process);
+    }
+
+    /// Ends datagrams that process `process`, which is closed, has left behind, and its receives of datagrams. See
+    /// [`Fep::clear_away`].
+    pub(super) fn clear_datagrams_away(&mut self, process: u16, budget: &mut i64) -> bool {
+        let Some(datagrams) = self.datagrams.as_deref_mut() else { return true };
+        let Some(left) = datagrams.closing.get_mut(&process) else { return true };
+        while *budget > 0 {
+            if let Some(outgoing) = left.waiting.pop_front() {
+                // Nothing happens for one that was cancelled.
+                fail_send(&mut self.initiator.sends, &mut self.core, outgoing.send, SendError::Cancelled);
+                *budget -= COST;
+            } else if left.receives.pop_first().is_some() {
+                *budget -= DROP;
+            } else {
+                datagrams.closing.remove(&process);
+                return true;
+            }
+            #[cfg(test)]
+            crate::steps::count(1);
+        }
+        false
     }
 
     /// Posts a receive of one datagram to process `process`, of any sender. Datagrams meet the receives of their process in

@@ -442,7 +442,7 @@ impl Fep {
     /// if the number is too large.
     pub fn open_process(&mut self, process: u16) -> Result<(), CallError> {
         let datagrams = self.datagrams.as_deref();
-        if datagrams.is_some_and(|datagrams| datagrams.is_only(process)) {
+        if datagrams.is_some_and(|datagrams| datagrams.is_only(process) || datagrams.has_left(process)) {
             return Err(CallError::ProcessOpen(process));
         }
         let others = datagrams.map_or(0, Datagrams::processes);

@@ -32,7 +32,7 @@ pub(super) struct Processes {
     pub(super) room: Room,
     /// The memory that processes expose; `None` if none ever did.
     pub(super) memory: Option<Box<ExposedMemory>>,
-    /// The messages of processes that are closed, until they are dropped. No other process has the number meanwhile.
+    /// What processes that are closed have left behind, until it is dropped. No other process has the number meanwhile.
     closing: BTreeMap<u16, LeftBehind>,
     /// The jobs of processes that belong to one.
     pub(super) jobs: BTreeMap<u16, u32>,
@@ -105,7 +105,7 @@ impl Processes {
         Ok(())
     }
 
-    /// Closes `process`. Its messages are left.
+    /// Closes `process`. Its messages and receives are left.
     ///
     /// # Errors
     /// [`CallError::ProcessNotOpen`].
@@ -126,7 +126,7 @@ impl Processes {
         self.closing.get(&process).is_some_and(|left| left.lacks(message))
     }
 
-    /// Drops messages of `process`, which is closed. See [`Fep::clear_away`](super::Fep::clear_away).
+    /// Drops messages and receives of `process`, which is closed. See [`Fep::clear_away`](super::Fep::clear_away).
     pub(super) fn clear_away(
         &mut self,
         process: u16,

@@ -66,8 +66,9 @@ impl Fep {
         self.target.processes.room.touched()
     }
 
-    /// As [`Fep::close_process`]; the messages of the process are dropped by [`Fep::clear_away`]. Until that is done, the
-    /// messages count as the process's, and no other one can be opened under its number.
+    /// As [`Fep::close_process`]; the receives of the process, the messages kept for it and its datagrams that have not left end
+    /// with [`Fep::clear_away`]. Until that is done, they count as the process's, and no other one can be opened under its
+    /// number.
     ///
     /// # Errors
     /// As [`Fep::close_process`].
@@ -81,10 +82,10 @@ impl Fep {
         Ok(())
     }
 
-    /// Drops messages that process `process` had when it was closed, until that has touched `budget` bytes of memory, which
-    /// are taken from it. Returns whether none is left.
+    /// Ends what process `process` had when it was closed, until that has touched `budget` bytes of memory, which are taken from
+    /// it: receives and messages are dropped, datagrams complete as cancelled. Returns whether nothing is left.
     pub fn clear_away(&mut self, process: u16, budget: &mut i64) -> bool {
-        self.target.clear_away(process, budget)
+        self.target.clear_away(process, budget) && self.clear_datagrams_away(process, budget)
     }
 
     /// The first message to process `process` that waits for a receive like this, of `from` or any sender. It stays where

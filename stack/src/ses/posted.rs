@@ -25,6 +25,9 @@ pub(super) struct PostedQueue {
     passed_by: u32,
 }
 
+/// The memory that dropping a receive touches, bytes.
+const DROP: i64 = 128;
+
 /// Number of messages that pass `oldest` by before its receives move to the index: a receive for a rare message may
 /// wait for long.
 const PASSED_BY: u32 = 64;
@@ -106,6 +109,25 @@ impl PostedQueue {
         match self.oldest.iter().position(|posted| posted.id == id) {
             Some(at) => self.oldest.remove(at),
             None => self.indexed.as_mut()?.cancel(id),
+        }
+    }
+
+    /// Drops receives until that has touched `budget` bytes of memory, which are taken from it. From then on none is added or
+    /// taken any more. Returns whether none is left.
+    pub(super) fn drop_some(&mut self, budget: &mut i64) -> bool {
+        loop {
+            let slots = self.indexed.as_mut().map(|index| &mut index.slots);
+            let is_there =
+                self.oldest.pop_back().is_some() || slots.is_some_and(|slots| slots.pop().is_some());
+            if !is_there {
+                return true;
+            }
+            #[cfg(test)]
+            crate::steps::count(1);
+            *budget -= DROP;
+            if *budget <= 0 {
+                return false;
+            }
         }
     }
 

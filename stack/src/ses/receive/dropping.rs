@@ -1,8 +1,9 @@
-//! The messages that a process leaves behind when it is closed: there may be hundreds of thousands, which are dropped bit
-//! by bit.
+//! What a process leaves behind when it is closed: there may be tens of thousands of receives and hundreds of thousands of
+//! messages, which are dropped bit by bit.
 
 use super::{Destination, HAND_OVER, Incoming, Kept, MessageName, Receives, Wait};
 use crate::ses::Room;
+use crate::ses::posted::PostedQueue;
 use crate::table::Key;
 use crate::wire::pds::PdcId;
 
@@ -14,20 +15,23 @@ pub(super) fn dropping(bytes: u64) -> u64 {
 /// What looking at a slot counts for, which may have no message any more: its first cache line.
 const LOOK_AT_SLOT: i64 = 64;
 
-/// Messages of a process that is closed.
+/// Messages and receives of a process that is closed.
 #[derive(Debug)]
 pub struct LeftBehind {
+    /// The messages, for which there are no receives.
     receives: Receives,
+    /// The receives, which no message meets any more.
+    posted: PostedQueue,
     /// Those in slots before this one are dropped.
     next: u32,
 }
 
 impl Receives {
-    /// Drops all receives. What is left are the messages.
-    pub fn close(self) -> LeftBehind {
-        let receives =
-            Receives { posted: Default::default(), many: Default::default(), gathering: None, ..self };
-        LeftBehind { receives, next: 0 }
+    /// From now on no message meets any of the receives.
+    pub fn close(mut self) -> LeftBehind {
+        let posted = std::mem::take(&mut self.posted);
+        let receives = Receives { many: Default::default(), gathering: None, ..self };
+        LeftBehind { receives, posted, next: 0 }
     }
 }
 
@@ -37,14 +41,17 @@ impl LeftBehind {
         &self.receives
     }
 
-    /// Drops messages until that has touched `budget` bytes, which are taken from it. Hands the names of those that have not
-    /// arrived in full to `refuse`. Returns whether none is left.
+    /// Drops receives and messages until that has touched `budget` bytes, which are taken from it. Hands the names of messages
+    /// that have not arrived in full to `refuse`. Returns whether nothing is left.
     pub fn drop_some(
         &mut self,
         room: &mut Room,
         budget: &mut i64,
         mut refuse: impl FnMut(MessageName),
     ) -> bool {
+        if !self.posted.drop_some(budget) {
+            return false;
+        }
         while !self.receives.messages.is_empty() {
             if *budget <= 0 {
                 return false;

@@ -9,6 +9,7 @@ use super::command::{Command, Extent, Found};
 use super::connections::Connections;
 use super::held_datagrams::HeldDatagram;
 use super::link::Link;
+use super::peer_costs::Lately;
 use super::put_off::PutOff;
 use super::report::{Report, Request};
 use super::served::Served;
@@ -62,8 +63,11 @@ pub(super) struct Application {
     pub(super) memory: u64,
     /// How many operations and connections are in use.
     pub(super) in_use: usize,
-    /// How many peers it may have in the address book. Those that the port has refused lately count as well.
+    /// How many peers it may have in the address book. Those count as well that the port has refused lately, and that its
+    /// process had lately in other sessions.
     pub(super) peers: u32,
+    /// The peers that it has added.
+    pub(super) added_peers: Lately,
     /// The peers that it has asked for and that stay in the address book as long as it is there.
     pub(super) held_peers: BTreeSet<Addr>,
     /// Reports that the ring had no room for.
@@ -73,8 +77,10 @@ pub(super) struct Application {
     pub(super) link: Link,
     pub(super) broken: Option<Broken>,
     pub(super) leaving: bool,
-    /// Whether it is leaving, and not all messages that waited for it are dropped.
-    pub(super) leaves_messages: bool,
+    /// Whether it is leaving, and not all that it has posted has ended, or not all messages that waited for it are dropped.
+    pub(super) clears_away: bool,
+    /// If it is leaving: operations before this one have ended, or end by themselves.
+    pub(super) cleared: usize,
     pub(super) put_off: PutOff,
 }
 
@@ -97,15 +103,41 @@ impl Application {
         self.put_off.is_done() && self.commands.may_sleep().unwrap_or(false)
     }
 
-    /// Drops messages that waited for the application, which is leaving. Returns whether there was something to do.
-    pub(super) fn clear_away(&mut self, fep: &mut Fep) -> bool {
-        let had_some = self.leaves_messages;
+    /// Ends what the application, which is leaving, has posted, and drops the messages that waited for it, as much as in a turn.
+    /// Returns whether there was something to do.
+    pub(super) fn clear_away(&mut self, fep: &mut Fep, all: &mut Connections) -> bool {
+        let had_some = self.clears_away;
         if had_some {
             let mut budget = self.put_off.begin_turn();
-            self.leaves_messages = !fep.clear_away(self.process, &mut budget);
+            self.clear_some(fep, all, &mut budget);
             self.put_off.end_turn(budget);
         }
         had_some
+    }
+
+    /// As [`Application::clear_away`], until that has touched `budget` bytes of memory, which are taken from it.
+    pub(super) fn clear_some(&mut self, fep: &mut Fep, all: &mut Connections, budget: &mut i64) {
+        let is_done = fep.clear_away(self.process, budget)
+            && all.datagrams.forget_some(self.id.slot, budget)
+            && self.forget_operations(budget);
+        self.clears_away = !is_done;
+    }
+
+    /// Frees the numbers of receives and held datagrams, which have ended without completions. Messages and datagrams have
+    /// theirs. Returns whether none is left.
+    fn forget_operations(&mut self, budget: &mut i64) -> bool {
+        while let Some(operation) = self.operations.get_mut(self.cleared) {
+            if *budget <= 0 {
+                return false;
+            }
+            if matches!(operation, Posted::Held { .. } | Posted::Receive { .. }) {
+                *operation = Posted::Nothing;
+                self.in_use -= 1;
+            }
+            self.cleared += 1;
+            *budget -= size_of::<Posted>() as i64;
+        }
+        true
     }
 
     /// Executes commands. Returns how many.
@@ -320,6 +352,8 @@ impl Application {
     pub(super) fn let_go(&mut self, fep: &mut Fep, datagram: Datagram, result: Result<(), Unreachable>) {
         let (operation, peer) = (datagram.context as u32, datagram.peer);
         let posted = match result {
+            // It is dropped, as those are whose peer is not found yet.
+            Ok(()) if self.leaving => Err(CallError::ProcessNotOpen(self.process)),
             Ok(()) => fep.post_datagram_of(self.process, datagram).map_err(|refused| refused.error),
             Err(why) => Err(CallError::Unreachable { peer, why }),
         };
@@ -367,13 +401,16 @@ impl Application {
         mac: Option<MacAddr>,
     ) -> Result<Addr, CallError> {
         let account = all.account(self.id.slot);
-        if self.held_peers.len() as u32 + all.refused_peers.count(now, account) >= self.peers {
+        if self.held_peers.len() as u32 + all.peer_costs.count(now, account) >= self.peers {
             return Err(CallError::Limit { what: Resource::SessionPeers, limit: self.peers as usize });
         }
         let added = served.add_peer(ip, mac);
-        // The port has made system calls for one that it refuses, so that this must not go on for ever.
-        if matches!(added, Err(CallError::Peer(PeerRefusal::Port))) {
-            all.refused_peers.add(now, account);
+        // The port has made system calls, so that this must not go on for ever: not with those that it refuses, nor with those
+        // that make room when the application leaves.
+        match added {
+            Ok(_) => self.added_peers.add(now, 1),
+            Err(CallError::Peer(PeerRefusal::Port)) => all.peer_costs.add(now, account, 1),
+            Err(_) => {}
         }
         added
     }

@@ -8,7 +8,7 @@ use weft_cc::{Span, Time};
 
 use super::held::HeldConnections;
 use super::held_datagrams::HeldDatagrams;
-use super::refused_peers::RefusedPeers;
+use super::peer_costs::PeerCosts;
 use crate::fep::{CallError, ConnectionId, Failure, Resource};
 use crate::ledger::Shares;
 use crate::packet::Addr;
@@ -20,7 +20,7 @@ pub(super) struct Connections {
     pub(super) numbers: HashMap<ConnectionId, (u32, u32), BuildHasherDefault<FxHasher>>,
     pub(super) held: HeldConnections,
     pub(super) datagrams: HeldDatagrams,
-    pub(super) refused_peers: RefusedPeers,
+    pub(super) peer_costs: PeerCosts,
     /// How many applications there can be.
     applications: usize,
     /// The account of the application in each slot, of which there are as many: what applications have of what they share
@@ -42,7 +42,7 @@ impl Connections {
             numbers: HashMap::default(),
             held: HeldConnections::default(),
             datagrams: HeldDatagrams::default(),
-            refused_peers: RefusedPeers::new(applications),
+            peer_costs: PeerCosts::new(applications),
             applications,
             accounts: vec![0; applications],
             at_peer: HashMap::default(),

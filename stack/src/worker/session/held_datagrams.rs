@@ -3,7 +3,7 @@
 //!
 //! Applications do not wait for each other: those of each are let go by themselves, some in each turn.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use weft_cc::Time;
 
@@ -16,12 +16,17 @@ use crate::packet::Addr;
 /// The most datagrams of one application that are let go in a turn: to post them takes as long as as many commands.
 const PER_TURN: usize = COMMANDS_PER_TURN;
 
+/// The memory that forgetting one touches, bytes: it is taken out of a tree that is found in another one.
+const FORGET: i64 = 4 << 10;
+
 /// The held datagrams of all applications, which go by their slots.
 #[derive(Debug, Default)]
 pub(super) struct HeldDatagrams {
     /// Those that wait for their peer, which is asked once for all of them. The number of a question is greater than those
     /// of earlier ones, and it ends later.
     questions: BTreeMap<u64, Question>,
+    /// The questions that each application's wait for.
+    of_slots: BTreeMap<u32, BTreeSet<u64>>,
     /// The question to each of those peers.
     of_peers: BTreeMap<Addr, u64>,
     /// Those of each application whose peer has been found or given up, by the numbers of their questions. What became of
@@ -87,6 +92,7 @@ impl HeldDatagrams {
         let name = HeldDatagram { question: number, number: question.count };
         question.count += 1;
         question.queues.entry(slot).or_default().insert(name.number, datagram);
+        self.of_slots.entry(slot).or_default().insert(number);
         name
     }
 
@@ -112,14 +118,41 @@ impl HeldDatagrams {
         was_held
     }
 
-    /// Forgets all datagrams of the application in `slot`.
-    pub(super) fn forget(&mut self, slot: u32) {
-        self.answered.remove(&slot);
-        let numbers: Vec<_> = self.questions.keys().copied().collect();
-        for number in numbers {
+    /// Forgets datagrams of the application in `slot` until that has touched `budget` bytes of memory, which are taken from it.
+    /// Returns whether none is left.
+    pub(super) fn forget_some(&mut self, slot: u32, budget: &mut i64) -> bool {
+        while let Some(first) = self.first_of(slot) {
             #[cfg(test)]
             crate::steps::count(1);
-            self.forget_queue(slot, number);
+            self.remove(slot, first);
+            *budget -= FORGET;
+            if *budget <= 0 {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// A datagram of the application in `slot`.
+    fn first_of(&self, slot: u32) -> Option<HeldDatagram> {
+        let answered = self.answered.get(&slot).and_then(BTreeMap::first_key_value);
+        let (question, queue) = match answered {
+            Some((question, answered)) => (*question, &answered.queue),
+            None => {
+                let question = *self.of_slots.get(&slot)?.first()?;
+                (question, self.questions.get(&question)?.queues.get(&slot)?)
+            }
+        };
+        queue.first_key_value().map(|(number, _)| HeldDatagram { question, number: *number })
+    }
+
+    /// The datagrams of the application in `slot` do not wait for question `number` any more.
+    fn unlist(of_slots: &mut BTreeMap<u32, BTreeSet<u64>>, slot: u32, number: u64) {
+        if let Some(numbers) = of_slots.get_mut(&slot) {
+            numbers.remove(&number);
+            if numbers.is_empty() {
+                of_slots.remove(&slot);
+            }
         }
     }
 
@@ -127,6 +160,7 @@ impl HeldDatagrams {
     fn forget_queue(&mut self, slot: u32, number: u64) {
         let Some(question) = self.questions.get_mut(&number) else { return };
         question.queues.remove(&slot);
+        Self::unlist(&mut self.of_slots, slot, number);
         if question.queues.is_empty() {
             self.of_peers.remove(&question.peer);
             self.questions.remove(&number);
@@ -174,7 +208,7 @@ impl HeldDatagrams {
         }
         self.seen = resolutions;
         let answered = &mut self.answered;
-        let of_peers = &mut self.of_peers;
+        let (of_peers, of_slots) = (&mut self.of_peers, &mut self.of_slots);
         self.questions.retain(|&number, question| {
             let result = served.resolve_peer(now, question.peer);
             if !is_over(question) && matches!(result, Err(Unreachable::Resolving { .. })) {
@@ -182,6 +216,7 @@ impl HeldDatagrams {
             }
             of_peers.remove(&question.peer);
             for (slot, queue) in std::mem::take(&mut question.queues) {
+                Self::unlist(of_slots, slot, number);
                 answered.entry(slot).or_default().insert(number, Answered { result, queue });
             }
             false

@@ -77,12 +77,12 @@ mod join;
 mod link;
 mod listener;
 mod outcome;
+mod peer_costs;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod properties;
 mod put_off;
 mod refusal;
-mod refused_peers;
 mod report;
 mod serve;
 mod served;

@@ -172,8 +172,9 @@ impl Bad {
         while let Some((_, process, how)) = sessions.poll_ended() {
             assert!(process == BAD[self.side] && how != Ended::Closed, "{process}: {how:?}");
         }
-        // Sessions that are not closed yet take a place too; each side has four.
-        if sessions.len() < 4 {
+        // Sessions that are not closed yet take a place too, of which each side has four, and their numbers.
+        if sessions.len() < 4 && fep.open_process(BAD[self.side]).is_ok() {
+            fep.close_process(BAD[self.side]).expect("it has just been opened");
             *self = Bad::new(world, self.side);
         }
     }

@@ -13,6 +13,7 @@ use super::config::{OpenError, SessionConfig};
 use super::connections::Connections;
 use super::held::Settled;
 use super::link::Link;
+use super::peer_costs::Lately;
 use super::put_off::{BYTES_PER_TURN, PutOff};
 use super::report::{Report, Request};
 use super::served::Served;
@@ -161,6 +162,7 @@ impl Sessions {
             memory: layout.total as u64,
             in_use: 0,
             peers: config.peers,
+            added_peers: Lately::NONE,
             held_peers: BTreeSet::new(),
             // Everything can complete while none of its commands is executed, after a burst of them.
             backlog: VecDeque::with_capacity(operations + 2 * connections + COMMANDS_PER_TURN),
@@ -168,16 +170,17 @@ impl Sessions {
             link,
             broken: None,
             leaving: false,
-            leaves_messages: false,
+            clears_away: false,
+            cleared: 0,
             put_off: PutOff::default(),
         });
         Ok(id)
     }
 
     /// The account of a session of `tenant`: that of its other sessions, or else the one that it had before, or else the one to
-    /// which the fewest PDCs count that earlier applications have left behind at peers. By joining several times, or leaving
-    /// and coming again, a process does not get what others may use. The sessions of this process have accounts of their own:
-    /// its owner has opened them for whom it likes.
+    /// which the fewest PDCs count that earlier applications have left behind at peers, and then the fewest peers. By joining
+    /// several times, or leaving and coming again, a process does not get what others may use. The sessions of this process have
+    /// accounts of their own: its owner has opened them for whom it likes.
     ///
     /// There are as many accounts as places for sessions, so that one is free when a place is.
     fn choose_account(&self, tenant: Option<u32>) -> Option<usize> {
@@ -193,7 +196,10 @@ impl Sessions {
             return Some(account);
         }
         let free = all.filter(|account| !is_in_use(account));
-        free.min_by_key(|account| (!is_its_own(account), self.connections.left_behind(*account)))
+        let all = &self.connections;
+        free.min_by_key(|&account| {
+            (!is_its_own(&account), all.left_behind(account), all.peer_costs.last(account))
+        })
     }
 
     /// Checks that there is left what a session with `config` and `memory` bytes can come to use: what sessions may have is
@@ -319,7 +325,7 @@ impl Sessions {
         for slot in 0..self.slots.len() {
             let Some(session) = &mut self.slots[slot] else { continue };
             if session.leaving {
-                count += usize::from(session.clear_away(served.fep_mut()));
+                count += usize::from(session.clear_away(served.fep_mut(), &mut self.connections));
                 continue;
             }
             count += session.flush() + session.obey(served, now, &mut self.connections);
@@ -333,7 +339,7 @@ impl Sessions {
         for slot in &mut self.slots {
             if let Some(session) = slot {
                 session.publish();
-                if session.leaving && session.in_use == 0 && !session.leaves_messages {
+                if session.leaving && session.in_use == 0 && !session.clears_away {
                     session.held_peers.iter().for_each(|peer| served.release_peer(*peer));
                     *slot = None;
                 }
@@ -376,8 +382,8 @@ impl Sessions {
         }
     }
 
-    /// Ends all sessions. What their connections have not sent is cancelled at once: no application waits for its turn any more,
-    /// and peers hear of it sooner.
+    /// Ends all sessions. What they have not sent is cancelled at once: no application waits for its turn any more, and peers hear
+    /// of it sooner.
     pub fn close_all(&mut self, fep: &mut Fep, now: Time) {
         for slot in 0..self.slots.len() {
             if self.slots[slot].as_ref().is_some_and(|session| !session.leaving) {
@@ -385,6 +391,9 @@ impl Sessions {
             }
         }
         fep.cancel_aborted(now, &mut { i64::MAX });
+        for session in self.slots.iter_mut().flatten() {
+            session.clear_some(fep, &mut self.connections, &mut { i64::MAX });
+        }
     }
 
     /// Announces that the owner is about to sleep until its waker is used, or something can be read from one of
@@ -535,17 +544,12 @@ impl Sessions {
         }
         // Commands that were put off are of no interest, and what it has to make up for delays nobody any more.
         session.put_off = PutOff::default();
-        // Its receives are dropped without completions.
-        session.leaves_messages = fep.begin_close_process(session.process).is_ok();
-        // So are its datagrams whose peers have not been found.
-        self.connections.datagrams.forget(session.id.slot);
-        for operation in &mut session.operations {
-            if matches!(operation, Posted::Held { .. } | Posted::Receive { .. }) {
-                *operation = Posted::Nothing;
-                session.in_use -= 1;
-            }
-        }
-        session.clear_away(fep);
+        // Its receives are dropped without completions, and so are its datagrams whose peers have not been found.
+        let _ = fep.begin_close_process(session.process);
+        session.clears_away = true;
+        let account = self.connections.account(session.id.slot);
+        self.connections.peer_costs.add(now, account, session.added_peers.count(now));
+        session.clear_away(fep, &mut self.connections);
         self.ended.push_back((session.id, session.process, how));
     }
 }

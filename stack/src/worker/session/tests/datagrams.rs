@@ -399,11 +399,15 @@ fn held_datagrams_of_an_application_that_leaves_end_and_those_of_others_stay() {
             assert_eq!(world.sessions[0].held_datagrams(), COUNT as usize + 4);
         }
         drop(many);
-        let steps = crate::steps::of(|| world.serve(0));
-        assert_eq!(steps, u64::from(!has_answered), "a step for each peer that is being asked for");
-        if !has_answered {
-            assert_eq!(world.sessions[0].held_datagrams(), 4);
+        let others = if has_answered { 0 } else { 4 };
+        let mut turns = 0;
+        while world.sessions[0].held_datagrams() > others {
+            let steps = crate::steps::of(|| world.serve(0));
+            assert!(steps <= 1, "{steps} steps in a turn");
+            turns += 1;
+            assert!(turns < 5 * COUNT, "{} are left", world.sessions[0].held_datagrams());
         }
+        assert_eq!(world.sessions[0].held_datagrams(), others);
         world.peers[0].set(Addr(1), Ok(()));
         settle(&mut world);
         assert_eq!((heard(&mut few).len(), heard(&mut bob).len()), (4, 4));

@@ -187,6 +187,45 @@ fn connections_are_closed_at_once_when_the_server_ends() {
     world.assert_nothing_is_left();
 }
 
+/// Receives of messages and of datagrams, and datagrams that have not left. The others get their turns meanwhile, and the process
+/// number is not free.
+#[test]
+fn what_an_application_has_posted_ends_in_several_turns() {
+    const COUNT: u64 = 200;
+    let roomy = SessionConfig { operations: 256, ..SMALL };
+    for kind in 0..3 {
+        let mut world = World::new();
+        let mut alice = world.sessions[0].open(&mut world.feps[0], &roomy, None).unwrap();
+        let mut other = world.open(0);
+        let process = alice.process();
+        for n in 0..COUNT {
+            let extent = extent(0, 1);
+            match kind {
+                0 => _ = alice.receive(extent, None, Matching::Tagged { tag: n, ignore: 0 }, n).unwrap(),
+                1 => _ = alice.receive_datagram(extent, n).unwrap(),
+                _ => _ = alice.send_datagram(Source { peer: Addr(1), process: 9 }, extent, 0, n).unwrap(),
+            }
+            world.serve(0);
+        }
+        drop(alice);
+        let mut turns = 0;
+        let taken = Err(CallError::ProcessOpen(process));
+        while turns == 0 || world.feps[0].open_process(process) == taken {
+            let receive = other.receive(extent(0, 1), None, Matching::Untagged, turns).unwrap();
+            other.cancel(receive).unwrap();
+            let steps = crate::steps::of(|| world.serve(0));
+            assert!(steps <= 10, "{steps} steps in a turn");
+            assert_eq!(other.poll().unwrap().expect("it is answered in each turn").context, turns);
+            turns += 1;
+            assert!(turns < 1_000, "the process number is not free after {turns} turns");
+        }
+        assert!(turns >= COUNT / 10, "all has ended in {turns} turns");
+        world.feps[0].close_process(process).unwrap();
+        drop(other);
+        world.assert_nothing_is_left();
+    }
+}
+
 /// As many operations as an application of these tests has.
 const MANY: u64 = SMALL.operations as u64;
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use weft_cc::Time;
 
-use super::refused_peers::PERIOD;
+use super::peer_costs::PERIOD;
 use super::resolving::{PEER, Side, TURN, alone, ip, refused};
 use super::served::Placing;
 use super::*;
@@ -24,8 +24,18 @@ fn address(last: u8) -> IpAddr {
 
 /// Asks for a peer, and returns its address or why it is refused.
 fn ask(side: &mut Side, client: &mut Client, ip: IpAddr, mac: Option<MacAddr>) -> Result<Addr, CallError> {
+    ask_at(Time::ZERO, side, client, ip, mac)
+}
+
+fn ask_at(
+    now: Time,
+    side: &mut Side,
+    client: &mut Client,
+    ip: IpAddr,
+    mac: Option<MacAddr>,
+) -> Result<Addr, CallError> {
     client.peer(ip, mac, 7).unwrap();
-    side.turn(Time::ZERO);
+    side.turn(now);
     let event = client.poll().unwrap().expect("an answer at once");
     match event.report {
         Report::Peer { addr, .. } if event.context == 7 => Ok(addr),
@@ -142,26 +152,28 @@ fn peers_of_applications_that_have_left_make_room_for_those_of_others() {
     let mut other = side.open();
     let own = ask(&mut side, &mut other, address(200), None).unwrap();
     let mut former = BTreeSet::new();
+    let mut now = Time::ZERO;
     for n in 0..60 {
+        now += PERIOD;
         let mut guest = side.open();
-        let first = ask(&mut side, &mut guest, address(20 + 2 * n), None).unwrap();
-        let second = ask(&mut side, &mut guest, address(21 + 2 * n), None).unwrap();
+        let mut add = |last| ask_at(now, &mut side, &mut guest, address(last), None).unwrap();
+        let (first, second) = (add(20 + 2 * n), add(21 + 2 * n));
         assert!(former.insert(first) && former.insert(second), "no address is used twice");
         drop(guest);
-        side.turn(Time::ZERO);
+        side.turn(now);
     }
-    assert_eq!(ask(&mut side, &mut other, address(200), None), Ok(own), "it is still needed");
+    assert_eq!(ask_at(now, &mut side, &mut other, address(200), None), Ok(own), "it is still needed");
     assert_eq!(side.worker.book().find(ip(PEER)), Some(PEER), "those of the owner stay");
 
     // Addresses of peers that were forgotten reach nobody, whoever uses them.
     let gone = *former.first().unwrap();
     let error = CallError::Unreachable { peer: gone, why: Unreachable::Unknown(gone) };
     other.connect(gone, ConnectOptions::default(), 1).unwrap();
-    side.turn(Time::ZERO);
+    side.turn(now);
     assert_eq!(refused(&other.poll().unwrap().unwrap()), (1, Request::Connect, error));
     let extent = Extent { region: 0, offset: 0, len: 8 };
     other.receive(extent, Some(gone.into()), Matching::Untagged, 2).unwrap();
-    side.turn(Time::ZERO);
+    side.turn(now);
     assert_eq!(refused(&other.poll().unwrap().unwrap()), (2, Request::Receive, error));
 }
 
@@ -218,4 +230,42 @@ fn an_application_that_leaves_and_comes_again_can_ask_for_no_more_peers_that_the
     let late = early + PERIOD;
     let refusals = [(); 3].map(|()| ask_again(&mut side, late));
     assert_eq!(refusals, [port, port, quota]);
+}
+
+/// Peers that it adds make room when it leaves, so that the address book never fills up; each has cost the worker system calls, and
+/// questions on the link.
+#[test]
+fn an_application_that_leaves_and_comes_again_can_add_no_more_peers_than_if_it_had_stayed() {
+    let (mut side, _deaf) = alone();
+    let quota = CallError::Limit { what: Resource::SessionPeers, limit: 2 };
+    let early = Time::ZERO + PERIOD;
+    let add = |side: &mut Side, now, last| {
+        let mut client = side.open();
+        let added = ask_at(now, side, &mut client, address(last), None);
+        drop(client);
+        side.turn(now);
+        added.map(|_| ())
+    };
+    let added = [(early, 20), (early, 21), (early, 22), (early, 21), (early, 23), (early + PERIOD, 23)]
+        .map(|(now, last)| add(&mut side, now, last));
+    assert_eq!(added, [Ok(()), Ok(()), Err(quota), Ok(()), Err(quota), Ok(())], "that one is there already");
+
+    // Those of one that was there for long have cost nothing lately. An application of another process has an account of its own.
+    let late = early + PERIOD.times(3);
+    let mut client = side.open();
+    for last in [30, 31] {
+        ask_at(late, &mut side, &mut client, address(last), None).unwrap();
+    }
+    drop(client);
+    side.turn(late + PERIOD);
+    assert_eq!(add(&mut side, late + PERIOD, 32), Ok(()));
+    assert_eq!(add(&mut side, late + PERIOD, 33), Ok(()));
+    assert_eq!(add(&mut side, late + PERIOD, 34), Err(quota));
+    let region = Region::allocate(SMALL.layout().unwrap().total).unwrap();
+    let (own, other) = Link::pair().unwrap();
+    let fep = side.worker.fep_mut();
+    let id = side.sessions.admit(fep, &SMALL, None, &region, own, Some(1)).unwrap();
+    let process = side.sessions.process(id).unwrap();
+    let mut stranger = Client::new(&SMALL, &region, other, None, Addr(0), process).unwrap();
+    ask_at(late + PERIOD, &mut side, &mut stranger, address(34), None).unwrap();
 }
