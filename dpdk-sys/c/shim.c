@@ -40,6 +40,11 @@ struct rte_mbuf *weft_rte_pktmbuf_alloc(struct rte_mempool *pool)
 	return rte_pktmbuf_alloc(pool);
 }
 
+int weft_rte_pktmbuf_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **frames, unsigned int count)
+{
+	return rte_pktmbuf_alloc_bulk(pool, frames, count);
+}
+
 void weft_rte_pktmbuf_free(struct rte_mbuf *frame)
 {
 	rte_pktmbuf_free(frame);

@@ -20,6 +20,9 @@ uint16_t weft_rte_eth_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **
 /* One initialised buffer with reference count 1, or NULL when the pool is empty. */
 struct rte_mbuf *weft_rte_pktmbuf_alloc(struct rte_mempool *pool);
 
+/* `count` such buffers, and 0; or, when the pool has fewer, none of them, and a negative error. */
+int weft_rte_pktmbuf_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **frames, unsigned int count);
+
 /* Gives a buffer and all segments chained to it back to their pools. */
 void weft_rte_pktmbuf_free(struct rte_mbuf *frame);
 

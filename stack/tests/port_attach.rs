@@ -141,6 +141,7 @@ fn unsent_frames_release_their_memory() {
     assert_eq!(kept(), 10);
     drop((a, b));
     assert_eq!(kept(), 0, "frames in the device when it is closed");
+    drop(tx);
     assert_eq!(pool.available(), pool.capacity());
 }
 

@@ -102,7 +102,7 @@ fn transmitted_frames_are_captured_byte_for_byte() {
     }
     assert_eq!(receive_all(&mut port), Vec::<Vec<u8>>::new());
     assert!(read_capture(&path) == frames, "in the file before the port is closed");
-    drop(port);
+    drop((port, tx));
     assert!(read_capture(&path) == frames);
     assert_eq!(pool.available(), pool.capacity());
 }

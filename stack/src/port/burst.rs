@@ -5,6 +5,7 @@ use std::ops::{Deref, DerefMut};
 use arrayvec::ArrayVec;
 use thiserror::Error;
 
+use super::frame::KeptBuffers;
 use super::{Attachment, BURST, Frame, FramePool, MIN_FRAME, Port, PortCaps};
 use crate::packet::Payload;
 
@@ -85,6 +86,8 @@ pub struct TxBurst {
     /// The number of frames in the burst.
     count: usize,
     pool: FramePool,
+    /// Buffers of the pool for the next frames, without data.
+    kept: KeptBuffers,
     max_frame: usize,
     multi_segment: bool,
     payloads: Payloads,
@@ -100,7 +103,8 @@ pub struct Payloads {
 }
 
 impl TxBurst {
-    /// An empty burst for this port: frames are allocated from its pool and no longer than it sends.
+    /// An empty burst for this port: frames are allocated from its pool and no longer than it sends. Until it is cleared or
+    /// dropped it may keep some buffers of the pool for its next frames.
     pub fn new<P: Port + ?Sized>(port: &P) -> TxBurst {
         TxBurst::of(port.pool(), &port.capabilities())
     }
@@ -109,7 +113,8 @@ impl TxBurst {
     pub(super) fn of(pool: FramePool, caps: &PortCaps) -> TxBurst {
         let max_frame = caps.max_frame.min(pool.buffer_size());
         let (multi_segment, payloads) = (caps.multi_segment, Payloads::default());
-        TxBurst { frames: Box::default(), count: 0, pool, max_frame, multi_segment, payloads }
+        let (frames, kept) = (Box::default(), KeptBuffers::default());
+        TxBurst { frames, count: 0, pool, kept, max_frame, multi_segment, payloads }
     }
 
     /// A buffer for a frame of `len` bytes, to be written and then [committed](Reservation::commit).
@@ -122,7 +127,7 @@ impl TxBurst {
         }
         if !self.frames.get_mut(self.count).is_some_and(|spare| spare.renew(len)) {
             self.drop_spare();
-            self.frames.push(self.pool.allocate(len).ok_or(ReserveError::PoolEmpty)?);
+            self.frames.push(self.pool.allocate_for(&mut self.kept, len).ok_or(ReserveError::PoolEmpty)?);
         }
         Ok(Reservation { burst: self })
     }
@@ -235,10 +240,11 @@ impl TxBurst {
         });
     }
 
-    /// Drops all frames.
+    /// Drops all frames, and gives back the buffers that were kept for the next ones.
     #[inline]
     pub fn clear(&mut self) {
         self.frames.clear();
+        self.kept = KeptBuffers::default();
         self.count = 0;
     }
 
@@ -294,7 +300,8 @@ impl Reservation<'_> {
     pub fn attach(&mut self, payload: Attachment) -> Result<(), ReserveError> {
         self.check(payload.len())?;
         let payload = if self.burst.multi_segment && !payload.is_empty() {
-            match Frame::attach(self, payload) {
+            let TxBurst { frames, count, kept, .. } = &mut *self.burst;
+            match frames[*count].attach(payload, kept) {
                 Ok(()) => {
                     self.burst.payloads.attached += 1;
                     return Ok(());

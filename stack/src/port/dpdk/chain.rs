@@ -3,13 +3,14 @@
 use std::cell::RefCell;
 use std::ffi::c_void;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
 use arrayvec::ArrayVec;
 
 use weft_dpdk_sys as sys;
 
-use super::{Mbuf, MbufPool};
+use super::{KeptMbufs, Mbuf, MbufPool};
 use crate::port::{Attachment, BURST};
 use crate::region::RegionBytes;
 
@@ -21,10 +22,14 @@ const _: () = assert!(align_of::<Attachment>() <= 8);
 const BOOKKEEPING: usize = 24 + sys::WEFT_OWNER_SIZE as usize;
 
 impl Mbuf {
-    /// Makes `payload` the last part of the frame, without copying it. Takes another mbuf of the pool, which
-    /// keeps the payload's memory until the device has sent it. Gives the payload back if there is no mbuf.
+    /// Makes `payload` the last part of the frame, without copying it. Takes another mbuf of the pool, perhaps one of those
+    /// `kept`, which keeps the payload's memory until the device has sent it. Gives the payload back if there is no mbuf.
     #[inline]
-    pub(in crate::port) fn attach(&mut self, payload: Attachment) -> Result<(), Attachment> {
+    pub(in crate::port) fn attach(
+        &mut self,
+        payload: Attachment,
+        kept: &mut KeptMbufs,
+    ) -> Result<(), Attachment> {
         let raw = self.as_ptr();
         // SAFETY: the mbuf is ours, and its pool is never freed.
         let pool = unsafe { (*raw).pool };
@@ -36,9 +41,10 @@ impl Mbuf {
             return Err(payload);
         }
         // SAFETY: `pool` is a mempool of mbufs, never freed, from which any thread may allocate (`MbufPool`).
-        let Some(tail) = NonNull::new(unsafe { sys::weft_rte_pktmbuf_alloc(pool) }) else {
+        let Some(tail) = NonNull::new(pool).and_then(|pool| unsafe { kept.take(pool) }) else {
             return Err(payload);
         };
+        let tail = ManuallyDrop::new(tail);
         let data = payload.as_ptr().cast_mut().cast::<c_void>();
         // SAFETY: the tail is new and ours, and its buffer has place for the attachment, as checked above; so
         // has the chain, which has two segments. The attachment stays in that place and keeps `data` until
@@ -217,7 +223,7 @@ mod tests {
     fn chained(pool: &MbufPool, owner: &Arc<[u8]>) -> Mbuf {
         let mut mbuf = pool.allocate(100).unwrap();
         mbuf.fill(1);
-        mbuf.attach(Attachment::from(Arc::clone(owner))).unwrap();
+        mbuf.attach(Attachment::from(Arc::clone(owner)), &mut KeptMbufs::default()).unwrap();
         mbuf
     }
 
@@ -276,8 +282,10 @@ mod tests {
         let pool = pool("comes_back", 1);
         let owner: Arc<[u8]> = vec![2; 70_000].into();
         let mut mbuf = pool.allocate(100).unwrap();
-        let attach =
-            |mbuf: &mut Mbuf, len| mbuf.attach(Attachment::bytes(Arc::clone(&owner), 0..len).unwrap());
+        let attach = |mbuf: &mut Mbuf, len| {
+            let part = Attachment::bytes(Arc::clone(&owner), 0..len).unwrap();
+            mbuf.attach(part, &mut KeptMbufs::default())
+        };
         assert_eq!(attach(&mut mbuf, 20).unwrap_err().len(), 20);
         assert_eq!(attach(&mut mbuf, 70_000).unwrap_err().len(), 70_000);
         assert_eq!((mbuf.total_len(), Arc::strong_count(&owner)), (100, 1));

@@ -11,11 +11,14 @@ use weft_dpdk_sys as sys;
 use super::{DpdkError, Eal};
 use crate::port::{BURST, ChecksumOffload, ChecksumStatus};
 
+/// Mbufs that are taken from a pool at once. More would save little, and lie idle at ports that send few frames.
+const TOGETHER: usize = 8;
+
 /// Configuration of a pool of mbufs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MbufPoolConfig {
-    /// Number of buffers: enough for every receive descriptor, every frame in rings and on its way out, and the caches
-    /// of the threads that use the pool.
+    /// Number of buffers: enough for every receive descriptor, every frame in rings and on its way out, up to 7 that each
+    /// port keeps for its next frames, and the caches of the threads that use the pool.
     pub buffers: u32,
     /// Bytes of the longest frame that a buffer holds; each buffer takes about 400 more.
     pub buffer_size: u16,
@@ -72,13 +75,7 @@ impl MbufPool {
         }
         // SAFETY: `raw` came from `rte_pktmbuf_pool_create`, and pools are never freed.
         let raw = NonNull::new(unsafe { sys::weft_rte_pktmbuf_alloc(self.raw.as_ptr()) })?;
-        // SAFETY: a new mbuf belongs to whom it was handed to; its data room was created to hold
-        // `buffer_size` bytes behind the headroom, and buffer_size is a u16.
-        unsafe {
-            (*raw.as_ptr()).data_len = len as u16;
-            (*raw.as_ptr()).pkt_len = len as u32;
-        }
-        Some(Mbuf(raw))
+        Some(Mbuf(raw).with_len(len))
     }
 
     /// Bytes of the longest frame that a buffer holds.
@@ -139,6 +136,17 @@ impl Mbuf {
     #[inline]
     pub(super) fn as_ptr(&self) -> *mut sys::rte_mbuf {
         self.0.as_ptr()
+    }
+
+    /// An mbuf that was just allocated, with `len` bytes of data, left over from an earlier frame; no more than its pool's
+    /// [`buffer_size`](MbufPool::buffer_size).
+    #[inline]
+    fn with_len(mut self, len: usize) -> Mbuf {
+        // SAFETY: `Mbuf` owns a valid mbuf without other references. Its data room was created to hold `buffer_size` bytes
+        // behind the headroom, and buffer_size is a u16.
+        let raw = unsafe { self.0.as_mut() };
+        (raw.data_len, raw.pkt_len) = (len as u16, len as u32);
+        self
     }
 
     /// Shortens the data to their first `len` bytes, and drops the segments chained behind them.
@@ -220,6 +228,58 @@ impl Drop for Mbuf {
     }
 }
 
+/// Mbufs without data that were taken from a pool together: that takes less time than one after the other.
+#[derive(Debug, Default)]
+pub(in crate::port) struct KeptMbufs(ArrayVec<Mbuf, TOGETHER>);
+
+impl KeptMbufs {
+    /// As [`MbufPool::allocate`], with an mbuf of those kept, if they are of `pool`.
+    #[inline]
+    pub(in crate::port) fn allocate(&mut self, pool: &MbufPool, len: usize) -> Option<Mbuf> {
+        if len > pool.buffer_size() {
+            return None;
+        }
+        // SAFETY: `raw` came from `rte_pktmbuf_pool_create`, and pools are never freed.
+        unsafe { self.take(pool.raw) }.map(|mbuf| mbuf.with_len(len))
+    }
+
+    /// An mbuf of `pool` without data; `None` if none is free.
+    ///
+    /// # Safety
+    ///
+    /// `pool` is a mempool of mbufs, and never freed.
+    #[inline]
+    pub(super) unsafe fn take(&mut self, pool: NonNull<sys::rte_mempool>) -> Option<Mbuf> {
+        match self.0.pop() {
+            // SAFETY: `Mbuf` owns a valid mbuf, and only reads it here.
+            Some(mbuf) if unsafe { mbuf.0.as_ref() }.pool == pool.as_ptr() => Some(mbuf),
+            // SAFETY: as for this function.
+            _ => unsafe { self.take_more(pool) },
+        }
+    }
+
+    /// [`KeptMbufs::take`], when none is kept that is of `pool`.
+    ///
+    /// # Safety
+    ///
+    /// As of [`KeptMbufs::take`].
+    #[inline(never)]
+    unsafe fn take_more(&mut self, pool: NonNull<sys::rte_mempool>) -> Option<Mbuf> {
+        self.0.clear();
+        // `Mbuf` is `repr(transparent)`: an array of them is one of pointers.
+        let first = self.0.as_mut_ptr().cast::<*mut sys::rte_mbuf>();
+        // SAFETY: `pool` is a mempool of mbufs that is never freed, and the array has room for so many pointers.
+        if unsafe { sys::weft_rte_pktmbuf_alloc_bulk(pool.as_ptr(), first, TOGETHER as u32) } != 0 {
+            // There are fewer, but perhaps not none.
+            // SAFETY: as above.
+            return NonNull::new(unsafe { sys::weft_rte_pktmbuf_alloc(pool.as_ptr()) }).map(Mbuf);
+        }
+        // SAFETY: all of these pointers were written, to new mbufs, which belong to whom they were handed to.
+        unsafe { self.0.set_len(TOGETHER) };
+        self.0.pop()
+    }
+}
+
 /// Mbufs that go back to their pools together, when this is dropped: that takes less time than one after the other.
 #[derive(Default)]
 pub(in crate::port) struct ReturnedMbufs(ArrayVec<Mbuf, BURST>);
@@ -292,6 +352,28 @@ mod tests {
         assert_eq!(pools[0].available() + pools[1].available(), 125, "the last one waits for others");
         drop(returned);
         assert_eq!(pools.map(|pool| pool.available()), [63, 63]);
+    }
+
+    #[test]
+    fn mbufs_taken_together_are_all_used_and_go_back() {
+        let pool = pool("together", &small()).unwrap();
+        let mut kept = KeptMbufs::default();
+        assert!(kept.allocate(&pool, 1001).is_none());
+        assert_eq!(pool.available(), 15, "a refusal takes no buffer");
+        let first = kept.allocate(&pool, 1000).unwrap();
+        assert_eq!((first.len(), pool.available()), (1000, 15 - TOGETHER));
+        let all: Vec<Mbuf> = std::iter::from_fn(|| kept.allocate(&pool, 60)).collect();
+        assert_eq!((all.len(), pool.available()), (14, 0), "too few for another group come singly");
+        assert!(all.iter().all(|mbuf| mbuf.len() == 60));
+        drop((first, all));
+        assert_eq!(pool.available(), 15);
+        drop(kept.allocate(&pool, 60));
+        assert_eq!(pool.available(), 15 - TOGETHER + 1);
+        let other = self::pool("together_other", &small()).unwrap();
+        let foreign = kept.allocate(&other, 60).unwrap();
+        assert_eq!((pool.available(), other.available()), (15, 15 - TOGETHER), "another pool's go back");
+        drop((foreign, kept));
+        assert_eq!((pool.available(), other.available()), (15, 15));
     }
 
     #[test]

@@ -20,7 +20,7 @@ mod stale;
 pub use eal::{Eal, EalOptions, LcoreGuard, LogLevel};
 pub use error::DpdkError;
 pub use facts::{DeviceFacts, Notice, buffer_size_for};
-pub(super) use mbuf::ReturnedMbufs;
+pub(super) use mbuf::{KeptMbufs, ReturnedMbufs};
 pub use mbuf::{Mbuf, MbufPool, MbufPoolConfig};
 pub use weft_dpdk_sys::BUILD_VERSION;
 
