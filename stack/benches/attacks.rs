@@ -368,7 +368,7 @@ fn syn(src: u32, pdc: u16, psn: u32, process: u16) -> Packet {
     };
     let ses = StandardRequest {
         opcode: Opcode::TAGGED_SEND,
-        flags: RequestFlags { start_of_message: true, ..RequestFlags::default() },
+        flags: RequestFlags::START_OF_MESSAGE,
         msg_id: 0,
         ri_generation: 0,
         job_id: 0,

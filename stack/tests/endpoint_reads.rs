@@ -20,7 +20,7 @@ use weft_stack::rng::Rng;
 use weft_stack::ses::Source;
 use weft_stack::spray::Entropy;
 use weft_stack::wire::pds::{Ack, ControlKind, DeliveryMode, Nack, NackCode, NextHeader, Pds, Request};
-use weft_stack::wire::ses::{Opcode, ReturnCode, Ses};
+use weft_stack::wire::ses::{Opcode, RequestFlags, ReturnCode, Ses};
 use weft_stack::worker::LinkConfig;
 use weft_stack::{Span, Time};
 
@@ -408,7 +408,8 @@ fn requests_clear_what_has_arrived() {
 fn forged_read(src: u32, psn: u16) -> Packet {
     let mut packet = Packet { payload_len: 0, ..forge::syn(src, 1, psn, 1_000) };
     let Ses::Standard(header) = &mut packet.ses else { unreachable!() };
-    (header.opcode, header.match_bits, header.flags.end_of_message) = (Opcode::READ, KEY, true);
+    (header.opcode, header.match_bits) = (Opcode::READ, KEY);
+    header.flags = header.flags.with(RequestFlags::END_OF_MESSAGE);
     let Pds::Request(request) = &mut packet.pds else { unreachable!() };
     request.clear_psn_offset = -(psn as i16) - 1;
     packet

@@ -20,7 +20,8 @@ use crate::ses::{Arrived, Part, Refusal, Source, apply, respond};
 use crate::table::Key;
 use crate::wire::pds::{NackCode, PdcId, Psn};
 use crate::wire::ses::{
-    AtomicExtension, AtomicOp, AtomicType, Extension, Opcode, Placement, ReturnCode, StandardRequest,
+    AtomicExtension, AtomicOp, AtomicType, Extension, Opcode, Placement, RequestFlags, ReturnCode,
+    StandardRequest,
 };
 
 /// Results that wait for the application beyond which no further write is announced.
@@ -190,7 +191,7 @@ fn admit_write(
         }
     };
     let announced = match header.placement {
-        Placement::Start { header_data } if header.flags.header_data => Some(header_data),
+        Placement::Start { header_data } if header.flags.has(RequestFlags::HEADER_DATA) => Some(header_data),
         _ => None,
     };
     if announced.or(begun.and_then(|write| write.data)).is_some() && core.completions.len() >= ANNOUNCEMENTS {
@@ -299,7 +300,7 @@ fn plan(
     header: &StandardRequest,
     payload: Payload<'_>,
 ) -> Result<Plan, ReturnCode> {
-    if !header.flags.start_of_message || !header.flags.end_of_message {
+    if !header.flags.has(RequestFlags::WHOLE_MESSAGE) {
         return Err(ReturnCode::OP_VIOLATION);
     }
     if header.request_length > mtu {

@@ -30,7 +30,7 @@ use crate::ses::{Delivery, Operation, ReceiveId, SendMessage, Source};
 use crate::spray::Entropy;
 use crate::table::{Key, Table};
 use crate::wire::pds::{NextHeader, Pds, Uud};
-use crate::wire::ses::{Opcode, Placement, Ses, StandardRequest};
+use crate::wire::ses::{Opcode, Placement, RequestFlags, Ses, StandardRequest};
 
 /// The connection that a datagram names among messages to send: none has this number.
 const NO_CONNECTION: u16 = u16::MAX;
@@ -544,7 +544,7 @@ pub(super) fn on_datagram(
 fn header_of<'a>(packet: &'a Packet, payload: Payload<'_>) -> Option<(&'a StandardRequest, u64)> {
     let Ses::Standard(header) = &packet.ses else { return None };
     let Placement::Start { header_data } = header.placement else { return None };
-    let header_data = if header.flags.header_data { header_data } else { 0 };
-    let is_whole = header.flags.end_of_message && header.request_length == payload.len();
+    let header_data = if header.flags.has(RequestFlags::HEADER_DATA) { header_data } else { 0 };
+    let is_whole = header.flags.has(RequestFlags::END_OF_MESSAGE) && header.request_length == payload.len();
     (header.opcode == Opcode::DATAGRAM_SEND && is_whole).then_some((header, header_data))
 }

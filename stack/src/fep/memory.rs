@@ -13,7 +13,9 @@ use crate::packet::{Addr, Payload};
 use crate::rng::Rng;
 use crate::ses::Source;
 use crate::table::{Key, Table};
-use crate::wire::ses::{List, Opcode, Placement, ResponseWithData, ReturnCode, StandardRequest};
+use crate::wire::ses::{
+    List, Opcode, Placement, RequestFlags, ResponseWithData, ReturnCode, StandardRequest,
+};
 
 /// What a process exposes under one key.
 #[derive(Debug)]
@@ -169,7 +171,8 @@ impl ExposedMemory {
 /// Whether `request` is the last one of its read. Those of the same read that follow it are announced in the header data, which
 /// mean nothing else here.
 pub(super) fn is_last(request: &StandardRequest) -> bool {
-    !matches!(request.placement, Placement::Start { header_data } if header_data != 0 && !request.flags.header_data)
+    let has_header_data = request.flags.has(RequestFlags::HEADER_DATA);
+    !matches!(request.placement, Placement::Start { header_data } if header_data != 0 && !has_header_data)
 }
 
 /// Whether `request` is a whole read, and carries nothing.
@@ -177,7 +180,7 @@ pub(super) fn is_last(request: &StandardRequest) -> bool {
 /// # Errors
 /// The return code to answer with. `mtu` is the largest payload of a packet: the answer has to fit in one.
 pub(super) fn check(request: &StandardRequest, payload: Payload<'_>, mtu: u32) -> Result<(), ReturnCode> {
-    let whole = request.flags.start_of_message && request.flags.end_of_message;
+    let whole = request.flags.has(RequestFlags::WHOLE_MESSAGE);
     if !whole || !payload.is_empty() {
         return Err(ReturnCode::OP_VIOLATION);
     }

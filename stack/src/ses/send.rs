@@ -3,6 +3,9 @@
 use crate::buffer::Buffer;
 use crate::wire::ses::{Opcode, Placement, RequestFlags, ReturnCode, StandardRequest};
 
+/// Flags of the first packet of a message, whose header data it carries.
+const FIRST: RequestFlags = RequestFlags::START_OF_MESSAGE.with(RequestFlags::HEADER_DATA);
+
 /// What a [`SendMessage`] asks of the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
@@ -208,12 +211,7 @@ impl SendMessage {
         let start = offset == 0;
         StandardRequest {
             opcode: if tag.is_some() { Opcode::TAGGED_SEND } else { Opcode::SEND },
-            flags: RequestFlags {
-                header_data: start,
-                start_of_message: start,
-                end_of_message: offset + len == self.len,
-                ..RequestFlags::default()
-            },
+            flags: FIRST.only_if(start).with(RequestFlags::END_OF_MESSAGE.only_if(offset + len == self.len)),
             msg_id: self.msg_id,
             ri_generation: 0,
             job_id: 0,
@@ -236,7 +234,7 @@ impl SendMessage {
     /// answer it without the others.
     pub fn access_request(&self, source: u16, offset: u32, len: u32) -> Option<StandardRequest> {
         let alone = StandardRequest {
-            flags: RequestFlags { start_of_message: true, end_of_message: true, ..RequestFlags::default() },
+            flags: RequestFlags::WHOLE_MESSAGE,
             placement: Placement::Start { header_data: 0 },
             ..self.request(source, offset, len)
         };
@@ -263,7 +261,10 @@ impl SendMessage {
                 let request = self.request(source, offset, len);
                 StandardRequest {
                     opcode: Opcode::WRITE,
-                    flags: RequestFlags { header_data: notify && offset == 0, ..request.flags },
+                    flags: match notify {
+                        true => request.flags,
+                        false => request.flags.without(RequestFlags::HEADER_DATA),
+                    },
                     buffer_offset: first,
                     match_bits: key,
                     ..request
@@ -289,7 +290,7 @@ mod tests {
                 prop_assert!(segment.len > 0 || len == 0);
                 at += segment.len;
                 let request = message.request(1, segment.offset, segment.len);
-                prop_assert_eq!(request.flags.end_of_message, message.remaining() == segment.len);
+                prop_assert_eq!(request.flags.has(RequestFlags::END_OF_MESSAGE), message.remaining() == segment.len);
                 message.cut(segment);
             }
             prop_assert_eq!(at, len);

@@ -6,9 +6,10 @@
 
 use super::ip::IpAddrs;
 
-/// A sum of 16-bit words, not yet folded. Sums of parts add up as long as every part but the last has an even length.
+/// A sum of 16-bit words, not yet folded. Sums of parts add up as long as every part but the last has an even length. There
+/// are at most 65,536 parts and single words, so 32 bits suffice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sum(u64);
+pub struct Sum(u32);
 
 impl Sum {
     /// Adds the bytes of `data` as big-endian words; an odd last byte is padded with zero.
@@ -30,13 +31,15 @@ impl Sum {
     /// Adds one word.
     #[inline]
     pub fn with_word(self, word: u16) -> Sum {
-        Sum(self.0 + u64::from(word))
+        Sum(self.0 + u32::from(word))
     }
 
     /// The sum folded to 16 bits, not complemented.
     #[inline]
     pub fn fold(self) -> u16 {
-        fold(self.0)
+        // The first step leaves 17 bits at most, and what the second one adds to the lower 16 does not carry again.
+        let sum = (self.0 & 0xffff) + (self.0 >> 16);
+        ((sum & 0xffff) + (sum >> 16)) as u16
     }
 
     /// The checksum field's value: the complement of the folded sum.

@@ -17,7 +17,7 @@ use super::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetHeader, EthernetVi
 use super::ipv4::{self, Ipv4Header};
 use super::ipv6::Ipv6Header;
 use super::network::Network;
-use super::pds::{NextHeader, Pds, Request};
+use super::pds::{Pds, Request};
 use super::prefix::{PREFIX_LEN, Prefix};
 use super::ses::{Ses, StandardRequest};
 use super::udp::{self, UdpHeader, UdpView};
@@ -159,7 +159,8 @@ pub fn parse_frame<'a>(
 ///
 /// # Errors
 /// As [`parse_frame`]; `pds` and `ses` are then arbitrary.
-#[inline]
+// Inlined always: every packet comes here, from one of two places.
+#[inline(always)]
 pub(crate) fn parse_delivery<'a>(
     bytes: &'a [u8],
     pds: &mut Pds,
@@ -342,8 +343,49 @@ fn emit(
 ///
 /// # Errors
 /// As [`emit_headers`].
-#[inline]
+// Inlined always: every packet comes here, from one of two places.
+#[inline(always)]
 pub(crate) fn emit_headers_behind(
+    buf: &mut [u8],
+    prefix: &Prefix,
+    varying: (u8, u16),
+    pds: &Pds,
+    ses: &Ses,
+    payload_len: usize,
+) -> Result<usize, WireError> {
+    if emit_plain_headers(buf, prefix, varying, pds, ses, payload_len) {
+        return Ok(PLAIN_LEN);
+    }
+    emit_any_headers(buf, prefix, varying, pds, ses, payload_len)
+}
+
+/// Length of the most common headers: a prefix, a request and a standard SES header.
+const PLAIN_LEN: usize = PREFIX_LEN + Request::LEN + StandardRequest::LEN;
+
+/// [`emit_headers_behind`] for the most common headers, all at fixed places. Returns whether they are of that kind, and
+/// nothing is wrong with them; if not, `buf` is arbitrary.
+#[inline(always)]
+fn emit_plain_headers(
+    buf: &mut [u8],
+    prefix: &Prefix,
+    (traffic_class, src_port): (u8, u16),
+    pds: &Pds,
+    ses: &Ses,
+    payload_len: usize,
+) -> bool {
+    let (Pds::Request(request), Ses::Standard(standard)) = (pds, ses) else { return false };
+    let Some(headers) = buf.first_chunk_mut::<PLAIN_LEN>() else { return false };
+    let Some((head, rest)) = headers.split_first_chunk_mut() else { return false };
+    let Some((request_at, rest)) = rest.split_first_chunk_mut() else { return false };
+    let Some(standard_at) = rest.first_chunk_mut() else { return false };
+    request.write_plain(request_at)
+        && standard.write(standard_at).is_ok()
+        && prefix.write(head, traffic_class, src_port, PLAIN_LEN - PREFIX_LEN + payload_len).is_ok()
+}
+
+/// [`emit_headers_behind`] for any headers.
+#[inline(never)]
+fn emit_any_headers(
     buf: &mut [u8],
     prefix: &Prefix,
     (traffic_class, src_port): (u8, u16),
@@ -354,26 +396,11 @@ pub(crate) fn emit_headers_behind(
     let room = buf.len();
     let no_room = WireError::NoRoom { header: HeaderName::Udp, needed: PREFIX_LEN, room };
     let (head, rest) = buf.split_first_chunk_mut().ok_or(no_room)?;
-    let delivery = match (pds, ses) {
-        // Fast path for the most common headers.
-        (
-            Pds::Request(request @ Request { next: NextHeader::RequestStandard, .. }),
-            Ses::Standard(standard),
-        ) => {
-            let at = request.emit(rest)?;
-            at + standard.emit(&mut rest[at..])?
-        }
-        _ => emit_any_delivery(rest, pds, ses)?,
-    };
+    check_announced(pds, ses)?;
+    let at = pds.emit(rest)?;
+    let delivery = at + ses.emit(&mut rest[at..])?;
     prefix.write(head, traffic_class, src_port, delivery + payload_len)?;
     Ok(PREFIX_LEN + delivery)
-}
-
-#[inline(never)]
-fn emit_any_delivery(buf: &mut [u8], pds: &Pds, ses: &Ses) -> Result<usize, WireError> {
-    check_announced(pds, ses)?;
-    let at = pds.emit(buf)?;
-    Ok(at + ses.emit(&mut buf[at..])?)
 }
 
 #[inline]

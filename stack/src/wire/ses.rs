@@ -74,23 +74,69 @@ impl Opcode {
     pub const EXTENDED: Opcode = Opcode(0x3f);
 }
 
-/// The flags of a request (second byte).
+/// The flags of a request, with its version: its second byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct RequestFlags {
-    /// Version, 2 bits; 0.
-    pub version: u8,
+pub struct RequestFlags(u8);
+
+impl RequestFlags {
+    /// None, in version 0.
+    pub const NONE: RequestFlags = RequestFlags(0);
     /// Delivery complete: respond once the data is visible.
-    pub delivery_complete: bool,
+    pub const DELIVERY_COMPLETE: RequestFlags = RequestFlags(0x20);
     /// Initiator error.
-    pub initiator_error: bool,
+    pub const INITIATOR_ERROR: RequestFlags = RequestFlags(0x10);
     /// Addresses are relative to the job.
-    pub relative: bool,
+    pub const RELATIVE: RequestFlags = RequestFlags(0x08);
     /// Header data is present.
-    pub header_data: bool,
+    pub const HEADER_DATA: RequestFlags = RequestFlags(0x04);
     /// Last packet of the message.
-    pub end_of_message: bool,
+    pub const END_OF_MESSAGE: RequestFlags = RequestFlags(0x02);
     /// First packet of the message.
-    pub start_of_message: bool,
+    pub const START_OF_MESSAGE: RequestFlags = RequestFlags(0x01);
+    /// The flags of a message of one packet.
+    pub const WHOLE_MESSAGE: RequestFlags = RequestFlags::START_OF_MESSAGE.with(RequestFlags::END_OF_MESSAGE);
+
+    /// The flags, and the version in the upper two bits, that the second byte says.
+    #[inline]
+    pub const fn from_bits(bits: u8) -> RequestFlags {
+        RequestFlags(bits)
+    }
+
+    /// The second byte.
+    #[inline]
+    pub const fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// The version, 2 bits; 0.
+    #[inline]
+    pub const fn version(self) -> u8 {
+        self.0 >> 6
+    }
+
+    /// These flags and those of `other`.
+    #[inline]
+    pub const fn with(self, other: RequestFlags) -> RequestFlags {
+        RequestFlags(self.0 | other.0)
+    }
+
+    /// These flags without those of `other`.
+    #[inline]
+    pub const fn without(self, other: RequestFlags) -> RequestFlags {
+        RequestFlags(self.0 & !other.0)
+    }
+
+    /// These flags if `on`, else none.
+    #[inline]
+    pub const fn only_if(self, on: bool) -> RequestFlags {
+        RequestFlags(self.0 * on as u8)
+    }
+
+    /// Whether all flags of `other` are among these.
+    #[inline]
+    pub const fn has(self, other: RequestFlags) -> bool {
+        self.0 & other.0 == other.0
+    }
 }
 
 /// The words of a standard request that depend on the packet's place in the message.
@@ -115,7 +161,7 @@ pub enum Placement {
 pub struct StandardRequest {
     /// Operation of the request.
     pub opcode: Opcode,
-    /// Flags; `start_of_message` must agree with `placement`.
+    /// Flags; [`RequestFlags::START_OF_MESSAGE`] must agree with `placement`.
     pub flags: RequestFlags,
     /// Identifier of the message, unique for its sender and PDC.
     pub msg_id: u16,

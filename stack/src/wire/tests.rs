@@ -62,7 +62,7 @@ fn request() -> Pds {
 }
 
 fn send(request_length: u32) -> Ses {
-    let flags = RequestFlags { start_of_message: true, end_of_message: true, ..RequestFlags::default() };
+    let flags = RequestFlags::WHOLE_MESSAGE;
     Ses::Standard(StandardRequest {
         opcode: Opcode::SEND,
         flags,

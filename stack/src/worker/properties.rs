@@ -213,7 +213,7 @@ pub(super) fn request(len: u16, destination: Destination) -> (Pds, Ses) {
     });
     let ses = Ses::Standard(StandardRequest {
         opcode: Opcode::SEND,
-        flags: RequestFlags::default(),
+        flags: RequestFlags::NONE,
         msg_id: 9,
         ri_generation: 0,
         job_id: 0,

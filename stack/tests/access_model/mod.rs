@@ -15,7 +15,7 @@ use weft_stack::packet::{Addr, Packet, Payload};
 use weft_stack::region::Region;
 use weft_stack::ses::Source;
 use weft_stack::wire::pds::{DeliveryMode, NextHeader, Pds};
-use weft_stack::wire::ses::{AtomicOp, Opcode, Placement, Ses, StandardRequest};
+use weft_stack::wire::ses::{AtomicOp, Opcode, Placement, RequestFlags, Ses, StandardRequest};
 
 /// Bytes of all memory, most of which is exposed.
 const ALL: u32 = 1024;
@@ -246,10 +246,11 @@ fn draw(header: &mut StandardRequest, choices: &mut Choices<'_>, len: u16) {
         _ => u32::MAX - u32::from(choices.byte()),
     };
     let flags = choices.byte();
-    header.flags.header_data = flags & 1 != 0;
-    header.flags.start_of_message = flags & 6 != 0;
-    header.flags.end_of_message = flags & 24 != 0;
-    header.placement = if header.flags.start_of_message {
+    header.flags = RequestFlags::HEADER_DATA
+        .only_if(flags & 1 != 0)
+        .with(RequestFlags::START_OF_MESSAGE.only_if(flags & 6 != 0))
+        .with(RequestFlags::END_OF_MESSAGE.only_if(flags & 24 != 0));
+    header.placement = if header.flags.has(RequestFlags::START_OF_MESSAGE) {
         Placement::Start { header_data: u64::from(flags) }
     } else {
         Placement::Continue { payload_len: len, msg_offset: u32::from(choices.byte()) }

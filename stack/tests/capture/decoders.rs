@@ -10,7 +10,7 @@ use weft_stack::wire::frame::{ChecksumPolicy, DscpClasses, Frame, IpAddrs, TrimP
 use weft_stack::wire::pds::{
     Ack, AckRequest, AckTrigger, CcState, Control, DeliveryMode, Destination, Nack, Pds, Request,
 };
-use weft_stack::wire::ses::{List, Placement, Ses};
+use weft_stack::wire::ses::{List, Placement, RequestFlags, Ses};
 
 use super::capture::read_capture;
 
@@ -253,14 +253,14 @@ fn ses_line(ses: &Ses) -> String {
         Ses::Standard(request) => {
             let flags = request.flags;
             let [dc, ie, rel, hd, eom, som] = [
-                flags.delivery_complete,
-                flags.initiator_error,
-                flags.relative,
-                flags.header_data,
-                flags.end_of_message,
-                flags.start_of_message,
+                RequestFlags::DELIVERY_COMPLETE,
+                RequestFlags::INITIATOR_ERROR,
+                RequestFlags::RELATIVE,
+                RequestFlags::HEADER_DATA,
+                RequestFlags::END_OF_MESSAGE,
+                RequestFlags::START_OF_MESSAGE,
             ]
-            .map(u8::from);
+            .map(|flag| u8::from(flags.has(flag)));
             let place = match request.placement {
                 Placement::Start { header_data } => format!("header_data={header_data}"),
                 Placement::Continue { payload_len, msg_offset } => {
@@ -271,7 +271,7 @@ fn ses_line(ses: &Ses) -> String {
                 "STANDARD op={} ver={} dc={dc} ie={ie} rel={rel} hd={hd} eom={eom} som={som} msg_id={} ri_gen={} \
                  job={} pid={} ri={} buffer_offset={} initiator={} match={} {place} request_length={}",
                 request.opcode.0,
-                flags.version,
+                flags.version(),
                 request.msg_id,
                 request.ri_generation,
                 request.job_id,

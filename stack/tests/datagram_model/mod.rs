@@ -247,11 +247,9 @@ impl World {
         };
         let ses = Ses::Standard(StandardRequest {
             opcode: if odd(choices) { Opcode::SEND } else { Opcode::DATAGRAM_SEND },
-            flags: RequestFlags {
-                start_of_message: start,
-                end_of_message: !odd(choices),
-                ..RequestFlags::default()
-            },
+            flags: RequestFlags::START_OF_MESSAGE
+                .only_if(start)
+                .with(RequestFlags::END_OF_MESSAGE.only_if(!odd(choices))),
             msg_id: choices.byte().into(),
             ri_generation: 0,
             job_id: choices.byte().into(),

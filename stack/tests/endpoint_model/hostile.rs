@@ -208,7 +208,7 @@ fn ses(choices: &mut Choices<'_>) -> Ses {
     let start = choices.byte() & 1 == 0;
     Ses::Standard(StandardRequest {
         opcode: choices.pick(&[Opcode::SEND, Opcode::TAGGED_SEND, Opcode::READ]),
-        flags: RequestFlags { start_of_message: start, ..RequestFlags::default() },
+        flags: RequestFlags::START_OF_MESSAGE.only_if(start),
         msg_id: u16::from(choices.byte() % 4),
         ri_generation: 0,
         job_id: 0,

@@ -49,7 +49,7 @@ pub(crate) fn syn(src: u32, pdc: u16, msg_id: u16, len: u32) -> Packet {
     };
     let ses = StandardRequest {
         opcode: Opcode::SEND,
-        flags: RequestFlags { start_of_message: true, ..RequestFlags::default() },
+        flags: RequestFlags::START_OF_MESSAGE,
         msg_id,
         ri_generation: 0,
         job_id: 0,

@@ -150,15 +150,37 @@ impl Request {
             b[12] = cc.ccc_id;
             put24(b, 13, cc.credit_target);
         }
-        let vendor = u16::from(self.vendor.bits());
-        let flags = flag(self.retx, RETX) | flag(self.ack_request, AR) | syn | vendor;
-        let b: &mut [u8; Request::LEN] = room(buf, HeaderName::Request)?;
-        put(b, 0, prologue(kind, self.next as u8, flags));
-        put(b, 2, self.clear_psn_offset.to_be_bytes());
-        put(b, 4, self.psn.0.to_be_bytes());
-        put(b, 8, self.spdcid.0.to_be_bytes());
-        put(b, 10, target.to_be_bytes());
+        self.write(room(buf, HeaderName::Request)?, prologue(kind, self.next as u8, syn), target);
         Ok(self.encoded_len())
+    }
+
+    /// Writes a request of the kind that [`Request::parse_plain`] reads. Returns whether it is of that kind, and its values fit
+    /// in their fields; if not, `b` is as it was.
+    #[inline(always)]
+    pub(in crate::wire) fn write_plain(&self, b: &mut [u8; Request::LEN]) -> bool {
+        const NEXT: NextHeader = NextHeader::RequestStandard;
+        let (NEXT, None, Ok((syn, target))) =
+            (self.next, self.cc, self.destination.to_wire(HeaderName::Request))
+        else {
+            return false;
+        };
+        let kind = match self.mode {
+            DeliveryMode::Rud => PacketType::RudReq,
+            DeliveryMode::Rod => PacketType::RodReq,
+        };
+        self.write(b, prologue(kind, NEXT as u8, syn), target);
+        true
+    }
+
+    /// Writes all but the congestion-control fields. `prologue` lacks the flags that are fields of the request.
+    #[inline(always)]
+    fn write(&self, b: &mut [u8; Request::LEN], prologue: [u8; 2], target: u16) {
+        let flags = flag(self.retx, RETX) | flag(self.ack_request, AR) | u16::from(self.vendor.bits());
+        let prologue = u16::from_be_bytes(prologue) | flags;
+        let clear = self.clear_psn_offset as u16;
+        let first = u64::from(prologue) << 48 | u64::from(clear) << 32 | u64::from(self.psn.0);
+        put(b, 0, first.to_be_bytes());
+        put(b, 8, (u32::from(self.spdcid.0) << 16 | u32::from(target)).to_be_bytes());
     }
 }
 

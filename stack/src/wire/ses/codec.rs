@@ -10,13 +10,6 @@ use crate::wire::bytes::{be16, be24, be32, be64, head, put, put24, room};
 use crate::wire::error::{HeaderName, WireError, fits};
 use crate::wire::pds::NextHeader;
 
-const DELIVERY_COMPLETE: u8 = 0x20;
-const INITIATOR_ERROR: u8 = 0x10;
-const RELATIVE: u8 = 0x08;
-const HEADER_DATA: u8 = 0x04;
-const END_OF_MESSAGE: u8 = 0x02;
-const START_OF_MESSAGE: u8 = 0x01;
-
 const LEN14: u16 = 0x3fff;
 const LOW12: u16 = 0x0fff;
 const LOW6: u8 = 0x3f;
@@ -74,34 +67,6 @@ const fn name(next: NextHeader) -> HeaderName {
     }
 }
 
-impl RequestFlags {
-    #[inline]
-    const fn from_byte(b: u8) -> RequestFlags {
-        RequestFlags {
-            version: b >> 6,
-            delivery_complete: b & DELIVERY_COMPLETE != 0,
-            initiator_error: b & INITIATOR_ERROR != 0,
-            relative: b & RELATIVE != 0,
-            header_data: b & HEADER_DATA != 0,
-            end_of_message: b & END_OF_MESSAGE != 0,
-            start_of_message: b & START_OF_MESSAGE != 0,
-        }
-    }
-
-    #[inline]
-    fn to_byte(self, header: HeaderName) -> Result<u8, WireError> {
-        fits(header, 1, "version", u64::from(self.version), 2)?;
-        let bit = |on: bool, bit: u8| if on { bit } else { 0 };
-        Ok(self.version << 6
-            | bit(self.delivery_complete, DELIVERY_COMPLETE)
-            | bit(self.initiator_error, INITIATOR_ERROR)
-            | bit(self.relative, RELATIVE)
-            | bit(self.header_data, HEADER_DATA)
-            | bit(self.end_of_message, END_OF_MESSAGE)
-            | bit(self.start_of_message, START_OF_MESSAGE))
-    }
-}
-
 /// The first 12 bytes, which all requests share. `id_or_len` is the message id of a standard request and the length of
 /// the others.
 struct RequestHead {
@@ -119,7 +84,7 @@ impl RequestHead {
     fn read<const N: usize>(b: &[u8; N]) -> RequestHead {
         RequestHead {
             opcode: Opcode(b[0] & LOW6),
-            flags: RequestFlags::from_byte(b[1]),
+            flags: RequestFlags::from_bits(b[1]),
             id_or_len: be16(b, 2),
             ri_generation: b[4],
             job_id: be24(b, 5),
@@ -128,20 +93,29 @@ impl RequestHead {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn write<const N: usize>(&self, b: &mut [u8; N], header: HeaderName) -> Result<(), WireError> {
+        let ids = self.pid_on_fep | self.resource_index;
+        let excess = self.opcode.0 >> 6 | (ids >> 12) as u8;
+        // One test for all fields. Which one is too wide matters only if one is.
+        if excess != 0 || self.job_id >> 24 != 0 {
+            self.check(header)?;
+        }
+        let [opcode, flags] = [self.opcode.0, self.flags.bits()].map(u64::from);
+        let first = opcode << 56 | flags << 48 | u64::from(self.id_or_len) << 32;
+        let first = first | u64::from(self.ri_generation) << 24 | u64::from(self.job_id);
+        put(b, 0, first.to_be_bytes());
+        put(b, 8, (u32::from(self.pid_on_fep) << 16 | u32::from(self.resource_index)).to_be_bytes());
+        Ok(())
+    }
+
+    /// Checks that each value fits in its field.
+    #[cold]
+    fn check(&self, header: HeaderName) -> Result<(), WireError> {
         fits(header, 0, "opcode", u64::from(self.opcode.0), 6)?;
         fits(header, 5, "job_id", u64::from(self.job_id), 24)?;
         fits(header, 8, "pid_on_fep", u64::from(self.pid_on_fep), 12)?;
-        fits(header, 10, "resource_index", u64::from(self.resource_index), 12)?;
-        b[0] = self.opcode.0;
-        b[1] = self.flags.to_byte(header)?;
-        put(b, 2, self.id_or_len.to_be_bytes());
-        b[4] = self.ri_generation;
-        put24(b, 5, self.job_id);
-        put(b, 8, self.pid_on_fep.to_be_bytes());
-        put(b, 10, self.resource_index.to_be_bytes());
-        Ok(())
+        fits(header, 10, "resource_index", u64::from(self.resource_index), 12)
     }
 }
 
@@ -162,7 +136,7 @@ impl StandardRequest {
     #[inline]
     pub(in crate::wire) fn read(b: &[u8; Self::LEN]) -> StandardRequest {
         let h = RequestHead::read(b);
-        let placement = if h.flags.start_of_message {
+        let placement = if h.flags.has(RequestFlags::START_OF_MESSAGE) {
             Placement::Start { header_data: be64(b, 32) }
         } else {
             Placement::Continue { payload_len: be16(b, 34) & LEN14, msg_offset: be32(b, 36) }
@@ -187,10 +161,19 @@ impl StandardRequest {
     ///
     /// # Errors
     /// No room; a value too wide; SOM that contradicts the placement.
-    #[inline(always)]
     pub fn emit(&self, buf: &mut [u8]) -> Result<usize, WireError> {
+        self.write(room(buf, HeaderName::SesStandard)?)?;
+        Ok(Self::LEN)
+    }
+
+    /// Writes the header.
+    ///
+    /// # Errors
+    /// A value too wide; SOM that contradicts the placement.
+    #[inline(always)]
+    pub(in crate::wire) fn write(&self, b: &mut [u8; Self::LEN]) -> Result<(), WireError> {
         const HEADER: HeaderName = HeaderName::SesStandard;
-        let place = match (self.placement, self.flags.start_of_message) {
+        let place = match (self.placement, self.flags.has(RequestFlags::START_OF_MESSAGE)) {
             (Placement::Start { header_data }, true) => header_data,
             (Placement::Continue { payload_len, msg_offset }, false) => {
                 fits(HEADER, 34, "payload_len", u64::from(payload_len), 14)?;
@@ -201,7 +184,6 @@ impl StandardRequest {
                 return Err(WireError::Inconsistent { header: HEADER, offset: 1, expected });
             }
         };
-        let b: &mut [u8; Self::LEN] = room(buf, HEADER)?;
         let h = RequestHead {
             opcode: self.opcode,
             flags: self.flags,
@@ -217,7 +199,7 @@ impl StandardRequest {
         put(b, 24, self.match_bits.to_be_bytes());
         put(b, 32, place.to_be_bytes());
         put(b, 40, self.request_length.to_be_bytes());
-        Ok(Self::LEN)
+        Ok(())
     }
 }
 

@@ -18,13 +18,7 @@ fn check(text: &str, header: Ses) {
 fn standard() -> StandardRequest {
     StandardRequest {
         opcode: Opcode::READ,
-        flags: RequestFlags {
-            delivery_complete: true,
-            relative: true,
-            end_of_message: true,
-            start_of_message: true,
-            ..RequestFlags::default()
-        },
+        flags: RequestFlags::WHOLE_MESSAGE.with(RequestFlags::DELIVERY_COMPLETE).with(RequestFlags::RELATIVE),
         msg_id: 0x1234,
         ri_generation: 0x77,
         job_id: 0xab_cdef,
@@ -45,7 +39,7 @@ fn standard_request() {
     // The bytes that a public packet generator writes.
     let som = format!("02 2b 1234 {COMMON} fedcba98 1122334455667788 aabbddddeeff0011 99887766");
     check(&som, Ses::Standard(standard()));
-    let flags = RequestFlags { start_of_message: false, ..standard().flags };
+    let flags = standard().flags.without(RequestFlags::START_OF_MESSAGE);
     let placement = Placement::Continue { payload_len: 0x3fff, msg_offset: 0x0102_0304 };
     let later = format!("02 2a 1234 {COMMON} fedcba98 1122334455667788 00003fff01020304 99887766");
     check(&later, Ses::Standard(StandardRequest { flags, placement, ..standard() }));
@@ -71,12 +65,9 @@ fn small_and_medium_layout() {
     let s = standard();
     let small = SmallRequest {
         opcode: Opcode::WRITE,
-        flags: RequestFlags {
-            version: 3,
-            initiator_error: true,
-            header_data: true,
-            ..RequestFlags::default()
-        },
+        flags: RequestFlags::from_bits(3 << 6)
+            .with(RequestFlags::INITIATOR_ERROR)
+            .with(RequestFlags::HEADER_DATA),
         length: 0x3abc,
         ri_generation: s.ri_generation,
         job_id: s.job_id,
@@ -87,7 +78,7 @@ fn small_and_medium_layout() {
     check(&format!("01 d4 3abc {COMMON}"), Ses::Small(small));
     let medium = MediumRequest {
         opcode: Opcode::TAGGED_SEND,
-        flags: RequestFlags::default(),
+        flags: RequestFlags::NONE,
         length: 1,
         ri_generation: s.ri_generation,
         job_id: s.job_id,
@@ -187,10 +178,9 @@ fn invalid_headers_are_not_emitted() {
     wide(Ses::Standard(StandardRequest { job_id: 1 << 24, ..s }));
     wide(Ses::Standard(StandardRequest { pid_on_fep: 1 << 12, ..s }));
     wide(Ses::Standard(StandardRequest { resource_index: 1 << 12, ..s }));
-    wide(Ses::Standard(StandardRequest { flags: RequestFlags { version: 4, ..s.flags }, ..s }));
     let placement = Placement::Continue { payload_len: 1 << 14, msg_offset: 0 };
     wide(Ses::Standard(StandardRequest { placement, ..s }));
-    let flags = RequestFlags { start_of_message: false, ..s.flags };
+    let flags = s.flags.without(RequestFlags::START_OF_MESSAGE);
     wide(Ses::Standard(StandardRequest { flags, placement, ..s }));
     wide(Ses::Standard(StandardRequest { flags, ..s }));
     let r = Response {
@@ -212,23 +202,9 @@ fn invalid_headers_are_not_emitted() {
 }
 
 prop_compose! {
-    fn flags()(version in 0u8..4, bits: [bool; 6]) -> RequestFlags {
-        RequestFlags {
-            version,
-            delivery_complete: bits[0],
-            initiator_error: bits[1],
-            relative: bits[2],
-            header_data: bits[3],
-            end_of_message: bits[4],
-            start_of_message: bits[5],
-        }
-    }
-}
-
-prop_compose! {
     fn any_standard()(
         opcode in 0u8..64,
-        flags in flags(),
+        flags in any::<u8>().prop_map(RequestFlags::from_bits),
         numbers: (u16, u8, u64, u32, u64, u32),
         job_id in 0u32..1 << 24,
         pid_on_fep in 0u16..1 << 12,
@@ -236,7 +212,7 @@ prop_compose! {
         place: (u64, u16, u32),
     ) -> StandardRequest {
         let (msg_id, ri_generation, buffer_offset, initiator, match_bits, request_length) = numbers;
-        let placement = if flags.start_of_message {
+        let placement = if flags.has(RequestFlags::START_OF_MESSAGE) {
             Placement::Start { header_data: place.0 }
         } else {
             Placement::Continue { payload_len: place.1 & 0x3fff, msg_offset: place.2 }
