@@ -61,9 +61,9 @@ impl ByAge {
             }
             #[cfg(test)]
             crate::steps::count(1);
-            match self.unseen.front() {
-                Some(&entry) if !is_there(entry) => drop(self.unseen.pop_front()),
-                Some(_) => self.seen.extend(self.unseen.pop_front()),
+            match self.unseen.pop_front() {
+                Some(entry) if is_there(entry) => self.seen.push_back(entry),
+                Some(_) => {}
                 None => std::mem::swap(&mut self.seen, &mut self.unseen),
             }
         }

@@ -65,7 +65,7 @@ impl Prefix {
     ///
     /// # Errors
     /// The packet is longer than its length fields can express.
-    #[inline]
+    #[inline(always)]
     pub fn write(
         &self,
         buf: &mut [u8; PREFIX_LEN],
