@@ -6,6 +6,7 @@
 
 mod backlog;
 mod bindings;
+mod budgets;
 mod carried;
 mod connections;
 mod datagrams;
@@ -13,6 +14,7 @@ mod kinds;
 mod looks;
 mod operation;
 mod peers;
+mod pending;
 mod receive;
 mod reconnect;
 mod refusals;
@@ -43,11 +45,13 @@ pub(crate) use self::waiting::Peek;
 
 use self::backlog::Backlog;
 use self::bindings::report;
+use self::budgets::{Budgets, Takings};
 use self::carried::Carrier;
 use self::connections::Connections;
 use self::looks::LOOK;
 use self::operation::Operation;
 use self::peers::Peers;
+use self::pending::Pending;
 use self::stand_in::StandIns;
 use self::waiting::Claimed;
 use crate::error::{FiError, lock};
@@ -129,6 +133,11 @@ struct State {
     carrier: Option<Box<Carrier>>,
     /// Long messages that peers of such an endpoint fetch.
     stand_ins: StandIns,
+    /// How much peers let such an endpoint send at once, and what it has taken of them.
+    budgets: Budgets,
+    takings: Takings,
+    /// Messages of such an endpoint that have not ended.
+    pending: Pending,
 }
 
 /// Says while it lives that a thread of the application sleeps and will let the endpoint work.
@@ -231,10 +240,10 @@ impl Rdm {
         state.work(self.caps.names_source)
     }
 
-    /// Operations that could be posted now: messages and receives.
+    /// Operations that could be posted now: messages and receives. Through a server that depends on the peer of a message.
     pub(crate) fn left(&self) -> Result<(usize, usize), FiError> {
         let state = lock(&self.state)?;
-        Ok((DEPTH.saturating_sub(state.sends), DEPTH.saturating_sub(state.receives)))
+        Ok((DEPTH.saturating_sub(state.accesses()), DEPTH.saturating_sub(state.receives)))
     }
 
     /// Lets the endpoint work, and takes what has ended.
@@ -325,7 +334,15 @@ impl State {
             backlog: Backlog::default(),
             carrier: None,
             stand_ins: StandIns::default(),
+            budgets: Budgets::default(),
+            takings: Takings::default(),
+            pending: Pending::default(),
         }
+    }
+
+    /// Accesses that are under way, and messages unless they are through a server.
+    fn accesses(&self) -> usize {
+        self.sends.saturating_sub(self.pending.total())
     }
 
     /// Takes what has ended already.

@@ -12,26 +12,26 @@
 //! | a quarter, reserved | one message that waits to be sent, if the parts above have no piece that is long enough |
 //! | a quarter, reserved | the first message that was claimed for a receive, likewise |
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use weft::{
     Claim, Endpoint, Found, Memory, MemorySlice, OwnedBytes, ReceiveBuffer, SendBuffer, SendOptions, Source,
-    Split,
+    Split, Waiting,
 };
 
 use super::kinds::{Kind, Kinds};
 use super::looks::{Filter, Look};
 use super::operation::Piece;
 use super::stand_in::SHORT;
-use super::{Bindings, State, report};
+use super::{Bindings, DEPTH, State, report};
 use crate::abi::AppRoom;
 use crate::error::FiError;
 use crate::queue::Problem;
 
-/// How long the first message to a peer waits for memory, unless others to that get it, before something stands for it: as long as
-/// memory comes back, it goes faster at once than it would be fetched.
+/// How long the first message to a peer waits for memory, or for its budget, unless others to that get it, before something stands
+/// for it: as long as these come back, it goes faster at once than it would be fetched.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// Bytes for as many stand-ins as there may be sends.
 const SHORTS: u64 = 5 << 20;
@@ -43,6 +43,8 @@ pub(super) struct Backlog {
     /// Of the receives that the server has.
     kinds: Kinds,
     sends: BTreeMap<Source, Line>,
+    /// What the server has of the messages to each peer.
+    held: HashMap<Source, Held>,
     /// The peer that a message which had waited was sent to last.
     served: Option<Source>,
     /// Receives for which there is no memory, and what may not overtake them, in the order of the calls.
@@ -70,9 +72,18 @@ struct Parts {
     /// Of the part of messages that are sent, the bytes that only short ones get.
     short: u64,
     sends: u64,
+    /// Messages that the server has.
+    messages: usize,
     receives: u64,
     for_a_send: Reserve,
     for_a_claimed: Reserve,
+}
+
+/// Messages to one peer that the server has.
+#[derive(Debug, Default)]
+struct Held {
+    bytes: u64,
+    messages: usize,
 }
 
 /// Messages to one peer that wait.
@@ -166,7 +177,7 @@ impl Space {
 pub(super) struct Claimed {
     number: usize,
     claim: Claim,
-    len: u32,
+    message: Waiting,
     /// Whether it stands for a longer one.
     stands: bool,
     room: Target,
@@ -210,19 +221,12 @@ impl Parts {
         let (for_a_send, for_a_claimed) = (reserve()?, reserve()?);
         let part = size.saturating_sub(Memory::size_for(2, most) + carried) / 2;
         let short = SHORTS.min(part / 4);
-        Ok(Parts { most, part, short, sends: 0, receives: 0, for_a_send, for_a_claimed })
+        Ok(Parts { most, part, short, sends: 0, messages: 0, receives: 0, for_a_send, for_a_claimed })
     }
 
     /// Bytes of memory that `len` bytes take.
     fn taken(len: usize) -> u64 {
         if len == 0 { 0 } else { Memory::size_for(1, u32::try_from(len).unwrap_or(u32::MAX)) }
-    }
-
-    fn of(&mut self, way: Way) -> &mut u64 {
-        match way {
-            Way::Out => &mut self.sends,
-            Way::In => &mut self.receives,
-        }
     }
 }
 
@@ -304,6 +308,15 @@ impl Backlog {
         })
     }
 
+    /// Whether the server has as much for `peer` as it leaves to all others, and no room for `len` bytes more: a peer may never take
+    /// what it has, so that messages to others always have room.
+    pub(super) fn is_over_share(&self, peer: Source, len: usize) -> bool {
+        let (Some(parts), Some(held)) = (&self.parts, self.held.get(&peer)) else { return false };
+        let taken = Parts::taken(len);
+        held.messages >= DEPTH.saturating_sub(parts.messages)
+            || held.bytes + taken > parts.part.saturating_sub(parts.sends + taken)
+    }
+
     /// Whether a receive or a look has to wait, as what was called before it could take the same message.
     pub(super) fn is_behind(&self, filter: Filter) -> bool {
         self.takers.iter().any(|waiting| waiting.filter.meets(filter))
@@ -329,21 +342,44 @@ impl Backlog {
         }
     }
 
-    /// An operation with so many bytes was posted. Returns how many it counts for.
-    pub(super) fn begin(&mut self, way: Way, len: usize) -> usize {
-        let Some(parts) = &mut self.parts else { return 0 };
+    /// A receive with so many bytes was posted. Returns how many it counts for.
+    pub(super) fn begin_receive(&mut self, len: usize) -> Option<u64> {
+        let parts = self.parts.as_mut()?;
         let taken = Parts::taken(len);
-        *parts.of(way) += taken;
-        taken as usize
+        parts.receives += taken;
+        Some(taken)
     }
 
     /// It has ended.
-    pub(super) fn end(&mut self, way: Way, len: usize) {
-        if let Some(parts) = &mut self.parts {
-            *parts.of(way) -= len as u64;
+    pub(super) fn end_receive(&mut self, taken: Option<u64>) {
+        if let (Some(parts), Some(taken)) = (&mut self.parts, taken) {
+            parts.receives -= taken;
             // There may be room for others.
             self.rests = None;
         }
+    }
+
+    /// A message with so many bytes of memory was posted. Returns how many it counts for.
+    pub(super) fn begin_send(&mut self, peer: Source, len: usize) -> Option<u64> {
+        let parts = self.parts.as_mut()?;
+        let taken = Parts::taken(len);
+        (parts.sends, parts.messages) = (parts.sends + taken, parts.messages + 1);
+        let held = self.held.entry(peer).or_default();
+        (held.bytes, held.messages) = (held.bytes + taken, held.messages + 1);
+        Some(taken)
+    }
+
+    /// It has ended.
+    pub(super) fn end_send(&mut self, peer: Source, taken: Option<u64>) {
+        let (Some(parts), Some(taken)) = (&mut self.parts, taken) else { return };
+        (parts.sends, parts.messages) = (parts.sends - taken, parts.messages - 1);
+        if let Some(held) = self.held.get_mut(&peer) {
+            (held.bytes, held.messages) = (held.bytes - taken, held.messages - 1);
+            if held.messages == 0 {
+                self.held.remove(&peer);
+            }
+        }
+        self.rests = None;
     }
 
     /// Takes the reserve back from a message that was sent, if it had it.
@@ -428,6 +464,11 @@ impl Backlog {
         line.returned += usize::from(was_returned);
     }
 
+    /// The peers that messages wait for.
+    pub(super) fn awaited(&self) -> impl Iterator<Item = Source> {
+        self.sends.keys().copied()
+    }
+
     /// The peers that messages wait for, first those behind the one that was served last.
     fn peers_in_turn(&self) -> Vec<Source> {
         let mut peers: Vec<Source> = self.sends.keys().copied().collect();
@@ -448,8 +489,16 @@ impl Backlog {
     }
 
     /// A message was claimed for a receive.
-    pub(super) fn claim(&mut self, number: usize, room: Space, claim: Claim, len: u32, stands: bool) {
-        self.claimed.push_back(Claimed { number, claim, len, stands, room: Target::Undecided(room) });
+    pub(super) fn claim(
+        &mut self,
+        number: usize,
+        room: Space,
+        claim: Claim,
+        message: &Waiting,
+        stands: bool,
+    ) {
+        let room = Target::Undecided(room);
+        self.claimed.push_back(Claimed { number, claim, message: *message, stands, room });
     }
 }
 
@@ -531,7 +580,8 @@ impl State {
     fn post_or_place(&mut self, unsent: Unsent, has_waited: bool) -> Result<Option<Unsent>, FiError> {
         let Some(mut unsent) = self.post_unsent(unsent, has_waited)? else { return Ok(None) };
         let SendBuffer::Bytes(bytes) = &unsent.buffer else { return Ok(Some(unsent)) };
-        if self.may_stand_in(unsent.options.tag, bytes.len()) {
+        let has_to_wait = self.backlog.is_over_share(unsent.peer, bytes.len());
+        if has_to_wait || self.may_stand_in(unsent.options.tag, bytes.len()) {
             return Ok(Some(unsent));
         }
         let Some(slice) = self.take_reserve(bytes) else { return Ok(Some(unsent)) };
@@ -556,7 +606,10 @@ impl State {
     }
 
     /// The buffer from which a stand-in is posted, if there is memory for it now.
-    pub(super) fn place_stand_in(&mut self, stand_in: Bytes) -> Option<SendBuffer> {
+    pub(super) fn place_stand_in(&mut self, peer: Source, stand_in: Bytes) -> Option<SendBuffer> {
+        if self.backlog.is_over_share(peer, stand_in.len()) {
+            return None;
+        }
         let has_room = |endpoint: &mut Endpoint| has_memory(endpoint, stand_in.len());
         if !self.backlog.is_full(stand_in.len()) && self.endpoint.as_mut().is_some_and(has_room) {
             return Some(stand_in.into());
@@ -567,14 +620,16 @@ impl State {
     /// Receives the messages that were claimed, as far as there is memory.
     pub(super) fn resume_claimed(&mut self) -> Result<(), FiError> {
         while let Some(claimed) = self.backlog.claimed.pop_front() {
-            let Claimed { number, claim, len, stands, room } = claimed;
+            let Claimed { number, claim, message, stands, room } = claimed;
+            let len = message.len;
             if !stands && self.backlog.longest().is_some_and(|longest| room.len(len) > longest) {
                 // Of a sender with more memory. None of this endpoint's will ever do.
                 let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
                 if endpoint.discard(claim).is_err_and(|error| error.is_back_pressure()) {
-                    self.backlog.claimed.push_front(Claimed { number, claim, len, stands, room });
+                    self.backlog.claimed.push_front(Claimed { number, claim, message, stands, room });
                     return Ok(());
                 }
+                self.has_taken(message.source, message.header_data, len);
                 self.fail(number, Way::In, FiError::TOO_LONG)?;
                 continue;
             }
@@ -584,7 +639,7 @@ impl State {
                     Ok(buffer) => buffer,
                     Err(room) => {
                         let room = Target::Undecided(room);
-                        self.backlog.claimed.push_front(Claimed { number, claim, len, stands, room });
+                        self.backlog.claimed.push_front(Claimed { number, claim, message, stands, room });
                         return Ok(());
                     }
                 },
@@ -598,7 +653,7 @@ impl State {
                 }
                 Err(refused) if refused.error.is_back_pressure() => {
                     let room = Target::Chosen(refused.buffer);
-                    self.backlog.claimed.push_front(Claimed { number, claim, len, stands, room });
+                    self.backlog.claimed.push_front(Claimed { number, claim, message, stands, room });
                     return Ok(());
                 }
                 // Its sender was lost in the middle of it.
@@ -650,7 +705,7 @@ impl State {
         let place_of = |line: &Line| line.unsent.iter().position(|unsent| unsent.number == number);
         if let Some((peer, at)) = sends.iter().find_map(|(peer, line)| Some((*peer, place_of(line)?))) {
             if let Some(unsent) = self.backlog.take_unsent(peer, at) {
-                self.backlog.take_sent(unsent.buffer);
+                self.drop_unsent(unsent);
             }
             return self.fail(number, Way::Out, FiError::CANCELED);
         }
@@ -662,11 +717,19 @@ impl State {
         if claimed.iter().any(|claimed| claimed.number == number) { Ok(()) } else { Err(FiError::NO_ENTRY) }
     }
 
+    /// A message that has waited is not sent. Returns its number.
+    pub(super) fn drop_unsent(&mut self, unsent: Unsent) -> usize {
+        let Unsent { number, peer, buffer, options, .. } = unsent;
+        self.budgets.refund(peer, options.header_data, buffer.len());
+        self.backlog.take_sent(buffer);
+        number
+    }
+
     /// Fails the first message to `peer` that waits.
     pub(super) fn fail_first(&mut self, peer: Source, error: FiError) -> Result<(), FiError> {
         let Some(unsent) = self.backlog.take_unsent(peer, 0) else { return Ok(()) };
-        self.backlog.take_sent(unsent.buffer);
-        self.fail(unsent.number, Way::Out, error)
+        let number = self.drop_unsent(unsent);
+        self.fail(number, Way::Out, error)
     }
 
     /// Fails all messages to `peer` that wait and have to be fetched.
@@ -713,6 +776,9 @@ impl State {
     pub(super) fn fail(&mut self, number: usize, way: Way, error: FiError) -> Result<(), FiError> {
         let Some(operation) = self.operations.remove(number) else { return Ok(()) };
         self.forget_stand_in(operation.sending.map(|(peer, _)| peer), operation.stand_in);
+        if let Some(peer) = operation.to {
+            self.pending.end(peer);
+        }
         let Bindings { transmit, receive, sent, received, .. } = &self.bindings;
         let (count, binding, counter) = match way {
             Way::Out => (&mut self.sends, transmit, sent),

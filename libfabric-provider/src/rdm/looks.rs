@@ -159,7 +159,7 @@ impl State {
         let Some(Look { number, stage }) = self.backlog.look.take() else { return Ok(()) };
         match (stage, found) {
             (Stage::Seeks, Ok(Some(message))) => self.has_seen(number, &message, names_source)?,
-            (Stage::Takes, Ok(Some(message))) => self.has_taken(number, &message, claim, names_source)?,
+            (Stage::Takes, Ok(Some(message))) => self.has_found(number, &message, claim, names_source)?,
             // Its sender was lost just now: there may be another one.
             (Stage::Takes, Ok(None)) => {}
             (_, found) => {
@@ -184,7 +184,7 @@ impl State {
             return Ok(());
         }
         match self.backlog.wants(number) {
-            Some(Found::Stays) => self.has_taken(number, message, None, names_source),
+            Some(Found::Stays) => self.has_found(number, message, None, names_source),
             Some(found) => {
                 self.begin_look(Look { number, stage: Stage::Takes }, Filter::like(message), found)
             }
@@ -193,7 +193,7 @@ impl State {
     }
 
     /// The one that waits with this number has got its message.
-    fn has_taken(
+    fn has_found(
         &mut self,
         number: usize,
         message: &Waiting,
@@ -206,7 +206,7 @@ impl State {
         match (taker.kind, claim) {
             (TakerKind::Receive(room), Some(claim)) => {
                 let stands = self.is_stand_in(message);
-                self.backlog.claim(number, room, claim, message.len, stands);
+                self.backlog.claim(number, room, claim, message, stands);
                 Ok(())
             }
             // The stack claims what it was asked to claim.

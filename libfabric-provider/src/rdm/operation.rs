@@ -38,8 +38,10 @@ pub(super) struct Operation {
     pub(super) asks: Option<Source>,
     /// It does not ask, but answers that peer's question with this number, and says which process this is.
     pub(super) says_here: Option<u32>,
-    /// Bytes of a server's memory that it counts for.
-    pub(super) memory: usize,
+    /// Bytes of a server's memory that it counts for, while the server has it.
+    pub(super) memory: Option<u64>,
+    /// The peer that a message through a server is for.
+    pub(super) to: Option<Source>,
     /// The number of what stands for the message that it sends.
     pub(super) stand_in: Option<u16>,
     /// The message that is fetched for a receive.

@@ -2,7 +2,7 @@
 
 use weft::{Completion, Error, Matching, ReceiveError};
 
-use super::backlog::{Space, Way};
+use super::backlog::Space;
 use super::looks::Filter;
 use super::operation::Piece;
 use super::waiting::Claimed;
@@ -106,7 +106,7 @@ impl State {
             let number = self.operations.insert(operation);
             self.receives += 1;
             let stands = self.is_stand_in(&message);
-            self.backlog.claim(number, space, claim, message.len, stands);
+            self.backlog.claim(number, space, claim, &message, stands);
             return self.resume_claimed();
         }
         if !many && self.delays_receive(filter, len) {
@@ -116,7 +116,7 @@ impl State {
             return Ok(());
         }
         if !many {
-            operation.memory = self.backlog.begin(Way::In, len);
+            operation.memory = self.backlog.begin_receive(len);
         }
         operation.kind = self.backlog.begin_kind(filter);
         let (memory, kind) = (operation.memory, operation.kind);
@@ -132,7 +132,7 @@ impl State {
         match noted {
             Ok(()) => self.receives += 1,
             Err(_) => {
-                self.backlog.end(Way::In, memory);
+                self.backlog.end_receive(memory);
                 self.backlog.end_kind(kind);
             }
         }
@@ -152,6 +152,11 @@ impl State {
             Err(Error::Receive(ReceiveError::Truncated { len, .. })) => len,
             Err(_) => 0,
         };
+        if let (Some(source), Ok(()) | Err(Error::Receive(ReceiveError::Truncated { .. }))) =
+            (source, &result)
+        {
+            self.has_taken(source, header_data, arrived);
+        }
         let whole = self.stands_for(header_data, arrived);
         let is_many =
             whole.is_some() && self.operations.get_mut(number).is_some_and(|operation| operation.many);
@@ -194,7 +199,7 @@ impl State {
             }
         }
         if !more {
-            self.backlog.end(Way::In, operation.memory);
+            self.backlog.end_receive(operation.memory);
             self.backlog.end_kind(operation.kind);
             self.backlog.take_received(buffer);
             self.operations.remove(number);

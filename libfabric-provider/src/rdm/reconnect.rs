@@ -19,8 +19,8 @@ impl State {
         for (peer, why) in given_up {
             self.warn_of(peer, &why);
             for unsent in self.backlog.take_line(peer) {
-                self.backlog.take_sent(unsent.buffer);
-                self.fail(unsent.number, Way::Out, FiError::from(&why))?;
+                let number = self.drop_unsent(unsent);
+                self.fail(number, Way::Out, FiError::from(&why))?;
             }
         }
         for (peer, why) in beside {

@@ -130,7 +130,7 @@ impl State {
     fn access(&mut self, access: Access) -> Result<(), FiError> {
         let Access { peer, addr, key, context, wanted, what, further, .. } = access;
         let binding = self.ready(|bindings| &bindings.transmit)?;
-        if self.sends >= DEPTH || !binding.queue.has_room()? {
+        if self.accesses() >= DEPTH || !binding.queue.has_room()? {
             return Err(FiError::AGAIN);
         }
         let peer = self.peer(peer)?;

@@ -6,7 +6,8 @@ use bytes::Bytes;
 use weft::core::wire::ses::ReturnCode;
 use weft::{Endpoint, Error, MAX_COPY, MAX_MESSAGE, OperationId, SendBuffer, SendError, SendOptions, Source};
 
-use super::backlog::{Unsent, Way};
+use super::backlog::Unsent;
+use super::budgets::unstamped;
 use super::connections::Returned;
 use super::stand_in::bytes_of;
 use super::{Bindings, DEPTH, Operation, Rdm, State, Wanted, report};
@@ -100,7 +101,7 @@ impl State {
     fn send(&mut self, message: Outgoing) -> Result<(), FiError> {
         let Outgoing { bytes, to, tag, data, context, wanted, .. } = message;
         let binding = self.ready(|bindings| &bindings.transmit)?;
-        if self.sends >= DEPTH || !binding.queue.has_room()? {
+        if self.carrier.is_none() && self.sends >= DEPTH || !binding.queue.has_room()? {
             return Err(FiError::AGAIN);
         }
         if tag.is_some_and(|tag| self.is_reserved(tag)) {
@@ -109,8 +110,12 @@ impl State {
         let kind = if tag.is_some() { sys::FI_TAGGED } else { sys::FI_MSG };
         let (flags, reported) = (kind | sys::FI_SEND, wanted.is_reported(binding.selective));
         let order = self.backlog.next_order();
-        let operation = Operation { context, flags, reported, order, ..Operation::default() };
         let peer = self.peer(to)?;
+        let counted = self.carrier.as_ref().map(|_| peer);
+        if counted.is_some_and(|peer| !self.pending.has_room(peer)) {
+            return Err(FiError::AGAIN);
+        }
+        let operation = Operation { context, flags, reported, order, to: counted, ..Operation::default() };
         let number = self.operations.insert(operation);
         let header_data = data.map_or(0, |data| HAS_DATA | data & u64::from(u32::MAX));
         let mut options = SendOptions::default().header_data(header_data).context(number as u64);
@@ -118,6 +123,7 @@ impl State {
         match self.post(number, peer, bytes, options) {
             Ok(()) => {
                 self.sends += 1;
+                counted.into_iter().for_each(|peer| self.pending.begin(peer));
                 Ok(())
             }
             Err(error) => {
@@ -156,8 +162,8 @@ impl State {
         Ok(())
     }
 
-    /// Posts a message that no other one to its peer waits before, or what stands for it: for one that is too long for the memory, or
-    /// that `has_waited` for that. Gives it back if there is no room for it yet.
+    /// Posts a message that no other one to its peer waits before, or what stands for it: for one that is too long for the memory or
+    /// the budget, or that `has_waited` for these. Gives it back if there is no room for it yet.
     pub(super) fn post_unsent(
         &mut self,
         unsent: Unsent,
@@ -166,11 +172,29 @@ impl State {
         let Unsent { number, peer, mut buffer, options, order } = unsent;
         // Bytes that lie in the server's memory already need no further memory.
         let len = if let SendBuffer::Bytes(bytes) = &buffer { bytes.len() } else { 0 };
-        let stands = self.may_stand_in(options.tag, len) && (has_waited || self.backlog.never_holds(len));
-        if !self.backlog.is_full(len) {
-            match self.post_buffer(peer, buffer, options) {
+        let is_counted = options.tag.is_some() && self.carrier.is_some();
+        // One that has come back has been counted, and what is too short for a stand-in does not wait for a budget.
+        let is_new = unstamped(options.header_data) == options.header_data;
+        let may_wait = is_counted && is_new && self.may_stand_in(options.tag, len);
+        let waits = may_wait && !self.budgets.has_room(peer, len);
+        let never = self.backlog.never_holds(len) || (may_wait && self.budgets.never_has_room(peer, len));
+        let stands = self.may_stand_in(options.tag, len) && (has_waited || never);
+        if waits && !never {
+            self.ask_for_budget(peer, Some(len));
+        }
+        if !waits && !self.backlog.is_full(len) && !self.backlog.is_over_share(peer, len) {
+            let size = buffer.len();
+            let mut stamped = options;
+            if is_counted && is_new {
+                stamped = options.header_data(self.budgets.stamped(peer, options.header_data));
+            }
+            match self.post_buffer(peer, buffer, stamped) {
                 Ok(id) => {
-                    self.posted(number, peer, id, options, len);
+                    self.posted(number, peer, id, stamped, len);
+                    if is_counted && is_new {
+                        self.budgets.spend(peer, size);
+                        self.ask_for_budget(peer, None);
+                    }
                     return Ok(None);
                 }
                 Err((FiError::AGAIN, back)) => buffer = back,
@@ -205,7 +229,7 @@ impl State {
         len: usize,
     ) {
         self.peers.connections.begin(peer);
-        let memory = self.backlog.begin(Way::Out, len);
+        let memory = self.backlog.begin_send(peer, len);
         if let Some(operation) = self.operations.get_mut(number) {
             (operation.id, operation.sending, operation.memory) = (Some(id), Some((peer, options)), memory);
         }
@@ -254,7 +278,7 @@ impl State {
         let Some(operation) = self.operations.get_mut(number) else { return Err((FiError::OTHER, buffer)) };
         let Some((peer, options)) = operation.sending else { return Err((FiError::OTHER, buffer)) };
         let order = operation.order;
-        self.backlog.end(Way::Out, std::mem::take(&mut operation.memory));
+        self.backlog.end_send(peer, operation.memory.take());
         let len = if let SendBuffer::Bytes(bytes) = &buffer { bytes.len() } else { 0 };
         // Behind those that have come back before.
         let waits = self.backlog.has_returned(peer) || self.peers.connections.is_refused(peer);
@@ -291,7 +315,10 @@ impl State {
             }
             match says_here {
                 Some(question) => self.question_answered(peer, question, is_back),
-                None if is_back => drop(self.stand_ins.ask_again(peer)),
+                None if is_back => {
+                    self.budgets.is_unasked(peer);
+                    self.stand_ins.ask_again(peer);
+                }
                 None => self.has_asked(peer, &result)?,
             }
             return self.answered(peer, result);
@@ -308,6 +335,7 @@ impl State {
             None => {}
         }
         self.take_back(&buffer);
+        let len = buffer.len();
         self.backlog.take_sent(buffer);
         let Some(result) = self.delivered(number, result) else { return Ok(()) };
         let failure = match result {
@@ -315,14 +343,42 @@ impl State {
             Ok(()) | Err(Error::Send(SendError::Answered(ReturnCode::TOO_LONG))) => None,
             Err(why) => Some(error.unwrap_or_else(|| FiError::from(&why))),
         };
+        if let (Some((peer, options)), Some(error)) = (sending, failure) {
+            if error == FiError::CANCELED {
+                self.budgets.refund(peer, options.header_data, len);
+            } else {
+                self.budgets.renew(peer, options.header_data);
+            }
+        }
         self.end_sent(number, failure)
+    }
+
+    /// Asks `peer` what it has taken if that matters, for a message of `waiting` bytes or for those to come.
+    fn ask_for_budget(&mut self, peer: Source, waiting: Option<usize>) {
+        if self.budgets.asks(peer, waiting) && self.ask(peer).is_err() {
+            self.budgets.is_unasked(peer);
+        }
+    }
+
+    /// A message with a tag was taken from `sender`, or dropped: the sender may have asked to be told.
+    pub(super) fn has_taken(&mut self, sender: Source, header_data: u64, len: u32) {
+        if self.carrier.is_some()
+            && let Some(question) = self.takings.take(sender, header_data, len)
+        {
+            self.say_here(sender, question);
+        }
     }
 
     /// The message of operation `number` has arrived, or has failed.
     pub(super) fn end_sent(&mut self, number: usize, failure: Option<FiError>) -> Result<(), FiError> {
         self.sends = self.sends.saturating_sub(1);
         let Some(operation) = self.operations.remove(number) else { return Ok(()) };
-        self.backlog.end(Way::Out, operation.memory);
+        if let Some((peer, _)) = operation.sending {
+            self.backlog.end_send(peer, operation.memory);
+        }
+        if let Some(peer) = operation.to {
+            self.pending.end(peer);
+        }
         let problem = failure.map(|error| Problem { error, beyond: 0 });
         let entry = operation.entry(problem);
         let Bindings { transmit, sent, .. } = &self.bindings;

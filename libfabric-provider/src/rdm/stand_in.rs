@@ -21,20 +21,20 @@ use bytes::{Bytes, BytesMut};
 use weft::core::wire::ses::ReturnCode;
 use weft::{Error, Failure, MemorySlice, ReceiveBuffer, SendBuffer, SendError, SendOptions, Source};
 
-use super::backlog::Way;
+use super::budgets::unstamped;
 use super::{Bindings, DEPTH, Operation, State, report};
 use crate::error::FiError;
 use crate::queue::{Entry, Problem};
 use crate::random;
 
-/// The longest message for which nothing ever stands, bytes.
+/// The longest message that gets all of the memory for messages that are sent, bytes.
 pub(super) const SHORT: usize = 4096;
 /// The bit of the header data of a stand-in.
-const STANDS: u64 = 1 << 33;
+pub(super) const STANDS: u64 = 1 << 33;
 /// Bytes of the shortest stand-in.
 const LEAST: u32 = 16;
-/// Units of a message's length in the header data.
-const UNIT: u32 = 1 << 10;
+/// Units of a message's length in the header data, and bytes of the shortest message for which something may stand.
+pub(super) const UNIT: u32 = 1 << 10;
 
 /// The tag that requests name for a message without a tag. No message of an application has this tag.
 const UNTAGGED: u64 = u64::MAX;
@@ -387,7 +387,7 @@ impl State {
     /// for many messages, whose room the server divides by the lengths that it sees.
     pub(super) fn may_stand_in(&self, tag: Option<u64>, len: usize) -> bool {
         let is_too_long = || self.backlog.longest().is_some_and(|longest| len > longest);
-        self.carrier.is_some() && len > SHORT && (tag.is_some() || is_too_long())
+        self.carrier.is_some() && len >= UNIT as usize && (tag.is_some() || is_too_long())
     }
 
     /// Sends what stands for a message; gives the message back if that is not sent.
@@ -405,11 +405,14 @@ impl State {
             Ok(None) | Err(_) => return Err((FiError::AGAIN, bytes)),
         };
         let own = self.stand_ins.number(peer);
-        let made = stand_in(&bytes, own, options.header_data);
+        // It may have been sent at once before, and have come back.
+        let plain = unstamped(options.header_data);
+        let made = stand_in(&bytes, own, plain);
         let Some((stand_in, header_data)) = made else { return Err((FiError::TOO_LONG, bytes)) };
         let Some(end) = end_of(&stand_in) else { return Err((FiError::OTHER, bytes)) };
+        let before = options.header_data;
         let options = options.header_data(header_data);
-        let Some(stand_in) = self.place_stand_in(stand_in) else { return Err((FiError::AGAIN, bytes)) };
+        let Some(stand_in) = self.place_stand_in(peer, stand_in) else { return Err((FiError::AGAIN, bytes)) };
         let len = if let SendBuffer::Bytes(stand_in) = &stand_in { stand_in.len() } else { 0 };
         match self.post_buffer(peer, stand_in, options) {
             Ok(id) => self.posted(number, peer, id, options, len),
@@ -418,6 +421,7 @@ impl State {
                 return Err((error, bytes));
             }
         }
+        self.budgets.refund(peer, before, bytes.len());
         if let Some(operation) = self.operations.get_mut(number) {
             operation.stand_in = Some(own);
         }
@@ -474,7 +478,7 @@ impl State {
         if has_arrived && !message.is_done && !is_of_another {
             message.is_delivered = true;
             operation.id = None;
-            self.backlog.end(Way::Out, std::mem::take(&mut operation.memory));
+            self.backlog.end_send(key.0, operation.memory.take());
             return None;
         }
         let is_done = message.is_done;
@@ -549,6 +553,9 @@ impl State {
     /// A question to a peer has ended. If that is there and refuses it, for example as it belongs to another job, a message that has to be
     /// fetched fails; and all of them do if it has heeded none of many questions.
     pub(super) fn has_asked(&mut self, peer: Source, result: &Result<(), Error>) -> Result<(), FiError> {
+        if result.is_ok() {
+            self.budgets.has_asked(peer);
+        }
         let Some(receiver) = self.stand_ins.receivers.get_mut(&peer) else { return Ok(()) };
         if receiver.life != Life::Asked {
             return Ok(());
@@ -691,7 +698,7 @@ impl State {
     ) {
         let Some(operation) = self.operations.get_mut(number) else { return };
         operation.id = None;
-        self.backlog.end(Way::In, std::mem::take(&mut operation.memory));
+        self.backlog.end_receive(operation.memory.take());
         let len = LEAST + whole % UNIT;
         let beginning = len - 1;
         let (mut room, mut total) = (None, 0);

@@ -122,6 +122,7 @@ impl State {
 
     /// A message was dropped: the sender of one that something stands for waits for that.
     fn tell_dropped(&mut self, message: &Waiting) {
+        self.has_taken(message.source, message.header_data, message.len);
         if self.is_stand_in(message) {
             let Waiting { source, tag, header_data, .. } = *message;
             self.tell(Named::new(source, tag, header_data, None));

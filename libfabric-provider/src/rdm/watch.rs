@@ -22,6 +22,7 @@ impl Rdm {
         let _ = state.sweep();
         let State { stand_ins, backlog, .. } = &mut *state;
         stand_ins.keep_receivers(|peer| backlog.has_sends_to(peer));
+        state.takings.keep_recent();
         let asked: HashSet<Source> = state.operations.iter().filter_map(|operation| operation.asks).collect();
         for peer in state.peers_to_ask().difference(&asked) {
             // Who cannot be asked now is asked the next time.
@@ -40,10 +41,13 @@ impl Rdm {
 }
 
 impl State {
-    /// The peers that are asked whether they are there: receives name them, they owe answers, or are to fetch messages.
+    /// The peers that are asked whether they are there: receives name them, they owe answers, are to fetch messages, or to say what
+    /// they have taken while messages wait for that.
     pub(super) fn peers_to_ask(&self) -> HashSet<Source> {
         let named = self.operations.iter().filter_map(|operation| operation.from);
-        named.chain(self.owe_answers()).chain(self.stand_ins.receivers()).collect()
+        let owing = self.owe_answers().chain(self.stand_ins.receivers());
+        let awaited = self.backlog.awaited().filter(|peer| self.budgets.awaits(*peer));
+        named.chain(owing).chain(awaited).collect()
     }
 
     pub(super) fn ask(&mut self, peer: Source) -> Result<(), FiError> {

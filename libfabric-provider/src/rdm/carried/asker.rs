@@ -611,7 +611,8 @@ impl State {
         let len = numbers.len() as u32;
         let kind = Kind::Question { life: self.stand_ins.asks_life(peer) };
         let number = self.stand_ins.next_question();
-        let mut bytes = Request { kind, number, total: len, len, ..Request::QUESTION }.emit().to_vec();
+        let question = Request { kind, number, total: len, len, ..Request::QUESTION };
+        let mut bytes = question.wanting(self.budgets.question(peer)).emit().to_vec();
         bytes.extend(numbers);
         bytes
     }

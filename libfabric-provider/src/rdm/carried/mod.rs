@@ -396,6 +396,7 @@ impl State {
     pub(super) fn post_here(&mut self, operation: usize, peer: Source, question: u32) -> Result<(), FiError> {
         let kind = Kind::Here { life: self.stand_ins.life() };
         let here = Request { kind, number: question, ..Request::QUESTION };
+        let here = here.telling(&self.takings.told(peer));
         self.post_note(operation, peer, here.emit().to_vec())
     }
 

@@ -223,11 +223,18 @@ impl State {
             match request.kind {
                 Kind::Question { life } => {
                     self.deny(from, &copied());
-                    if life.is_some_and(|life| life != self.stand_ins.life()) {
+                    let wanted = request.wanted();
+                    if let Some(wanted) = wanted {
+                        self.takings.ask(from, wanted, request.number);
+                    }
+                    if wanted.is_some() || life.is_some_and(|life| life != self.stand_ins.life()) {
                         self.say_here(from, request.number);
                     }
                 }
                 Kind::Here { life } => {
+                    if let Some(told) = request.told() {
+                        self.budgets.learn(from, life, &told);
+                    }
                     served = self.learn_life(from, life, request.number).map(|()| true);
                 }
                 _ => {

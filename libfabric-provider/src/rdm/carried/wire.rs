@@ -6,17 +6,19 @@
 //! | flags: 1 the access is announced with data, 2 what was there comes back, 4 there is a value to compare with, or the end of the stand-in, or the life of the process that is asked or says so, 8 all pieces of the access have been done | 1 | | 1 if the access is to be counted when all of it has been done | 1 |
 //! | operation and datatype of an atomic operation, as UET has them | 2 | | zero | 2 |
 //! | number that the answer names, or of the question that is answered | 4 | | what comes back: its length | 4 |
-//! | key, or the header data of the stand-in | 8 | | what comes back | as it says |
-//! | where the whole access begins, or the tag of the message | 8 | | | |
+//! | key, or the header data of the stand-in, or how much of the [budget](super::super::budgets) is to be taken or was | 8 | | what comes back | as it says |
+//! | where the whole access begins, or the tag of the message, or the epoch of the budget, and behind it the number of the count | 8 | | | |
 //! | length of the whole access | 4 | | | |
 //! | where in it this piece begins, and its length | 8 | | | |
 //! | zero | 4 | | | |
-//! | data to announce | 8 | | | |
+//! | data to announce, or the budget | 8 | | | |
 //! | value to compare with, or the last bytes of the stand-in, or the life of a process | 16 | | | |
 //! | what is written, the operands, or the numbers | as the length of the piece says | | | |
 
 use weft::core::wire::ses::ReturnCode;
 use weft::{AtomicOp, AtomicType};
+
+use super::super::budgets::{Told, Wanted};
 
 /// Bytes before what is written.
 pub(super) const REQUEST: usize = 64;
@@ -109,6 +111,29 @@ impl Request {
     /// Whether bytes follow.
     pub(super) fn carries(&self) -> bool {
         matches!(self.kind, Kind::Question { .. } | Kind::Write | Kind::Atomic { .. })
+    }
+
+    /// Asks how much of the budget was taken.
+    pub(super) fn wanting(self, wanted: Wanted) -> Request {
+        Request { key: wanted.taken, offset: wanted.epoch.into(), ..self }
+    }
+
+    /// What a question asks of the budget.
+    pub(super) fn wanted(&self) -> Option<Wanted> {
+        let epoch = u32::try_from(self.offset).ok().filter(|epoch| *epoch != 0)?;
+        Some(Wanted { epoch, taken: self.key })
+    }
+
+    /// Says how much of the budget was taken.
+    pub(super) fn telling(self, told: &Told) -> Request {
+        let offset = u64::from(told.epoch) | u64::from(told.count) << 32;
+        Request { key: told.taken, offset, data: Some(told.budget), ..self }
+    }
+
+    /// What an answer to a question says of the budget.
+    pub(super) fn told(&self) -> Option<Told> {
+        let (epoch, count) = (self.offset as u32, (self.offset >> 32) as u32);
+        Some(Told { epoch, taken: self.key, budget: self.data?, count })
     }
 
     pub(super) fn emit(&self) -> [u8; REQUEST] {
@@ -229,6 +254,12 @@ mod tests {
             let beyond = Request { at: 31, ..request };
             assert_eq!(Request::parse(&beyond.emit(), len), None);
         }
+        let wanted = Wanted { epoch: 7, taken: 1 << 40 };
+        assert_eq!(Request::QUESTION.wanting(wanted).wanted(), Some(wanted));
+        assert_eq!((Request::QUESTION.wanted(), Request::QUESTION.told()), (None, None));
+        let told = Told { epoch: u32::MAX, taken: u64::MAX, budget: 3, count: 9 };
+        let emitted = Request::QUESTION.telling(&told).emit();
+        assert_eq!(Request::parse(&emitted, REQUEST as u32).and_then(|request| request.told()), Some(told));
     }
 
     #[test]

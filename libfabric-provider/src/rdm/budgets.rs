@@ -1,0 +1,505 @@
+//! How much of what was sent at once a peer has not taken: a sender has a budget for each peer, so that what nobody receives never fills
+//! the peer's server, and what stands for longer messages always gets there
+//! ([decision 0120](../../../docs/decisions/0120-senders-have-budgets.md)).
+//!
+//! Messages with tags that are sent at once carry the number of an *epoch* of their sender in bits 34 to 63 of the header data, where
+//! [stand-ins](super::stand_in) have something else. Their receiver counts what it takes of each epoch, and says so when the sender
+//! asks. An epoch ends when the count cannot be right any more: if the receiver is another process, or a message has failed.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use weft::Source;
+
+use super::stand_in::STANDS;
+use crate::random;
+
+/// Bytes that a message counts for besides its own.
+const EACH: u64 = 1 << 10;
+/// Bytes that a receiver lets all senders of a host together send at once, in equal parts. A server keeps four times as many.
+const ALL: u64 = 16 << 20;
+/// The longest message that is sent at once, if all before it were taken: a server keeps it and what stands for those behind it.
+const MOST: u64 = 48 << 20;
+/// Bytes that it lets each send nevertheless.
+const LEAST: u64 = 512 << 10;
+/// Bytes that a sender sends to a receiver that has not said anything yet.
+const FIRST: u64 = 256 << 10;
+/// How many questions a receiver may have got and not answered when it is taken for one that does not know what they are, such as an
+/// application that uses no libfabric. It is sent what memory holds.
+const UNHEARD: u32 = 5;
+/// How long a sender that asks no more counts among those that share.
+const RECENT: Duration = Duration::from_secs(10);
+/// How long it is told without a further question when the receiver has taken what it has asked for.
+const TELLS: Duration = Duration::from_secs(60);
+/// Senders that are counted.
+const SENDERS: usize = 8192;
+/// Senders that may ask.
+const ASKERS: usize = 4096;
+/// Peers that a sender has a budget for.
+const PEERS: usize = 8192;
+/// Epochs of one sender that are counted: processes may have had its number before.
+const EPOCHS: usize = 4;
+
+/// The bits of the header data that are an epoch.
+const STAMP: u32 = 34;
+/// Numbers of epochs.
+const STAMPS: u32 = 1 << 30;
+
+/// What a message of `len` bytes counts for.
+fn cost(len: usize) -> u64 {
+    len as u64 + EACH
+}
+
+/// The epoch of a message that was sent at once.
+fn epoch_of(header_data: u64) -> Option<u32> {
+    Some((header_data >> STAMP) as u32).filter(|epoch| *epoch != 0 && header_data & STANDS == 0)
+}
+
+/// Header data without an epoch.
+pub(super) fn unstamped(header_data: u64) -> u64 {
+    if epoch_of(header_data).is_some() { header_data & ((1 << STAMP) - 1) } else { header_data }
+}
+
+/// What a receiver says when it is asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Told {
+    /// The epoch that the asker has named last; 0 if it has not.
+    pub(super) epoch: u32,
+    /// What was taken of it.
+    pub(super) taken: u64,
+    /// How much more may be under way, or lie untaken.
+    pub(super) budget: u64,
+    /// Another number than before says that the receiver has forgotten what it had taken.
+    pub(super) count: u32,
+}
+
+/// What a sender asks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Wanted {
+    /// 0 if it asks nothing.
+    pub(super) epoch: u32,
+    /// It wants to be told at once, and again when so much was taken.
+    pub(super) taken: u64,
+}
+
+/// The sender's side.
+#[derive(Debug)]
+pub(super) struct Budgets {
+    peers: HashMap<Source, Budget>,
+    /// The number of the next epoch. The first is random, so that processes with the same number have different ones.
+    next: u32,
+}
+
+#[derive(Debug, Default)]
+struct Budget {
+    epoch: u32,
+    /// What was sent at once in this epoch, and what of it was taken when the receiver has said so last.
+    sent: u64,
+    taken: u64,
+    /// What the receiver has granted.
+    size: Option<u64>,
+    /// Which receiver has said so.
+    life: u64,
+    count: u32,
+    /// The receiver was asked to say when it has taken so much.
+    asked: Option<u64>,
+    /// Questions that it has got before it has answered any.
+    unheard: u32,
+}
+
+impl Default for Budgets {
+    fn default() -> Budgets {
+        Budgets { peers: HashMap::new(), next: random::number() as u32 }
+    }
+}
+
+impl Budget {
+    fn size(&self) -> u64 {
+        self.size.unwrap_or(FIRST)
+    }
+
+    fn untaken(&self) -> u64 {
+        self.sent.saturating_sub(self.taken)
+    }
+
+    fn is_deaf(&self) -> bool {
+        self.size.is_none() && self.unheard >= UNHEARD
+    }
+}
+
+impl Budgets {
+    fn next_epoch(&mut self) -> u32 {
+        self.next = self.next.wrapping_add(1) % STAMPS;
+        self.next = self.next.max(1);
+        self.next
+    }
+
+    fn of(&mut self, peer: Source) -> &mut Budget {
+        if !self.peers.contains_key(&peer) {
+            if self.peers.len() >= PEERS {
+                self.peers.retain(|_, budget| budget.untaken() > 0);
+            }
+            if self.peers.len() >= PEERS {
+                self.peers.clear();
+            }
+            let epoch = self.next_epoch();
+            self.peers.insert(peer, Budget { epoch, ..Budget::default() });
+        }
+        self.peers.entry(peer).or_default()
+    }
+
+    /// Whether a message of `len` bytes may be sent to `peer` at once now.
+    pub(super) fn has_room(&self, peer: Source, len: usize) -> bool {
+        match self.peers.get(&peer) {
+            None => true,
+            Some(budget) => match budget.untaken() {
+                // One that is longer than the budget goes much faster so than it would be fetched.
+                0 => true,
+                untaken => budget.is_deaf() || untaken + cost(len) <= budget.size(),
+            },
+        }
+    }
+
+    /// Whether no message of `len` bytes may be sent to `peer` at once, whatever that has taken.
+    pub(super) fn never_has_room(&self, peer: Source, len: usize) -> bool {
+        cost(len) > MOST && !self.peers.get(&peer).is_some_and(Budget::is_deaf)
+    }
+
+    /// The header data of a message to `peer` that is sent at once, if it is [spent](Budgets::spend).
+    pub(super) fn stamped(&mut self, peer: Source, header_data: u64) -> u64 {
+        header_data | u64::from(self.of(peer).epoch) << STAMP
+    }
+
+    /// A message was sent at once.
+    pub(super) fn spend(&mut self, peer: Source, len: usize) {
+        let budget = self.of(peer);
+        budget.sent = budget.sent.saturating_add(cost(len));
+    }
+
+    /// A message with this header data was not sent after all.
+    pub(super) fn refund(&mut self, peer: Source, header_data: u64, len: usize) {
+        if let Some(budget) = self.peers.get_mut(&peer)
+            && epoch_of(header_data) == Some(budget.epoch)
+        {
+            budget.sent = budget.sent.saturating_sub(cost(len));
+        }
+    }
+
+    /// A message with this header data has failed, and nobody knows whether it was taken.
+    pub(super) fn renew(&mut self, peer: Source, header_data: u64) {
+        let epoch = self.next_epoch();
+        if let Some(budget) = self.peers.get_mut(&peer)
+            && epoch_of(header_data) == Some(budget.epoch)
+        {
+            budget.renew(epoch);
+        }
+    }
+
+    /// Whether `peer` is to be asked now, since half of the budget is used up, or for a message of `waiting` bytes that waits for it.
+    pub(super) fn asks(&mut self, peer: Source, waiting: Option<usize>) -> bool {
+        let budget = self.of(peer);
+        let size = budget.size();
+        let taken = match waiting {
+            _ if budget.is_deaf() => return false,
+            Some(len) => budget.sent.min((budget.sent + cost(len)).saturating_sub(size)),
+            None if budget.untaken() > size / 2 => budget.sent - size / 2,
+            None => return false,
+        };
+        // The first answer says how much there is to ask for.
+        let taken = if budget.size.is_some() { taken } else { 0 };
+        let is_asked = budget.asked.is_some_and(|asked| asked >= taken);
+        if !is_asked {
+            budget.asked = Some(taken);
+        }
+        !is_asked
+    }
+
+    /// What a question to `peer` asks.
+    pub(super) fn question(&self, peer: Source) -> Wanted {
+        let budget = self.peers.get(&peer);
+        let asked = budget.and_then(|budget| Some((budget.epoch, budget.asked?)));
+        asked.map_or_else(Wanted::default, |(epoch, taken)| Wanted { epoch, taken })
+    }
+
+    /// Whether `peer` was asked and has not said yet what was asked for.
+    pub(super) fn awaits(&self, peer: Source) -> bool {
+        self.peers.get(&peer).is_some_and(|budget| budget.asked.is_some())
+    }
+
+    /// A question to `peer` could not be sent.
+    pub(super) fn is_unasked(&mut self, peer: Source) {
+        if let Some(budget) = self.peers.get_mut(&peer) {
+            budget.asked = None;
+        }
+    }
+
+    /// A question to `peer` was delivered.
+    pub(super) fn has_asked(&mut self, peer: Source) {
+        if let Some(budget) = self.peers.get_mut(&peer)
+            && budget.size.is_none()
+            && budget.asked.is_some()
+        {
+            budget.unheard = budget.unheard.saturating_add(1);
+        }
+    }
+
+    /// `peer`, which is the process with this life, has said this.
+    pub(super) fn learn(&mut self, peer: Source, life: u64, told: &Told) {
+        let epoch = self.next_epoch();
+        let Some(budget) = self.peers.get_mut(&peer) else { return };
+        let is_another = budget.size.is_some() && (budget.life, budget.count) != (life, told.count);
+        (budget.life, budget.count, budget.size, budget.unheard) = (life, told.count, Some(told.budget), 0);
+        if is_another {
+            budget.renew(epoch);
+        } else if told.epoch == budget.epoch {
+            budget.taken = budget.taken.max(told.taken.min(budget.sent));
+            budget.asked = budget.asked.filter(|asked| *asked > budget.taken);
+        }
+    }
+}
+
+impl Budget {
+    fn renew(&mut self, epoch: u32) {
+        (self.epoch, self.sent, self.taken, self.asked) = (epoch, 0, 0, None);
+    }
+}
+
+/// The receiver's side: what was taken of each sender.
+#[derive(Debug)]
+pub(super) struct Takings {
+    /// The last epochs of each sender.
+    counts: HashMap<Source, Vec<(u32, u64)>>,
+    /// Changes when they are forgotten.
+    count: u32,
+    askers: HashMap<Source, Asker>,
+}
+
+/// A sender that has asked.
+#[derive(Debug)]
+struct Asker {
+    epoch: u32,
+    /// It is to be told when so much was taken.
+    taken: Option<u64>,
+    /// Its last question, and when it has asked that.
+    question: u32,
+    since: Instant,
+}
+
+impl Default for Takings {
+    fn default() -> Takings {
+        Takings { counts: HashMap::new(), count: random::number() as u32, askers: HashMap::new() }
+    }
+}
+
+impl Takings {
+    /// A message of `sender` was taken, or dropped. Returns the question that is to be answered now, if there is one.
+    pub(super) fn take(&mut self, sender: Source, header_data: u64, len: u32) -> Option<u32> {
+        let epoch = epoch_of(header_data)?;
+        if self.counts.len() >= SENDERS && !self.counts.contains_key(&sender) {
+            self.counts.clear();
+            self.count = self.count.wrapping_add(1);
+        }
+        let epochs = self.counts.entry(sender).or_default();
+        let at = epochs.iter().position(|(other, _)| *other == epoch).unwrap_or_else(|| {
+            if epochs.len() == EPOCHS {
+                epochs.remove(0);
+            }
+            epochs.push((epoch, 0));
+            epochs.len() - 1
+        });
+        let taken = &mut epochs[at].1;
+        *taken = taken.saturating_add(cost(len as usize));
+        let asker = self.askers.get_mut(&sender)?;
+        let is_enough = asker.epoch == epoch && asker.taken.is_some_and(|wanted| wanted <= *taken);
+        is_enough.then(|| {
+            asker.taken = None;
+            asker.question
+        })
+    }
+
+    fn taken(&self, sender: Source, epoch: u32) -> u64 {
+        let epochs = self.counts.get(&sender).into_iter().flatten();
+        epochs.filter(|(other, _)| *other == epoch).map(|(_, taken)| *taken).sum()
+    }
+
+    /// `sender` asks. It is to be answered at once, in any case.
+    pub(super) fn ask(&mut self, sender: Source, wanted: Wanted, question: u32) {
+        if self.askers.len() < ASKERS || self.askers.contains_key(&sender) {
+            let taken = Some(wanted.taken).filter(|taken| *taken > self.taken(sender, wanted.epoch));
+            let asker = Asker { epoch: wanted.epoch, taken, question, since: Instant::now() };
+            self.askers.insert(sender, asker);
+        }
+    }
+
+    /// What `sender` is told.
+    pub(super) fn told(&self, sender: Source) -> Told {
+        let epoch = self.askers.get(&sender).map_or(0, |asker| asker.epoch);
+        let sharing = self.askers.keys().filter(|asker| asker.peer == sender.peer).count();
+        let budget = (ALL / sharing.max(1) as u64).max(LEAST);
+        Told { epoch, taken: self.taken(sender, epoch), budget, count: self.count }
+    }
+
+    /// Forgets senders that have not asked for some time.
+    pub(super) fn keep_recent(&mut self) {
+        let stays = |asker: &Asker| if asker.taken.is_some() { TELLS } else { RECENT };
+        self.askers.retain(|_, asker| asker.since.elapsed() < stays(asker));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PEER: Source = Source { peer: weft::Addr(3), process: 4 };
+    const OTHER: Source = Source { peer: weft::Addr(3), process: 5 };
+    const LEN: usize = 100_000;
+
+    /// A question and its answer.
+    fn exchange(budgets: &mut Budgets, takings: &mut Takings, life: u64) {
+        let wanted = budgets.question(PEER);
+        assert!(wanted.epoch != 0);
+        takings.ask(OTHER, wanted, 1);
+        budgets.learn(PEER, life, &takings.told(OTHER));
+    }
+
+    /// Sends as many messages as the budget has room for, and returns their header data.
+    fn spend(budgets: &mut Budgets) -> Vec<u64> {
+        let mut sent = Vec::new();
+        while budgets.has_room(PEER, LEN) {
+            sent.push(budgets.stamped(PEER, 1 << 32 | 7));
+            budgets.spend(PEER, LEN);
+        }
+        sent
+    }
+
+    #[test]
+    fn a_sender_has_no_more_untaken_than_its_budget_and_is_told_when_there_is_room() {
+        let (mut budgets, mut takings) = (Budgets::default(), Takings::default());
+        let first = spend(&mut budgets).len();
+        assert_eq!(first as u64, FIRST / cost(LEN));
+        assert!(budgets.asks(PEER, None) && !budgets.asks(PEER, None) && budgets.awaits(PEER));
+        exchange(&mut budgets, &mut takings, 9);
+        let sent = spend(&mut budgets);
+        assert_eq!((first + sent.len()) as u64, ALL / cost(LEN));
+        assert_eq!(unstamped(sent[0]), 1 << 32 | 7);
+        assert!(budgets.asks(PEER, Some(LEN)));
+        exchange(&mut budgets, &mut takings, 9);
+        assert!(!budgets.has_room(PEER, LEN) && budgets.awaits(PEER) && !budgets.asks(PEER, Some(LEN)));
+        // The receiver says so when it has taken enough, and not before.
+        assert_eq!(takings.take(OTHER, sent[0], LEN as u32), Some(1));
+        assert_eq!(takings.take(OTHER, sent[0], LEN as u32), None);
+        budgets.learn(PEER, 9, &takings.told(OTHER));
+        assert!(!budgets.awaits(PEER));
+        assert_eq!(spend(&mut budgets).len(), 2);
+        // What stands for messages, and messages of others, count for nothing.
+        assert_eq!(takings.take(OTHER, sent[0] | STANDS, 50), None);
+        assert_eq!(takings.take(OTHER, 7, 50), None);
+        assert_eq!(takings.told(OTHER).taken, 2 * cost(LEN));
+    }
+
+    #[test]
+    fn senders_share_what_a_receiver_takes_and_those_that_ask_no_more_make_room() {
+        let mut takings = Takings::default();
+        for process in 0..8 {
+            takings.ask(Source { process, ..PEER }, Wanted { epoch: 5, taken: 0 }, 1);
+        }
+        assert_eq!(takings.told(PEER).budget, ALL / 8);
+        assert_eq!(takings.told(Source { peer: weft::Addr(4), process: 1 }).budget, ALL);
+        for asker in takings.askers.values_mut().take(4) {
+            asker.since -= RECENT;
+        }
+        takings.keep_recent();
+        assert_eq!(takings.told(PEER).budget, ALL / 4);
+        for process in 0..ASKERS as u16 + 9 {
+            takings.ask(Source { process, ..PEER }, Wanted { epoch: 5, taken: 9 }, 1);
+        }
+        assert_eq!((takings.askers.len(), takings.told(PEER).budget), (ASKERS, LEAST));
+    }
+
+    #[test]
+    fn counts_begin_anew_when_the_receiver_is_another_one_or_has_forgotten_or_a_message_has_failed() {
+        let (mut budgets, mut takings) = (Budgets::default(), Takings::default());
+        budgets.asks(PEER, Some(LEN));
+        exchange(&mut budgets, &mut takings, 9);
+        let full = |budgets: &mut Budgets| {
+            let sent = spend(budgets);
+            assert!(sent.len() > 100);
+            budgets.asks(PEER, Some(LEN));
+            sent
+        };
+        let of_the_first = full(&mut budgets);
+        // Another process.
+        exchange(&mut budgets, &mut Takings::default(), 10);
+        let of_the_second = full(&mut budgets);
+        assert!(of_the_first[0] != of_the_second[0]);
+        // Messages for the process before count for nothing.
+        let mut takings = Takings::default();
+        of_the_first.iter().for_each(|sent| assert_eq!(takings.take(OTHER, *sent, LEN as u32), None));
+        budgets.peers.get_mut(&PEER).unwrap().count = takings.count;
+        exchange(&mut budgets, &mut takings, 10);
+        assert!(!budgets.has_room(PEER, LEN));
+        // The same process with no counts.
+        for process in 0..SENDERS as u32 {
+            takings.take(Source { peer: weft::Addr(process + 9), process: 1 }, of_the_first[0], 9);
+        }
+        assert!(takings.counts.len() <= SENDERS);
+        exchange(&mut budgets, &mut takings, 10);
+        let sent = full(&mut budgets);
+        // A message that has failed, and those of epochs before, which end nothing.
+        budgets.renew(PEER, of_the_second[0]);
+        assert!(!budgets.has_room(PEER, LEN));
+        budgets.renew(PEER, sent[0]);
+        assert!(budgets.has_room(PEER, LEN));
+        // One that was not sent.
+        let sent = full(&mut budgets);
+        budgets.refund(PEER, of_the_second[0], LEN);
+        assert!(!budgets.has_room(PEER, LEN));
+        budgets.refund(PEER, sent[0], LEN);
+        assert!(budgets.has_room(PEER, LEN));
+    }
+
+    #[test]
+    fn a_receiver_that_never_answers_is_sent_what_memory_holds() {
+        let mut budgets = Budgets::default();
+        // The first message is.
+        assert!(budgets.has_room(PEER, 1 << 20));
+        budgets.spend(PEER, 1 << 20);
+        assert!(!budgets.has_room(PEER, 1 << 20) && !budgets.never_has_room(PEER, 47 << 20));
+        assert!(budgets.never_has_room(PEER, 48 << 20));
+        assert!(budgets.asks(PEER, Some(1 << 20)));
+        for _ in 0..UNHEARD {
+            assert!(!budgets.has_room(PEER, 1 << 20));
+            budgets.has_asked(PEER);
+        }
+        assert!(budgets.has_room(PEER, 48 << 20) && !budgets.never_has_room(PEER, 48 << 20));
+        // Until it does.
+        budgets.learn(PEER, 3, &Takings::default().told(OTHER));
+        assert!(!budgets.has_room(PEER, 17 << 20));
+    }
+
+    #[test]
+    fn a_message_that_is_longer_than_the_budget_is_sent_at_once_when_all_before_it_were_taken() {
+        const LONG: usize = 20 << 20;
+        let (mut budgets, mut takings) = (Budgets::default(), Takings::default());
+        let first = budgets.stamped(PEER, 0);
+        budgets.spend(PEER, LONG);
+        assert!(!budgets.has_room(PEER, LONG) && budgets.asks(PEER, Some(LONG)));
+        exchange(&mut budgets, &mut takings, 9);
+        assert!(!budgets.has_room(PEER, 9) && budgets.asks(PEER, Some(LONG)));
+        exchange(&mut budgets, &mut takings, 9);
+        assert_eq!(takings.take(OTHER, first, LONG as u32), Some(1));
+        budgets.learn(PEER, 9, &takings.told(OTHER));
+        assert!(budgets.has_room(PEER, LONG) && !budgets.awaits(PEER));
+    }
+
+    #[test]
+    fn old_epochs_of_a_sender_make_room_for_new_ones() {
+        let mut takings = Takings::default();
+        for epoch in 1..=EPOCHS as u64 + 2 {
+            takings.take(PEER, epoch << STAMP, 10);
+            takings.take(PEER, epoch << STAMP, 10);
+        }
+        let taken: Vec<u64> = (1..=6).map(|epoch| takings.taken(PEER, epoch)).collect();
+        assert_eq!(taken, [0, 0, 2 * cost(10), 2 * cost(10), 2 * cost(10), 2 * cost(10)]);
+    }
+}
