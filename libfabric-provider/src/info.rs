@@ -444,7 +444,7 @@ impl Answer {
             demand(wish.format.family == Family::V4, "IPv6 at a named port or server")?;
             let longest = match self.kind {
                 Kind::Rdm => self.longest,
-                Kind::Datagram => place.longest_datagram(params).unwrap_or(0).into(),
+                Kind::Datagram => place.longest_datagram(params)?.into(),
             };
             let suits = longest > 0 && self.longest <= longest && self.inject as u64 <= longest;
             demand(suits, "a datagram of that length")?;

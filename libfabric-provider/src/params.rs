@@ -109,6 +109,22 @@ impl Params {
         })
     }
 
+    /// What an environment without any of the variables says.
+    #[cfg(test)]
+    pub(crate) fn unset() -> Params {
+        Params {
+            iface: None,
+            cc: None,
+            lb: None,
+            entropies: None,
+            mtu: None,
+            busy_timeout: None,
+            job: JobId::default(),
+            place: Place::OwnPorts,
+            memory: 1 << 20,
+        }
+    }
+
     /// UDP ports of an endpoint that has some of its own.
     pub(crate) fn entropies(&self) -> u16 {
         self.entropies.unwrap_or(DEFAULT_ENTROPIES)

@@ -2,13 +2,14 @@
 //! such as `serve:/run/weft.sock`, which several endpoints share (`FI_WEFT_PORT`, or the name of a domain).
 
 use std::collections::{BTreeSet, HashMap};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::time::Duration;
 
 use weft::core::port::udp::UdpPort;
-use weft::core::worker::session::{Client, SessionConfig};
+use weft::core::worker::session::{Client, JoinError, SessionConfig};
 use weft::port::{AnyPort, longest_payload_at};
 use weft::{Addr, Builder, BusyTimeout, Endpoint, JobId, Limits, MAX_PROCESS, Source};
 
@@ -54,12 +55,27 @@ impl Place {
     }
 
     /// The most bytes of a datagram at a port or in a server that a text names, as far as that can be known before there is an
-    /// endpoint. None if a server does not say.
-    pub(crate) fn longest_datagram(&self, params: &Params) -> Option<u32> {
-        let Place::Named(spec) = self else { return None };
+    /// endpoint.
+    ///
+    /// # Errors
+    /// A server does not say: [`FiError::AGAIN`] if it is there and too busy to answer within a second.
+    pub(crate) fn longest_datagram(&self, params: &Params) -> Result<u32, FiError> {
+        let Place::Named(spec) = self else { return Err(FiError::NO_DATA) };
         if let Some(socket) = self.socket() {
-            let asked = Client::longest_datagram_at(Path::new(socket), ANSWER);
-            return asked.inspect_err(|error| crate::log::info(&format!("{spec}: {error}"))).ok();
+            return Client::longest_datagram_at(Path::new(socket), ANSWER).map_err(|error| match &error {
+                JoinError::System(_, why) if is_late(why) => {
+                    crate::log::warn(&format!(
+                        "{spec}: no endpoint for datagrams is offered, as the server is busy and has not said within {} s how \
+                         long they may be: {error}",
+                        ANSWER.as_secs()
+                    ));
+                    FiError::AGAIN
+                }
+                _ => {
+                    crate::log::info(&format!("{spec}: no endpoint for datagrams is offered: {error}"));
+                    FiError::NO_DATA
+                }
+            });
         }
         let address = spec.strip_prefix("udp:").and_then(|rest| rest.split(',').next()?.parse().ok());
         let mtu = match spec.split_once(':') {
@@ -68,7 +84,7 @@ impl Place {
             Some(("memif", _)) => params.mtu.or(Some(OVER_MEMIF)),
             _ => params.mtu.or(Some(OVER_DEVICES)),
         };
-        Some(longest_payload_at(address.unwrap_or(Ipv4Addr::LOCALHOST.into()), mtu))
+        Ok(longest_payload_at(address.unwrap_or(Ipv4Addr::LOCALHOST.into()), mtu))
     }
 
     /// The bits of tags that applications have.
@@ -302,6 +318,11 @@ fn port_of(endpoint: &Endpoint) -> Option<&UdpPort> {
     }
 }
 
+/// Whether that is why there is no answer yet.
+fn is_late(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)
+}
+
 fn unreachable(name: &dyn std::fmt::Display, error: &weft::PeerError) -> FiError {
     crate::log::warn(&format!("{name}: {error}"));
     FiError::from(error)
@@ -318,6 +339,21 @@ mod tests {
         assert_eq!([0, 1, 4095, 4096].map(|port| own.is_name(&name(port))), [false, true, true, true]);
         assert_eq!([0, 1, 4095, 4096].map(|port| named.is_name(&name(port))), [false, true, true, false]);
         assert!(!named.is_name(&([0, 0, 0, 0], 1).into()));
+    }
+
+    #[test]
+    fn a_server_that_is_busy_is_told_from_one_that_is_not_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("socket");
+        let place = Place::Named(format!("serve:{}", socket.display()));
+        let asked = || place.longest_datagram(&Params::unset());
+        assert_eq!(asked(), Err(FiError::NO_DATA));
+        let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        assert_eq!(asked(), Err(FiError::AGAIN));
+        drop(listener);
+        // The socket stays, and nobody answers there.
+        assert!(place.exists());
+        assert_eq!(asked(), Err(FiError::NO_DATA));
     }
 
     #[test]

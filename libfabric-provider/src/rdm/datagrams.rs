@@ -1,6 +1,6 @@
 //! Endpoints of type FI_EP_DGRAM: messages of one packet, without a connection, that may be lost.
 
-use weft::{MAX_SEGMENT, OwnedBytes};
+use weft::{CallError, Error, MAX_SEGMENT, OwnedBytes, Unreachable};
 
 use super::operation::Piece;
 use super::receive::{Incoming, Room};
@@ -29,7 +29,7 @@ impl State {
         let header_data = data.map_or(0, |data| HAS_DATA | data & u64::from(u32::MAX));
         let buffer = bytes.into_buffer(endpoint);
         let posted = endpoint.send_datagram(peer, buffer, header_data, number as u64);
-        self.note_posted(number, posted.map_err(|refused| FiError::from(&refused.error)))?;
+        self.note_posted(number, posted.map_err(|refused| why_not_sent(&refused.error)))?;
         self.sends += 1;
         Ok(())
     }
@@ -57,5 +57,35 @@ impl State {
         self.note_posted(number, posted.map_err(|refused| FiError::from(&refused.error)))?;
         self.receives += 1;
         Ok(())
+    }
+}
+
+/// Why a datagram was not sent. While the Ethernet address of its host is being asked for, it can be later.
+fn why_not_sent(error: &Error) -> FiError {
+    match error {
+        Error::Refused(CallError::Unreachable { why: Unreachable::Resolving { .. }, .. }) => FiError::AGAIN,
+        other => FiError::from(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use weft::Addr;
+
+    use super::*;
+    use crate::sys::FI_EHOSTUNREACH;
+
+    #[test]
+    fn a_datagram_can_be_sent_later_while_the_ethernet_address_of_its_host_is_being_asked_for() {
+        let hop = IpAddr::from([10, 0, 0, 2]);
+        let refused = |why| why_not_sent(&Error::Refused(CallError::Unreachable { peer: Addr(1), why }));
+        for asked in 0..=3 {
+            assert_eq!(refused(Unreachable::Resolving { hop, asked }), FiError::AGAIN);
+        }
+        for why in [Unreachable::NoAnswer { hop }, Unreachable::Unknown(Addr(1))] {
+            assert_eq!(refused(why).number(), FI_EHOSTUNREACH);
+        }
     }
 }

@@ -327,6 +327,76 @@ fn long_messages_to_a_process_that_never_says_which_one_it_is_fail_and_hold_up_n
     let problem = Some(Problem { error: FiError::TIMED_OUT, beyond: 0 });
     assert_eq!(ended, [(1, problem), (2, problem), (3, None)]);
     assert!(room == content(10, 3)[..]);
+    // Later ones do not wait as long again.
+    let asked = |side: &Side| side.with(|state| state.stand_ins.next_question());
+    let before = asked(&sender);
+    sender.send(to, content(LONG, 4).into(), 5);
+    let failed = until("the message fails", || {
+        sender.rdm.ask_peers().unwrap();
+        assert!(receiver.turn().is_none());
+        sender.turn()
+    });
+    assert_eq!((failed.context, failed.problem), (5, problem));
+    let questions = asked(&sender).wrapping_sub(before);
+    assert!(questions < 10, "{questions} questions");
+}
+
+/// Others are asked for pieces while senders that have announced messages do not answer.
+#[test]
+fn senders_that_do_not_answer_keep_no_pieces_that_others_wait_for() {
+    const SILENT: usize = 4;
+    let served = Served::start("127.40.7.9");
+    let receiver = served.open(LITTLE);
+    let senders: Vec<Side> = (0..=SILENT).map(|_| served.open(LITTLE)).collect();
+    let mut rooms = vec![vec![0; LONG]; SILENT + 1];
+    for (n, (sender, room)) in senders.iter().zip(&mut rooms).enumerate() {
+        receiver.insert(sender);
+        sender.send(sender.insert(&receiver), content(LONG, n).into(), n);
+        let is_there =
+            |state: &mut State| state.stand_ins.receivers().next().is_some() && !state.backlog.has_sends();
+        until("the message is announced", || {
+            assert!(sender.turn().is_none() && receiver.turn().is_none());
+            sender.with(is_there).then_some(())
+        });
+        receiver.receive(room, n);
+    }
+    // All but the last take no turn.
+    let free = |side: &Side| side.with(|state| state.carrier.as_ref().unwrap().free_pieces());
+    until("all pieces are asked for", || {
+        assert!(receiver.turn().is_none());
+        (free(&receiver) == 0).then_some(())
+    });
+    let last = &senders[SILENT];
+    let (mut sent, mut received, mut turns) = (None, None, 0);
+    until("the message of the last sender arrives", || {
+        turns += 1;
+        if turns % 100 == 0 {
+            receiver.rdm.ask_peers().unwrap();
+        }
+        sent = sent.take().or(last.turn());
+        received = received.take().or(receiver.turn());
+        (sent.is_some() && received.is_some()).then_some(())
+    });
+    assert_eq!(sent.map(|entry| (entry.context, entry.problem)), Some((SILENT, None)));
+    assert_eq!(received.map(|entry| (entry.context, entry.problem)), Some((SILENT, None)));
+    assert!(rooms[SILENT] == content(LONG, SILENT));
+    // Those of the others do when they go on.
+    let mut left: Vec<(bool, usize)> = (0..SILENT).flat_map(|n| [(false, n), (true, n)]).collect();
+    until("all messages arrive", || {
+        turns += 1;
+        if turns % 100 == 0 {
+            receiver.rdm.ask_peers().unwrap();
+        }
+        let sent = senders.iter().filter_map(Side::turn).map(|entry| (false, entry));
+        for (is_received, entry) in sent.chain(receiver.turn().map(|entry| (true, entry))) {
+            assert_eq!(entry.problem, None);
+            left.retain(|other| *other != (is_received, entry.context));
+        }
+        left.is_empty().then_some(())
+    });
+    for (n, room) in rooms.iter().enumerate() {
+        assert!(*room == content(LONG, n), "sender {n}");
+    }
 }
 
 /// The receiver has no room for a byte of the message's number, so its notice says only what many messages have.
@@ -361,31 +431,27 @@ fn an_endpoint_that_is_closed_says_once_more_that_a_message_is_done() {
 }
 
 #[test]
-fn a_sender_that_answers_with_one_byte_or_none_at_a_time_only_delays_or_fails_its_message() {
+fn a_sender_that_answers_with_less_than_a_piece_fails_its_message() {
     let served = Served::start("127.40.7.8");
     let (sender, receiver) = (served.open(LITTLE), served.open(LITTLE));
     let (to, _) = (sender.insert(&receiver), receiver.insert(&sender));
     let piece =
         |len: u32| sender.with(|state| std::mem::replace(state.carrier.as_mut().unwrap().long_piece(), len));
-    for least in [1, 0] {
+    for least in [(32 << 10) - 1, 1, 0] {
         let usual = piece(least);
         let mut room = vec![0; LONG];
         sender.send(to, content(LONG, 9).into(), 5);
         receiver.receive(&mut room, 6);
-        let (mut sent, mut received, mut turns) = (None, None, 0);
+        let (mut sent, mut received) = (None, None);
         until("both end", || {
             sent = sent.take().or(sender.turn());
             received = received.take().or(receiver.turn());
-            turns += 1;
-            if least == 1 && turns == 1_000 {
-                piece(usual);
-            }
             (sent.is_some() && received.is_some()).then_some(())
         });
+        // Its receiver wants no more of it.
         assert_eq!(sent.unwrap().problem, None);
-        let problem = (least == 0).then_some(Problem { error: FiError::ABORTED, beyond: 0 });
-        assert_eq!(received.unwrap().problem, problem);
-        assert!(least == 0 || room == content(LONG, 9));
+        assert_eq!(received.unwrap().problem, Some(Problem { error: FiError::ABORTED, beyond: 0 }));
+        piece(usual);
     }
 }
 

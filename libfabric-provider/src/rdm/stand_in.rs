@@ -110,6 +110,10 @@ enum Life {
 /// How many questions for its life, 2 s apart, a process may have got and not answered when the messages that wait for that fail. One in
 /// a job never hears the answer of one outside it.
 const UNHEEDED: u32 = 150;
+/// How many it may when so many have been in vain before.
+const UNHEEDED_AGAIN: u32 = 2;
+/// How many peers that heed no questions are remembered.
+const UNHEEDING: usize = 4096;
 /// How long a peer's life that no message was sent to yet is believed.
 const FRESH: Duration = Duration::from_secs(1);
 
@@ -119,6 +123,8 @@ pub(super) struct StandIns {
     /// A number that no other process has, also none that takes the place of this one.
     life: u64,
     receivers: HashMap<Source, Receiver>,
+    /// Peers that have heeded none of many questions.
+    unheeding: HashSet<Source>,
     messages: HashMap<(Source, u16), Message>,
     /// The number of the next one. The first is random, so that no message has the number of one that a process before this one sent.
     next: u16,
@@ -167,6 +173,7 @@ impl Default for StandIns {
         StandIns {
             life: random::number() | 1,
             receivers: HashMap::new(),
+            unheeding: HashSet::new(),
             messages: HashMap::new(),
             next: random::number() as u16,
             question: random::number() as u32,
@@ -567,10 +574,15 @@ impl State {
             ) => Ok(()),
             Ok(()) => {
                 receiver.unheeded += 1;
-                if receiver.unheeded < UNHEEDED {
+                let unheeding = &mut self.stand_ins.unheeding;
+                if receiver.unheeded < if unheeding.contains(&peer) { UNHEEDED_AGAIN } else { UNHEEDED } {
                     return Ok(());
                 }
                 receiver.unheeded = 0;
+                if unheeding.len() >= UNHEEDING {
+                    unheeding.clear();
+                }
+                unheeding.insert(peer);
                 self.stand_ins.ask_again(peer);
                 self.fail_long(peer, FiError::TIMED_OUT)
             }
@@ -619,6 +631,7 @@ impl State {
     /// A peer says which process it is, in answer to a question. If it is another one than before, that one fetches nothing any more.
     pub(super) fn learn_life(&mut self, peer: Source, life: u64, question: u32) -> Result<(), FiError> {
         let next = self.stand_ins.question;
+        self.stand_ins.unheeding.remove(&peer);
         let Some(receiver) = self.stand_ins.receivers.get_mut(&peer) else { return Ok(()) };
         if question.wrapping_sub(receiver.since) >= next.wrapping_sub(receiver.since) {
             return Ok(());

@@ -119,6 +119,8 @@ pub(super) struct Lane {
     window: usize,
     /// Whether it waits for its turn among the lanes.
     queued: bool,
+    /// Whether pieces were taken away from it, and the peer has answered nothing since.
+    is_silent: bool,
 }
 
 /// A piece that was asked for.
@@ -138,7 +140,9 @@ pub(super) struct Ask {
     number: u32,
     /// Whether the owner had the request when it was asked last.
     was_there: bool,
-    /// Whether the owner has lost it, and it may be asked for again.
+    /// Whether it has waited since one of the times at which pieces are taken away.
+    is_old: bool,
+    /// Whether the owner has lost it, or it was taken away, and it may be asked for again.
     is_lost: bool,
     /// Whether the owner has said anything.
     is_answered: bool,
@@ -187,14 +191,28 @@ impl Carried {
 impl Lane {
     /// Whether a further piece may be asked for if there is memory for so many: the peer may never answer, so it gets one piece, and
     /// further ones while it leaves as many to all others.
-    fn may_ask(&self, free: usize) -> bool {
-        self.window < WINDOW && (self.window == 0 || self.window < free)
+    fn may_ask(&self, free: usize, silent: bool) -> bool {
+        let has_few = self.window < WINDOW && (self.window == 0 || self.window < free);
+        if self.is_silent { silent && self.window == 0 } else { has_few }
     }
 }
 
 impl Carrier {
     fn give_back(&mut self, is_large: bool, slice: MemorySlice) {
         if is_large { self.large.push(slice) } else { self.small.push(slice) }
+    }
+
+    /// Whether a peer that is silent may be asked for a piece: all of those together leave half of the pieces to others.
+    fn may_ask_silent(&self) -> bool {
+        let silent = self.lanes.values().filter(|lane| lane.is_silent);
+        silent.map(|lane| lane.window).sum::<usize>() < self.pieces.div_ceil(2)
+    }
+
+    /// Whether `peer` may be asked for a further piece.
+    fn may_ask(&self, peer: Source) -> bool {
+        let free = self.large.len();
+        let may = |lane: &Lane| lane.may_ask(free, lane.is_silent && self.may_ask_silent());
+        self.lanes.get(&peer).is_some_and(may)
     }
 
     /// Lets an access, of which there is something to ask for, wait for its turn.
@@ -208,11 +226,11 @@ impl Carrier {
     }
 
     fn enqueue_lane(&mut self, peer: Source) {
-        let free = self.large.len();
+        let may_ask = self.may_ask(peer);
         let Some(lane) = self.lanes.get_mut(&peer) else { return };
         if lane.ready.is_empty() && lane.window == 0 {
             self.lanes.remove(&peer);
-        } else if !lane.ready.is_empty() && lane.may_ask(free) && !std::mem::replace(&mut lane.queued, true) {
+        } else if !lane.ready.is_empty() && may_ask && !std::mem::replace(&mut lane.queued, true) {
             self.turns.push_back(peer);
         }
     }
@@ -227,11 +245,12 @@ impl Carrier {
     /// The next piece to ask the peer of a lane for: the access, where the piece begins, and its length. Accesses of which
     /// nothing is to be asked for now leave the lane.
     fn next_piece(&mut self, peer: Source, ended: &mut Vec<usize>) -> Option<(usize, u32, u32)> {
-        let (free, long_piece) = (self.large.len(), self.long_piece);
+        if !self.may_ask(peer) {
+            return None;
+        }
+        let long_piece = self.long_piece;
         let lane = self.lanes.get_mut(&peer)?;
-        while lane.may_ask(free)
-            && let Some(&access) = lane.ready.front()
-        {
+        while let Some(&access) = lane.ready.front() {
             let carried = self.accesses.get_mut(access);
             if let Some((at, len)) = carried.as_ref().and_then(|carried| carried.next(long_piece)) {
                 return Some((access, at, len));
@@ -480,6 +499,7 @@ impl State {
             is_sent: false,
             number,
             was_there: false,
+            is_old: false,
             is_lost: false,
             is_answered: false,
             missing: 0,
@@ -599,6 +619,31 @@ impl State {
         self.end_ask(ask)
     }
 
+    /// Takes pieces of messages away from peers that do not answer, if others wait for them: what was asked for is asked for again in
+    /// its turn, which for an access would be done and counted twice. Two calls have to find a piece without an answer.
+    pub(in super::super) fn withdraw_pieces(&mut self) {
+        let (Some(carrier), Some(endpoint)) = (&mut self.carrier, &mut self.endpoint) else { return };
+        let peers: Vec<Source> = carrier.lanes.keys().copied().collect();
+        // Those that were silent are in no turn while others are.
+        peers.into_iter().for_each(|peer| carrier.enqueue_lane(peer));
+        let is_wanted = !carrier.turns.is_empty() && carrier.large.is_empty();
+        for ask in carrier.asks.iter_mut().filter(|ask| ask.waits_for().is_some()) {
+            let of = carrier.accesses.get_mut(ask.access);
+            if !of.is_some_and(|access| matches!(access.kind, Kind::Message { .. })) {
+                continue;
+            }
+            if !std::mem::replace(&mut ask.is_old, true) || !is_wanted || ask.is_lost {
+                continue;
+            }
+            ask.is_lost = true;
+            if let Some(lane) = carrier.lanes.get_mut(&ask.peer) {
+                lane.is_silent = true;
+            }
+            // One that an answer has met ends with that.
+            let _ = ask.room.map(|room| endpoint.cancel(room));
+        }
+    }
+
     /// A question to `peer`, which names the requests that it has not answered since the last one.
     pub(super) fn question(&mut self, peer: Source) -> Vec<u8> {
         let mut numbers = Vec::new();
@@ -659,12 +704,19 @@ impl State {
             carried.counts |= carried.data.is_none() && asked.len < carried.total;
         }
         asked.is_answered = answer.is_ok();
+        if answer.is_ok() {
+            asked.is_lost = false;
+            if let Some(lane) = carrier.lanes.get_mut(&asked.peer) {
+                lane.is_silent = false;
+            }
+        }
         // Pieces of a message may be read twice, and its sender may be told twice that it has arrived.
         let is_of_message = matches!(&carried, Some(Carried { kind: Kind::Message { .. }, .. }));
         let operation = carried.and_then(|carried| self.operations.get_mut(carried.operation));
         match (answer, operation) {
             (Ok(Answer { code: ReturnCode::OK, len, .. }), Some(operation)) => {
-                let is_part = is_of_message && len > 0 && len < asked.len;
+                // No provider has shorter pieces.
+                let is_part = is_of_message && len >= PIECE && len < asked.len;
                 if len == asked.len || is_part {
                     operation.scatter_piece(&slice, ANSWER as u32, asked.at, len);
                     asked.missing = asked.len - len;
@@ -680,6 +732,8 @@ impl State {
                 let refused = Error::Access(ReadFault::Answered(code));
                 asked.error.get_or_insert(FiError::from(&refused));
             }
+            // It was taken away.
+            (Err(_), _) if asked.is_lost => {}
             (Err(error), _) => {
                 asked.error.get_or_insert(error);
             }

@@ -89,6 +89,8 @@ pub(super) struct Carrier {
     large: Vec<MemorySlice>,
     /// Memory for the others, one for each of the former.
     small: Vec<MemorySlice>,
+    /// How many there are of each.
+    pieces: usize,
     accesses: Slab<Carried>,
     lanes: HashMap<Source, Lane>,
     /// Lanes with something to ask for, in turn.
@@ -174,6 +176,12 @@ impl Carrier {
         &mut self.long_piece
     }
 
+    /// Pieces that could be asked for now.
+    #[cfg(test)]
+    pub(super) fn free_pieces(&self) -> usize {
+        self.large.len()
+    }
+
     /// The memory for answers.
     #[cfg(test)]
     pub(super) fn answer_memory(&mut self) -> &mut Vec<MemorySlice> {
@@ -199,6 +207,7 @@ impl Carrier {
             long_piece,
             large: slices(count, Shape::large(long_piece))?,
             small: slices(count, small)?,
+            pieces: count,
             accesses: Slab::default(),
             lanes: HashMap::new(),
             turns: VecDeque::new(),
