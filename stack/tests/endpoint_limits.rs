@@ -101,6 +101,107 @@ fn peers_whose_messages_nobody_receives_leave_room_for_those_of_others() {
     }
 }
 
+/// A packet of `src`, number `psn` of PDC `pdc`, that begins a message of two packets for a process that is not there.
+fn for_nobody(src: u32, pdc: u16, psn: u32) -> Packet {
+    let mut packet = syn(src, pdc, 0, 200);
+    let Ses::Standard(header) = &mut packet.ses else { unreachable!() };
+    // Numbers that have nothing to do with the order of the packets.
+    (header.pid_on_fep, header.msg_id) = (9, (psn.wrapping_mul(40_503) >> 3) as u16);
+    let Pds::Request(request) = &mut packet.pds else { unreachable!() };
+    // All answers so far have arrived.
+    (request.psn, request.clear_psn_offset) = (Psn(psn), -1);
+    request.destination = Destination::Syn { use_reserved: false, psn_offset: psn as u16 };
+    packet
+}
+
+/// Each packet begins a message for nobody: a peer keeps no more notes of them here than early packets, and each of its PDCs
+/// goes on.
+#[test]
+fn notes_of_refused_messages_are_bounded_for_each_peer() {
+    const PDCS: u16 = 40;
+    const RANGE: u32 = 2_048;
+    let limits = Limits { unexpected_bytes_per_peer: 100_000, ..Limits::default() };
+    let config = FepConfig { limits, ..impatient_config() }.with_zones(|zone| zone.pdc.mp_range = RANGE);
+    // In order, and each behind one that is missing.
+    for first in [0, 1] {
+        let mut alone = Alone::new(config.clone());
+        let mut busy = 0;
+        for pdc in 1..=PDCS {
+            for psn in (first..4_000).filter(|psn| first == 0 || *psn < RANGE) {
+                alone.arrive(&for_nobody(5, pdc, psn), &[0; 100]);
+                let answers = alone.transmit_all();
+                match &answers[0].pds {
+                    Pds::Ack(_) => {}
+                    Pds::Nack(nack) if first == 1 => {
+                        assert_eq!(nack.code, NackCode::NO_GTD_DEL_AVAIL);
+                        busy += 1;
+                    }
+                    other => panic!("packet {psn} of PDC {pdc}: {other:?}"),
+                }
+            }
+        }
+        if first == 0 {
+            let held = alone.fep.footprint().targets / u64::from(PDCS);
+            assert!(held < 8_000, "{held} bytes for each PDC");
+        } else {
+            let noted = u32::from(PDCS) * (RANGE - 1) - busy;
+            assert!((2_000..2_100 + 16 * u32::from(PDCS)).contains(&noted), "{noted} of 100,000 bytes");
+        }
+        // Another peer has its own room, and every PDC goes on: with a message for nobody and one for somebody.
+        let psn = if first == 0 { 4_000 } else { 0 };
+        for (peer, pdc) in (1..=PDCS).map(|pdc| (5, pdc)).chain([(6, 1)]) {
+            let psn = if peer == 6 { 0 } else { psn };
+            alone.arrive(&for_nobody(peer, pdc, psn), &[0; 100]);
+            assert!(matches!(alone.transmit_all()[0].pds, Pds::Ack(_)), "PDC {pdc} of {peer} goes on");
+        }
+    }
+}
+
+/// A message that overtakes another one may need room for both, even if receives are there: while there is none it is put off
+/// until the other one has arrived. In their order both need none.
+#[test]
+fn a_message_that_overtakes_is_put_off_while_there_is_no_room_for_those_before_it() {
+    let limits = Limits { processes: 3, unexpected_messages: 12, ..Limits::default() };
+    for is_full in [false, true] {
+        let mut alone = Alone::new(FepConfig { limits, ..impatient_config() });
+        (1..3).for_each(|process| alone.fep.open_process(process).unwrap());
+        // Two processes receive nothing, and many peers send to them.
+        for process in (1..3).filter(|_| is_full) {
+            for peer in (10..30).chain(10..30) {
+                let pdc = alone.fep.open_targets() as u16 + 1;
+                is_taken(&mut alone, syn(peer, pdc, 0, 1), process);
+            }
+        }
+        for context in 0..2 {
+            alone.fep.post_receive(Receive { context, ..receive_any(100) }).unwrap();
+        }
+        let mut send = |number: u16| {
+            alone.arrive(&syn(5, 99, number, 100), &[number as u8 + 1; 100]);
+            match alone.transmit_all()[0].pds {
+                Pds::Ack(_) => true,
+                Pds::Nack(nack) => {
+                    assert_eq!(nack.code, NackCode::NO_SES_MSG_AVAIL);
+                    false
+                }
+                other => panic!("{other:?}"),
+            }
+        };
+        let taken = [1, 0, 1].map(&mut send);
+        assert_eq!(taken, [!is_full, true, true], "is full: {is_full}");
+        let received: Vec<_> = alone
+            .completions()
+            .into_iter()
+            .map(|done| match done {
+                Completion::Received { context, buffer: Buffer::Heap(bytes), result: Ok(()), .. } => {
+                    (context, bytes)
+                }
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(received, [(0, vec![1; 100]), (1, vec![2; 100])]);
+    }
+}
+
 /// Processes that receive nothing hold no more together than the endpoint may keep, and no process is without its part.
 #[test]
 fn unexpected_messages_are_bounded_for_all_processes_together() {
@@ -212,6 +313,44 @@ fn a_flood_of_syns_keeps_no_connection_out_and_ends_none() {
         assert!(sent.iter().all(is_sent), "{sent:?}");
         assert!(pair.feps[1].open_targets() <= 421, "{}", pair.feps[1].open_targets());
     }
+}
+
+/// Fifteen peers, of which each may have a fifteenth of all PDCs, open as many as they can, all of them shown to be there.
+#[test]
+fn peers_that_open_as_many_pdcs_as_they_may_leave_some_to_others() {
+    let limits = Limits {
+        pdcs: 600,
+        pdcs_per_peer: 40,
+        half_open_pdcs: 300,
+        half_open_pdcs_per_peer: 20,
+        ..Limits::default()
+    };
+    let mut alone = Alone::new(FepConfig { limits, ..impatient_config() });
+    let mut open = |peer, pdcs| {
+        let opens = |pdc: &u16| {
+            alone.arrive(&syn(peer, *pdc, 0, 100), &[0; 100]);
+            let answers = alone.transmit_all();
+            match &answers[0].pds {
+                Pds::Nack(nack) => {
+                    assert_eq!(nack.code, NackCode::NO_PDC_AVAIL);
+                    false
+                }
+                Pds::Ack(ack) => {
+                    let mut next = Packet { payload_len: 100, ..syn(peer, *pdc, 1, 100) };
+                    let Pds::Request(request) = &mut next.pds else { unreachable!() };
+                    request.destination = Destination::Pdc(ack.spdcid);
+                    alone.arrive(&next, &[0; 100]);
+                    assert!(matches!(alone.transmit_all()[0].pds, Pds::Ack(_)));
+                    true
+                }
+                other => panic!("{other:?}"),
+            }
+        };
+        (1..=pdcs).filter(opens).count()
+    };
+    let many: Vec<_> = (1..=15).map(|peer| open(peer, 60)).collect();
+    assert_eq!(many, [40, 40, 40, 40, 40, 40, 40, 40, 40, 40, 40, 40, 40, 40, 20]);
+    assert_eq!([16, 17, 18].map(|peer| open(peer, 5)), [5, 5, 5], "others have as many as they need");
 }
 
 /// SYNs from addresses where nobody answers, each followed by a packet that names the PDC as the next one would be if

@@ -93,9 +93,8 @@ pub struct Limits {
     pub connections: usize,
     /// PDCs that one peer may open: the share of [`Limits::pdcs`] that a single peer can take from all peers.
     pub pdcs_per_peer: u32,
-    /// PDCs that all peers together may open; at most 65,535, as PDCIDs have 16 bits. None are reserved for a peer: if
-    /// this is less than the number of peers times [`Limits::pdcs_per_peer`], many peers together can leave none for
-    /// another, which receives NO_PDC_AVAIL and retries.
+    /// PDCs that all peers together may open; at most 65,535, as PDCIDs have 16 bits. None are reserved for a peer, but a peer
+    /// may have no more than it leaves to all others: beyond that it receives NO_PDC_AVAIL and retries.
     pub pdcs: usize,
     /// Half-open PDCs of all peers together: those whose initiator has not named the PDCID that it got from here, so that
     /// nothing shows that it is where its packets say. While there are more than half as many, the initiator of a new one

@@ -1,9 +1,9 @@
 //! What each peer takes of what an endpoint has for its target side.
 
-use super::Map;
 use super::config::Limits;
 use super::reply::Replies;
 use super::target_pdc::TargetPdc;
+use super::{Map, refused};
 use crate::heap;
 use crate::packet::Addr;
 use crate::pdc::Answer;
@@ -25,7 +25,7 @@ pub(super) struct Usage {
     pub(super) half_open: u32,
     /// PDCs that are closed and remembered.
     pub(super) remembered: u32,
-    /// Bytes that its early ROD packets take.
+    /// Bytes that its early ROD packets take, and that the messages count for of which the rest is refused.
     pub(super) early_bytes: u64,
     /// Bytes that the responses stored for it count for.
     pub(super) response_bytes: u64,
@@ -58,6 +58,11 @@ impl PeerUsage {
         self.of(peer).remembered > 0
     }
 
+    /// Whether `peer`, if it opens one more PDC beside the `open` ones of all peers, leaves as many to the others as it has then.
+    pub(super) fn leaves_pdcs(&self, limits: &Limits, peer: Addr, open: usize) -> bool {
+        leaves_as_much(limits.most_pdcs() as u64, open as u64, 1, u64::from(self.of(peer).open) + 1)
+    }
+
     /// Whether `peer` can open no further PDC.
     pub(super) fn is_at_limit(&self, limits: &Limits, peer: Addr) -> bool {
         let used = self.of(peer);
@@ -76,6 +81,25 @@ impl PeerUsage {
         let wanted = self.of(peer).early_bytes.saturating_add(cost);
         wanted <= limits.unexpected_bytes_per_peer
             && leaves_as_much(limits.reorder_bytes, self.of_all().early_bytes, cost, wanted)
+    }
+
+    /// Whether the rest of the message may be refused that packet `psn` of `pdc` begins.
+    pub(super) fn may_refuse_rest(&self, limits: &Limits, pdc: &TargetPdc, psn: Psn) -> bool {
+        // The next packet may have its answer whatever the others take, as without it there is room for nobody.
+        !pdc.refuses_more_than_few()
+            || psn == pdc.rx.expected()
+            || self.may_keep(limits, pdc.rx.peer, refused::RECORD)
+    }
+
+    /// Refuses the rest of the message that packet `psn` of `pdc` belongs to.
+    #[cold]
+    pub(super) fn refuse_rest(&mut self, limits: &Limits, pdc: &mut TargetPdc, msg_id: u16, psn: Psn) {
+        let before = pdc.refused_cost();
+        pdc.refuse_rest(msg_id, psn, self.may_keep(limits, pdc.rx.peer, refused::RECORD));
+        let after = pdc.refused_cost();
+        if after != before {
+            self.change(pdc.rx.peer, |used| used.early_bytes = used.early_bytes - before + after);
+        }
     }
 
     /// Stores `answer` to packet `psn` of `pdc`.
@@ -115,7 +139,9 @@ impl PeerUsage {
             responses += used.response_bytes;
         }
         assert_eq!((early, responses), (self.of_all().early_bytes, self.of_all().response_bytes));
-        assert!(early <= limits.reorder_bytes);
+        // Next packets have what they need beyond that: see `Refused`.
+        let of_next = open as u64 * 2 * refused::FEW as u64 * refused::RECORD;
+        assert!(early <= limits.reorder_bytes / 4 * 5 + of_next);
     }
 
     pub(super) fn change(&mut self, peer: Addr, change: impl FnOnce(&mut Usage)) {

@@ -16,7 +16,7 @@ use super::target_pdc::{Origin, Stray, TargetPdc};
 use super::target_pdcs::{TargetPdcs, established};
 use super::timers::TimerKey;
 use super::zone::Zone;
-use super::{CallError, FepConfig, PostError, Receive};
+use super::{CallError, FepConfig, Limits, PostError, Receive};
 use crate::event::Event;
 use crate::packet::{Class, Packet, Payload};
 use crate::pdc::{Answer, Arrival, RodReceive, Trigger};
@@ -70,15 +70,15 @@ impl Target {
         if let Some(memory) = &mut self.processes.memory {
             core.abandoned |= memory.withdraw_all(process);
             for name in memory.writes.close(process) {
-                refuse_rest(&mut self.pdcs, name);
+                refuse_rest(&core.config.limits, &mut self.pdcs, name);
             }
         }
         Ok(())
     }
 
     /// See [`Fep::clear_away`](super::Fep::clear_away).
-    pub(super) fn clear_away(&mut self, process: u16, budget: &mut i64) -> bool {
-        self.processes.clear_away(process, budget, |name| refuse_rest(&mut self.pdcs, name))
+    pub(super) fn clear_away(&mut self, limits: &Limits, process: u16, budget: &mut i64) -> bool {
+        self.processes.clear_away(process, budget, |name| refuse_rest(limits, &mut self.pdcs, name))
     }
 
     pub(super) fn on_request(
@@ -222,14 +222,15 @@ impl Target {
             }
         }
         let rto = core.zone(core.zone_of(origin.0)).pdc.rto_init;
-        if let Some(oldest) = self.pdcs.take_what_makes_room(&core.config.limits, now, origin.0, rto) {
+        let oldest = self.pdcs.take_what_makes_room(&core.config.limits, now, origin.0, rto);
+        if let Some(oldest) = oldest {
             self.remove(core, now, oldest);
         }
         let pdc = &core.zone(core.zone_of(origin.0)).pdc;
         let limits = &core.config.limits;
         let wary = self.pdcs.table.len() >= limits.most_pdcs() / 2
             || core.acquaintances.as_ref().is_some_and(|known| known.asks(origin.0));
-        let opened = self.pdcs.open(pdc, limits, wary, now, origin, request.mode, start);
+        let opened = self.pdcs.open(pdc, limits, (wary, oldest.is_some()), now, origin, request.mode, start);
         let key = opened.map_err(Unopened::Refused)?;
         self.pdcs.name(&mut core.rng, key);
         core.note_opened(origin.0, self.pdcs.table.get(key).map_or(Proof::None, TargetPdc::proof));
@@ -358,10 +359,11 @@ fn scheduler(config: &FepConfig) -> Option<ReceiverAlgorithm> {
 }
 
 /// What has not arrived of a message is refused.
-fn refuse_rest(pdcs: &mut TargetPdcs, (pdc, msg_id): MessageName) {
-    if let Some((_, pdc)) = pdcs.find(pdc) {
+fn refuse_rest(limits: &Limits, pdcs: &mut TargetPdcs, (pdc, msg_id): MessageName) {
+    let slot = pdcs.slot(pdc);
+    if let Some((_, pdc)) = slot.and_then(|slot| pdcs.table.at_mut(slot)) {
         let expected = pdc.rx.expected();
-        pdc.refuse_rest(msg_id, expected);
+        pdcs.usage.refuse_rest(limits, pdc, msg_id, expected);
     }
 }
 
@@ -402,7 +404,7 @@ fn deliver(
             Err(Refusal::Unsupported(code)) => {
                 usage.store(pdc, request.psn, Answer::Plain(respond(header, code, 0)));
                 if header.request_length > payload.len() {
-                    pdc.refuse_rest(header.msg_id, request.psn);
+                    usage.refuse_rest(&core.config.limits, pdc, header.msg_id, request.psn);
                 }
             }
             Err(Refusal::Busy(code)) => {
@@ -532,7 +534,7 @@ fn admit(
     let Some((receives, room)) = processes.get_mut(header.pid_on_fep) else {
         if processes.has_left(header.pid_on_fep, (pdc.rx.id, msg_id)) {
             let expected = pdc.rx.expected();
-            pdc.refuse_rest(msg_id, expected);
+            usage.refuse_rest(&core.config.limits, pdc, msg_id, expected);
             return Err(error_or_busy(core, usage, pdc, psn, header, ReturnCode::BAD_PID));
         }
         let bad_pid = Refusal::Unsupported(ReturnCode::BAD_PID);
@@ -565,7 +567,8 @@ pub(super) fn may_store(core: &Core, usage: &PeerUsage, pdc: &TargetPdc, psn: Ps
     is_first || usage.may_store(&core.config.limits, pdc.rx.peer, cost)
 }
 
-/// The refusal of packet `psn` with the error `code`; as busy while there is no room to store the error.
+/// The refusal of packet `psn` with the error `code`; as busy while there is no room to store the error, or to note that the
+/// rest of its message is refused.
 #[cold]
 pub(super) fn error_or_busy(
     core: &Core,
@@ -575,7 +578,9 @@ pub(super) fn error_or_busy(
     header: &StandardRequest,
     code: ReturnCode,
 ) -> Refusal {
-    match may_store(core, usage, pdc, psn, Answer::Plain(respond(header, code, 0)).cost()) {
+    let may_refuse =
+        pdc.has_refused(header.msg_id, psn) || usage.may_refuse_rest(&core.config.limits, pdc, psn);
+    match may_refuse && may_store(core, usage, pdc, psn, Answer::Plain(respond(header, code, 0)).cost()) {
         true => Refusal::Unsupported(code),
         false => Refusal::Busy(NackCode::NO_GTD_DEL_AVAIL),
     }

@@ -140,12 +140,23 @@ impl TargetPdc {
         self.refused.as_deref().is_some_and(|refused| refused.holds(msg_id, psn))
     }
 
-    /// Refuses the rest of the message that packet `psn` belongs to.
+    /// Refuses the rest of the message that packet `psn` belongs to. Without room those that were refused before the next
+    /// packet are forgotten first.
     #[cold]
-    pub(super) fn refuse_rest(&mut self, msg_id: u16, psn: Psn) {
+    pub(super) fn refuse_rest(&mut self, msg_id: u16, psn: Psn, is_room: bool) {
         let mp_range = self.rx.mp_range();
         let refused = self.refused.get_or_insert_with(|| Box::new(Refused::new(mp_range)));
-        refused.add(msg_id, psn, self.rx.expected());
+        refused.add(msg_id, psn, self.rx.expected(), is_room);
+    }
+
+    /// Whether room is needed to refuse the rest of a further message.
+    pub(super) fn refuses_more_than_few(&self) -> bool {
+        self.refused.as_deref().is_some_and(Refused::is_more_than_few)
+    }
+
+    /// Bytes that the messages count for of which it refuses the rest.
+    pub(super) fn refused_cost(&self) -> u64 {
+        self.refused.as_deref().map_or(0, Refused::cost)
     }
 
     /// Queues an acknowledgement that answers `packet`, with the response kept for the packet that triggers it.

@@ -51,22 +51,23 @@ impl TargetPdcs {
     }
 
     /// Opens a PDC, which [`TargetPdcs::name`] then gives its PDCID. Its initiator is to be asked whether it is there if there
-    /// are many half-open ones, or the caller is `wary` of the peer.
+    /// are many half-open ones, or the caller is `wary` of the peer. If one has made room for it, it takes nothing from others.
     ///
     /// # Errors
-    /// The NACK code to answer with: there are too many.
+    /// The NACK code to answer with: there are too many, or the peer would leave too few to others.
     #[expect(clippy::too_many_arguments, reason = "the parts of the request that opens it")]
     pub(super) fn open(
         &mut self,
         pdc: &PdcConfig,
         limits: &Limits,
-        wary: bool,
+        (wary, has_room): (bool, bool),
         now: Time,
         origin: Origin,
         mode: DeliveryMode,
         start: Psn,
     ) -> Result<Key, NackCode> {
-        if self.is_full(limits) || self.usage.is_at_limit(limits, origin.0) {
+        let is_fair = has_room || self.usage.leaves_pdcs(limits, origin.0, self.table.len());
+        if !is_fair || self.is_full(limits) || self.usage.is_at_limit(limits, origin.0) {
             return Err(NackCode::NO_PDC_AVAIL);
         }
         let used = self.usage.of(origin.0);
@@ -119,8 +120,9 @@ impl TargetPdcs {
         self.half_open.as_ref().is_some_and(|half_open| half_open.suspects.back() == Some(&key))
     }
 
-    /// Takes out the half-open PDC that makes room for a further one of `peer`, if there is too little room. Of the peer's own
-    /// it is one whose initiator has not answered for as long as `rto`: an honest peer may open many in a round trip.
+    /// Takes out the half-open PDC that makes room for a further one of `peer`, if there is too little room. Of the peer's own,
+    /// and where there is room but the peer would leave too little of it, it is one whose initiator has not answered for as long
+    /// as `rto`: an honest peer may open many in a round trip.
     pub(super) fn take_what_makes_room(
         &mut self,
         limits: &Limits,
@@ -130,37 +132,17 @@ impl TargetPdcs {
     ) -> Option<Key> {
         let used = self.usage.of(peer);
         if used.has_too_many_open(limits) {
-            self.take_oldest_suspect_of(peer, now, rto)
-        } else if self.is_full(limits) && !used.has_closed_too_many(limits) {
-            self.take_oldest_suspect()
+            let half_open = self.half_open.as_mut()?;
+            take_oldest(half_open.by_peer.get_mut(&peer)?, &self.table, now, rto)
+        } else if used.has_closed_too_many(limits) {
+            None
+        } else if self.is_full(limits) {
+            take_oldest(&mut self.half_open.as_mut()?.suspects, &self.table, now, Span::ZERO)
+        } else if !self.usage.leaves_pdcs(limits, peer, self.table.len()) {
+            take_oldest(&mut self.half_open.as_mut()?.suspects, &self.table, now, rto)
         } else {
             None
         }
-    }
-
-    /// Takes out the half-open PDC that has been suspect for longest.
-    #[cold]
-    fn take_oldest_suspect(&mut self) -> Option<Key> {
-        let (suspects, table) = (&mut self.half_open.as_mut()?.suspects, &self.table);
-        std::iter::from_fn(|| suspects.pop_front()).find(|&key| is_half_open(table, key))
-    }
-
-    /// Takes out the half-open PDC of `peer` that has been suspect for longest, if it was opened `rto` ago at least.
-    #[cold]
-    fn take_oldest_suspect_of(&mut self, peer: Addr, now: Time, rto: Span) -> Option<Key> {
-        let (suspects, table) = (self.half_open.as_mut()?.by_peer.get_mut(&peer)?, &self.table);
-        while let Some(&key) = suspects.front() {
-            // Of a half-open one nobody has been heard since it was opened.
-            let opened = table.get(key).filter(|pdc| pdc.is_half_open()).map(|pdc| pdc.rx.last_heard);
-            if opened.is_some_and(|at| now.is_before(at + rto)) {
-                return None;
-            }
-            suspects.pop_front();
-            if opened.is_some() {
-                return Some(key);
-            }
-        }
-        None
     }
 
     /// Closes a PDC and remembers it for `time_wait`. Returns when to forget one again if none was remembered so far.
@@ -173,7 +155,7 @@ impl TargetPdcs {
         let pdc = self.table.remove(key)?;
         let origin = pdc.origin();
         self.by_origin.remove(&origin);
-        let early: u64 = pdc.early.iter().map(Early::cost).sum();
+        let early = pdc.early.iter().map(Early::cost).sum::<u64>() + pdc.refused_cost();
         let responses = pdc.rx.response_cost();
         let half_open = u32::from(pdc.is_half_open());
         if let Some(all) = &mut self.half_open {
@@ -261,6 +243,23 @@ fn forget_suspects(half_open: &mut Option<Box<HalfOpen>>, usage: &PeerUsage, pee
     {
         half_open.by_peer.remove(&peer);
     }
+}
+
+/// Takes out the half-open one of `suspects` that has been there for longest, if it was opened `age` ago at least.
+#[cold]
+fn take_oldest(suspects: &mut VecDeque<Key>, table: &Table<TargetPdc>, now: Time, age: Span) -> Option<Key> {
+    while let Some(&key) = suspects.front() {
+        // Of a half-open one nobody has been heard since it was opened.
+        let opened = table.get(key).filter(|pdc| pdc.is_half_open()).map(|pdc| pdc.rx.last_heard);
+        if opened.is_some_and(|at| now.is_before(at + age)) {
+            return None;
+        }
+        suspects.pop_front();
+        if opened.is_some() {
+            return Some(key);
+        }
+    }
+    None
 }
 
 fn is_half_open(table: &Table<TargetPdc>, key: Key) -> bool {
