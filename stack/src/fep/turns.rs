@@ -17,12 +17,24 @@ type Process = u16;
 pub(super) enum Turns {
     /// All are of one process.
     Of(VecDeque<Key>),
+    /// The same, where some have left.
+    Sparse(Box<Line>),
     /// They may be of several.
     Among(Box<Processes>),
 }
 
 // It stands where endpoints and contexts have room for one queue.
 const _: () = assert!(size_of::<Turns>() == size_of::<VecDeque<Key>>());
+
+/// A queue that connections leave from any place. Those that have left stay until they are the first, or there are more of them
+/// than others; one that comes again before that has its old place.
+#[derive(Debug, Default)]
+pub(super) struct Line {
+    /// The first one has not left.
+    keys: VecDeque<Key>,
+    /// Those of `keys` that have left.
+    gone: Map<Key, ()>,
+}
 
 /// Queues of processes.
 #[derive(Debug, Default)]
@@ -43,7 +55,7 @@ pub(super) struct Processes {
 /// them cannot keep those in the other waiting, however many come.
 #[derive(Debug, Default)]
 struct Queue {
-    keys: VecDeque<Key>,
+    keys: Line,
     /// Those for which connections of other processes may wait. They are few, so that they wait for few.
     soon: VecDeque<Key>,
     /// Whether the next turn is one of `soon`.
@@ -67,6 +79,7 @@ impl Turns {
     pub(super) fn is_empty(&self) -> bool {
         match self {
             Turns::Of(queue) => queue.is_empty(),
+            Turns::Sparse(line) => line.keys.is_empty(),
             Turns::Among(processes) => processes.len == 0,
         }
     }
@@ -75,22 +88,23 @@ impl Turns {
     pub(super) fn processes(&self) -> usize {
         match self {
             Turns::Of(queue) => usize::from(!queue.is_empty()),
+            Turns::Sparse(line) => usize::from(!line.keys.is_empty()),
             Turns::Among(processes) => processes.order.len(),
         }
     }
 
     /// From now on connections may be of several processes. Until now they were all of `process`.
     pub(super) fn divide(&mut self, process: Process) {
-        if let Turns::Of(queue) = self {
+        if !self.is_divided() {
             let mut processes = Box::<Processes>::default();
-            queue.drain(..).for_each(|key| processes.push_back(key, process));
+            self.iter().for_each(|key| processes.push_back(key, process));
             *self = Turns::Among(processes);
         }
     }
 
     /// From now on all connections are of one process again. None waits now.
     pub(super) fn unite(&mut self) {
-        if let Turns::Among(_) = self {
+        if self.is_divided() {
             *self = Turns::default();
         }
     }
@@ -100,6 +114,7 @@ impl Turns {
     pub(super) fn front(&mut self) -> Option<Key> {
         match self {
             Turns::Of(queue) => queue.front().copied(),
+            Turns::Sparse(line) => line.keys.front().copied(),
             Turns::Among(processes) => processes.front(),
         }
     }
@@ -110,6 +125,7 @@ impl Turns {
     pub(super) fn pop_front(&mut self) -> Option<Key> {
         match self {
             Turns::Of(queue) => queue.pop_front(),
+            Turns::Sparse(_) => self.pop_sparse(),
             Turns::Among(processes) => processes.pop_front(),
         }
     }
@@ -134,6 +150,13 @@ impl Turns {
             Turns::Of(queue) => {
                 queue.pop_front();
             }
+            Turns::Sparse(_) => {
+                if let Some(key) = self.pop_sparse()
+                    && stays
+                {
+                    self.push_back(key, process);
+                }
+            }
             Turns::Among(processes) => processes.end_turn(process, stays),
         }
     }
@@ -143,6 +166,7 @@ impl Turns {
     pub(super) fn push_back(&mut self, key: Key, process: Process) {
         match self {
             Turns::Of(queue) => queue.push_back(key),
+            Turns::Sparse(line) => line.push_back(key),
             Turns::Among(processes) => processes.push_back(key, process),
         }
     }
@@ -153,6 +177,7 @@ impl Turns {
     pub(super) fn push_front(&mut self, key: Key, process: Process) {
         match self {
             Turns::Of(queue) => queue.push_front(key),
+            Turns::Sparse(line) => line.push_front(key),
             Turns::Among(processes) => processes.push_front(key, process),
         }
     }
@@ -168,6 +193,7 @@ impl Turns {
     pub(super) fn len(&self) -> usize {
         match self {
             Turns::Of(queue) => queue.len(),
+            Turns::Sparse(line) => line.len(),
             Turns::Among(processes) => processes.len,
         }
     }
@@ -179,6 +205,7 @@ impl Turns {
     pub(super) fn push_next(&mut self, key: Key, process: Process) {
         match self {
             Turns::Of(queue) => queue.push_front(key),
+            Turns::Sparse(line) => line.push_front(key),
             Turns::Among(processes) => processes.push_soon(key, process),
         }
     }
@@ -188,31 +215,62 @@ impl Turns {
     pub(super) fn push_soon(&mut self, key: Key, process: Process) {
         match self {
             Turns::Of(queue) => queue.push_back(key),
+            Turns::Sparse(line) => line.push_back(key),
             Turns::Among(processes) => processes.push_soon(key, process),
         }
     }
 
-    /// Connection `key` of `process` waits no longer. This takes longer the more connections wait, unless it is the first.
+    /// Connection `key` of `process`, which waits, and not [soon](Turns::push_soon), waits no longer. If it waits again before many
+    /// others have had their turns, it may have its old place.
     pub(super) fn remove(&mut self, key: Key, process: Process) {
         match self {
-            Turns::Of(queue) => remove(queue, key),
+            Turns::Of(queue) if queue.front() == Some(&key) => _ = queue.pop_front(),
+            Turns::Of(queue) => {
+                let mut line = Line { keys: std::mem::take(queue), gone: Map::default() };
+                line.remove(key);
+                *self = Turns::Sparse(Box::new(line));
+            }
+            Turns::Sparse(line) => {
+                line.remove(key);
+                self.unite_sparse();
+            }
             Turns::Among(processes) => processes.remove(key, process),
+        }
+    }
+
+    #[cold]
+    fn pop_sparse(&mut self) -> Option<Key> {
+        let Turns::Sparse(line) = self else { return None };
+        let key = line.pop_front();
+        self.unite_sparse();
+        key
+    }
+
+    /// Where nothing is left of those that have left, a queue will do again.
+    fn unite_sparse(&mut self) {
+        if let Turns::Sparse(line) = self
+            && line.gone.is_empty()
+        {
+            *self = Turns::Of(std::mem::take(&mut line.keys));
         }
     }
 
     /// All that wait, process by process.
     pub(super) fn iter(&self) -> impl Iterator<Item = Key> {
-        let (one, several) = match self {
-            Turns::Of(queue) => (Some(queue), None),
-            Turns::Among(processes) => (None, Some(processes.queues.iter().flat_map(Queue::both))),
+        let (one, sparse, several) = match self {
+            Turns::Of(queue) => (Some(queue), None, None),
+            Turns::Sparse(line) => (None, Some(line), None),
+            Turns::Among(processes) => (None, None, Some(processes.queues.iter().flat_map(Queue::iter))),
         };
-        one.into_iter().chain(several.into_iter().flatten()).flatten().copied()
+        let one = one.into_iter().flatten().copied();
+        one.chain(sparse.into_iter().flat_map(|line| line.iter())).chain(several.into_iter().flatten())
     }
 
     /// Bytes of heap held.
     pub(super) fn heap_bytes(&self) -> u64 {
         match self {
             Turns::Of(queue) => heap::of_deque(queue),
+            Turns::Sparse(line) => size_of::<Line>() as u64 + line.heap_bytes(),
             Turns::Among(processes) => processes.bytes(),
         }
     }
@@ -226,34 +284,113 @@ fn rotate(queue: &mut VecDeque<Key>) {
     }
 }
 
-/// Takes `key` out of the queue.
-fn remove(queue: &mut VecDeque<Key>, key: Key) {
-    match queue.front() {
-        Some(first) if *first == key => _ = queue.pop_front(),
-        _ => queue.retain(|other| *other != key),
+impl Line {
+    /// Number of those that wait.
+    fn len(&self) -> usize {
+        self.keys.len() - self.gone.len()
+    }
+
+    fn iter(&self) -> impl Iterator<Item = Key> {
+        self.keys.iter().filter(|key| !self.gone.contains_key(key)).copied()
+    }
+
+    fn pop_front(&mut self) -> Option<Key> {
+        let key = self.keys.pop_front();
+        self.trim();
+        key
+    }
+
+    fn push_back(&mut self, key: Key) {
+        if self.gone.is_empty() || self.gone.remove(&key).is_none() {
+            self.keys.push_back(key);
+        }
+    }
+
+    fn push_front(&mut self, key: Key) {
+        if !self.gone.is_empty() && self.gone.contains_key(&key) {
+            self.clear_up();
+        }
+        self.keys.push_front(key);
+    }
+
+    /// `key`, which is in the queue, leaves it. Those that have left are looked at once more for each that leaves at most.
+    fn remove(&mut self, key: Key) {
+        debug_assert!(self.iter().any(|other| other == key), "it waits");
+        if self.keys.front() == Some(&key) {
+            self.pop_front();
+            return;
+        }
+        self.gone.insert(key, ());
+        if self.gone.len() > SPARE + self.len() {
+            self.clear_up();
+        }
+    }
+
+    /// Those that have left give up their places at the front.
+    fn trim(&mut self) {
+        while !self.gone.is_empty()
+            && let Some(first) = self.keys.front()
+            && self.gone.remove(first).is_some()
+        {
+            #[cfg(test)]
+            crate::steps::count(1);
+            self.keys.pop_front();
+        }
+    }
+
+    /// Those that have left give up their places.
+    #[cold]
+    fn clear_up(&mut self) {
+        #[cfg(test)]
+        crate::steps::count(self.keys.len());
+        let gone = std::mem::take(&mut self.gone);
+        self.keys.retain(|key| !gone.contains_key(key));
+    }
+
+    fn heap_bytes(&self) -> u64 {
+        heap::of_deque(&self.keys) + heap::of_map(&self.gone)
     }
 }
 
 impl Queue {
-    /// The queue whose turn it is.
-    fn next(&mut self) -> &mut VecDeque<Key> {
+    /// The connection whose turn it is.
+    fn front(&self) -> Option<Key> {
         match self.takes_soon() {
-            true => &mut self.soon,
-            false => &mut self.keys,
+            true => self.soon.front().copied(),
+            false => self.keys.keys.front().copied(),
         }
+    }
+
+    /// Takes the connection whose turn it is.
+    fn pop_front(&mut self) -> Option<Key> {
+        let takes_soon = self.takes_soon();
+        let key = if takes_soon { self.soon.pop_front() } else { self.keys.pop_front() };
+        let queue = if takes_soon { &mut self.soon } else { &mut self.keys.keys };
+        // What it has grown by costs as much as those that it was for.
+        if queue.is_empty() && queue.capacity() > SPARE {
+            *queue = VecDeque::new();
+            if self.keys.gone.is_empty() {
+                self.keys.gone = Map::default();
+            }
+        }
+        key
     }
 
     /// Whether the next connection is one of `soon`.
     fn takes_soon(&self) -> bool {
-        self.keys.is_empty() || self.is_soons_turn && !self.soon.is_empty()
+        self.keys.keys.is_empty() || self.is_soons_turn && !self.soon.is_empty()
     }
 
     fn is_empty(&self) -> bool {
-        self.keys.is_empty() && self.soon.is_empty()
+        self.keys.keys.is_empty() && self.soon.is_empty()
     }
 
-    fn both(&self) -> [&VecDeque<Key>; 2] {
-        [&self.keys, &self.soon]
+    fn iter(&self) -> impl Iterator<Item = Key> {
+        self.keys.iter().chain(self.soon.iter().copied())
+    }
+
+    fn heap_bytes(&self) -> u64 {
+        self.keys.heap_bytes() + heap::of_deque(&self.soon)
     }
 }
 
@@ -296,20 +433,14 @@ impl Processes {
     #[inline(never)]
     fn front(&mut self) -> Option<Key> {
         let place = self.next()?;
-        self.queues[place].next().front().copied()
+        self.queues[place].front()
     }
 
     #[inline(never)]
     fn pop_front(&mut self) -> Option<Key> {
         let place = self.next()?;
         self.len -= 1;
-        let queue = self.queues[place].next();
-        let key = queue.pop_front();
-        // What it has grown by costs as much as those that it was for.
-        if queue.is_empty() && queue.capacity() > SPARE {
-            *queue = VecDeque::new();
-        }
-        key
+        self.queues[place].pop_front()
     }
 
     #[inline(never)]
@@ -374,11 +505,8 @@ impl Processes {
     #[inline(never)]
     fn remove(&mut self, key: Key, process: Process) {
         let Some(&place) = self.places.get(&process) else { return };
-        let queue = &mut self.queues[place as usize];
-        let before = queue.keys.len() + queue.soon.len();
-        remove(&mut queue.keys, key);
-        remove(&mut queue.soon, key);
-        self.len -= before - queue.keys.len() - queue.soon.len();
+        self.queues[place as usize].keys.remove(key);
+        self.len -= 1;
         // Those of whom nothing waits might wait for their turns without end if nothing of the others can leave.
         if self.queues[place as usize].is_empty() {
             self.queues[place as usize] = Queue { process, ..Queue::default() };
@@ -391,7 +519,7 @@ impl Processes {
     }
 
     fn bytes(&self) -> u64 {
-        let keys: u64 = self.queues.iter().flat_map(Queue::both).map(heap::of_deque).sum();
+        let keys: u64 = self.queues.iter().map(Queue::heap_bytes).sum();
         size_of::<Processes>() as u64
             + heap::of_deque(&self.order)
             + heap::of_vec(&self.queues)
@@ -403,7 +531,10 @@ impl Processes {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::steps;
 
     fn key(index: u32) -> Key {
         Key { index, generation: 0 }
@@ -477,6 +608,71 @@ mod tests {
         assert!(turns.is_empty() && turns.front().is_none() && turns.pop_front().is_none());
         turns.push_back(key(10), 2);
         assert_eq!(next(&mut turns, 2), [10, 10]);
+    }
+
+    /// A cancel lets its connection leave the queue at the gate.
+    #[test]
+    fn what_it_takes_to_leave_does_not_depend_on_how_many_wait() {
+        for (count, divided) in [(512, false), (512, true), (20_000, false), (20_000, true)] {
+            let mut turns = Turns::default();
+            turns.push_back(key(count), 1);
+            if divided {
+                turns.divide(1);
+                turns.push_back(key(count + 1), 2);
+            }
+            (0..count).for_each(|index| turns.push_back(key(index), 1));
+            let before = turns.len();
+            let steps = steps::of(|| {
+                for round in 0..3 {
+                    (0..count).rev().for_each(|index| turns.remove(key(index), 1));
+                    assert_eq!(
+                        (turns.len(), turns.front()),
+                        (before - count as usize, Some(key(count))),
+                        "{round}"
+                    );
+                    (0..count).for_each(|index| turns.push_back(key(index), 1));
+                }
+            });
+            assert!(steps <= 3 * 3 * u64::from(count) + 100, "{steps} steps for {count}");
+            assert_eq!(turns.len(), before);
+            let mut all: Vec<_> = turns.iter().map(|key| key.index).collect();
+            all.sort_unstable();
+            assert_eq!(all, (0..before as u32).collect::<Vec<_>>(), "each waits once");
+        }
+    }
+
+    proptest! {
+        /// Whoever leaves and comes again: each that waits gets one turn, and no other one does.
+        #[test]
+        fn connections_leave_and_come_again_in_any_order(
+            divided: bool,
+            steps in prop::collection::vec((0u32..12, 0u8..4), 0..200),
+        ) {
+            let mut turns = Turns::default();
+            if divided {
+                turns.divide(1);
+            }
+            let mut waiting = std::collections::BTreeSet::new();
+            for (index, step) in steps {
+                match step {
+                    0 if waiting.insert(index) => turns.push_back(key(index), 1),
+                    1 if waiting.insert(index) => turns.push_front(key(index), 1),
+                    2 => {
+                        let taken = turns.pop_front();
+                        turns.pass(1);
+                        prop_assert_eq!(taken.is_some(), !waiting.is_empty());
+                        prop_assert!(taken.is_none_or(|key| waiting.remove(&key.index)));
+                    }
+                    3 if waiting.remove(&index) => turns.remove(key(index), 1),
+                    _ => {}
+                }
+                prop_assert_eq!((turns.len(), turns.is_empty()), (waiting.len(), waiting.is_empty()));
+                let mut all: Vec<_> = turns.iter().map(|key| key.index).collect();
+                all.sort_unstable();
+                prop_assert_eq!(all, waiting.iter().copied().collect::<Vec<_>>());
+                prop_assert!(turns.front().is_none_or(|key| waiting.contains(&key.index)));
+            }
+        }
     }
 
     #[test]

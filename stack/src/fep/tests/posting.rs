@@ -258,6 +258,38 @@ fn a_quarter_of_a_million_messages_and_receives_are_cancelled_in_any_order() {
     }
 }
 
+/// Connections of one process wait for the window to their peer, alone or beside one of another process, and their only messages
+/// are cancelled.
+#[test]
+fn a_cancel_at_the_gate_takes_no_longer_where_hundreds_of_connections_wait() {
+    const COUNT: usize = 512;
+    for beside in [false, true] {
+        let mut fep = fep(Limits::default());
+        let connect = |fep: &mut Fep, process| {
+            fep.connect_of(process, Time::ZERO, Addr(1), ConnectOptions::default()).unwrap()
+        };
+        let other = beside.then(|| connect(&mut fep, 1));
+        let connections: Vec<_> = (0..COUNT).map(|_| connect(&mut fep, 0)).collect();
+        // These fill the window, and wait for it from now on.
+        for connection in other.iter().chain(&connections[..1]) {
+            fep.post_send(*connection, message(1 << 20)).unwrap();
+        }
+        let sends: Vec<_> =
+            connections[1..].iter().map(|id| fep.post_send(*id, message(1_000)).unwrap()).collect();
+        transmit_all(&mut fep);
+        let waiting = fep.initiator.contexts.iter().map(|(_, context)| context.blocked.len()).sum::<usize>();
+        assert!(waiting > COUNT / 2, "{waiting} wait");
+        let mut cancelled = 0;
+        let steps = steps::of(|| {
+            cancelled = sends.iter().rev().filter(|id| fep.cancel_send(**id).is_ok()).count();
+        });
+        assert!(steps <= 10 * COUNT as u64, "{steps} steps, beside another process: {beside}");
+        assert!(cancelled > COUNT / 2, "{cancelled} are cancelled");
+        let waiting = fep.initiator.contexts.iter().map(|(_, context)| context.blocked.len()).sum::<usize>();
+        assert!(waiting <= 2, "{waiting} wait still");
+    }
+}
+
 /// A process with many datagrams, nearly half of them cancelled, does not make the cancels of another one dear.
 #[test]
 fn what_a_cancel_of_a_datagram_looks_at_does_not_depend_on_those_of_other_processes() {
