@@ -151,7 +151,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             all: limits.pdcs.to_string(),
             holder: "peer",
             reserved: "0".to_owned(),
-            most: pdcs.to_string(),
+            most: format!("{pdcs}, and as much as it leaves"),
             then: "NO_PDC_AVAIL",
         },
         Row {
@@ -193,6 +193,14 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             reserved: "0".to_owned(),
             most: format!("{}, and as much as it leaves", limits.unexpected_bytes_per_peer),
             then: "ROD_OOO",
+        },
+        Row {
+            what: "notes of messages of which the rest is refused, 48 bytes each",
+            all: "as above, together".to_owned(),
+            holder: "peer",
+            reserved: "16 of each PDC".to_owned(),
+            most: "as above, together".to_owned(),
+            then: "NO_GTD_DEL_AVAIL; for the next packet of a PDC those before it make room",
         },
         Row {
             what: "bytes of stored responses",
