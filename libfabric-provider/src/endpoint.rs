@@ -160,6 +160,10 @@ pub(crate) extern "C" fn open2(
         // SAFETY: as before; the attributes say how long the key is.
         let key = unsafe { ep_attr.map_or(Ok(None), |ep| Key::read(ep.auth_key, ep.auth_key_size))? };
         let kind = Kind::of(ep_attr.map_or(sys::FI_EP_UNSPEC, |ep| ep.type_)).ok_or(FiError::NO_DATA)?;
+        if info.caps & !kind.caps() != 0 {
+            log::warn("an endpoint cannot have capabilities that fi_getinfo has not offered");
+            return Err(FiError::NO_DATA);
+        }
         let params = Params::read()?;
         let place = &domain.domain.place;
         let source = info::source_of(info, place, &params)?;
@@ -329,7 +333,8 @@ extern "C" fn control(fid: *mut sys::fid, command: c_int, _arg: *mut c_void) -> 
         }
         object.rdm.enable()?;
         match object.kind {
-            Kind::Rdm => object.domain.memories.join(&object.rdm)?,
+            Kind::Rdm if object.rdm.is_target() => object.domain.memories.join(&object.rdm)?,
+            Kind::Rdm => {}
             Kind::Datagram => object.rdm.meet()?,
         }
         *lock(&object.keeper)? = Some(Keeper::start(&object.rdm)?);

@@ -291,11 +291,16 @@ impl Answer {
         }
         let wanted = answer.transmit.caps | answer.receive.caps;
         demand(wanted & !answer.caps == 0, "a capability of one direction that the endpoint is not to have")?;
-        let own = sys::FI_READ | sys::FI_WRITE;
-        let directed = |direction| answer.caps & !(DIRECTIONS | ALWAYS) | direction;
-        let outwards = directed(sys::FI_SEND) & !(ON_DEMAND | RECEIVING);
-        answer.transmit.caps = outwards & !(REMOTE_DIRECTIONS & !own);
-        answer.receive.caps = directed(sys::FI_RECV) & !own;
+        let one_way = |messages, accesses| {
+            let kinds = |directions, of| {
+                if answer.caps & directions == 0 { 0 } else { answer.caps & (directions | of) }
+            };
+            kinds(messages, MESSAGES) | kinds(accesses, REMOTE)
+        };
+        let (outwards, inwards) =
+            (one_way(sys::FI_SEND, sys::FI_READ | sys::FI_WRITE), one_way(sys::FI_RECV, OF_PEERS));
+        answer.transmit.caps = outwards;
+        answer.receive.caps = inwards | answer.caps & (ON_DEMAND | RECEIVING);
         Ok(answer)
     }
 
@@ -559,20 +564,29 @@ unsafe fn domain_of(hints: Option<&sys::fi_info>) -> Result<Option<&str>, FiErro
 /// The capabilities for those that hints ask for, of those that are offered.
 fn caps(wanted: u64, offered: u64) -> Result<u64, FiError> {
     demand(wanted & !offered == 0, "a capability")?;
+    let all = implied(wanted, offered);
+    demand(wanted & RECEIVING & !all == 0, "receives for many messages without any messages")?;
+    demand(wanted & DIRECTIONS & !all == 0, "a direction of messages without any messages")?;
+    demand(wanted & REMOTE_DIRECTIONS & !all == 0, "a direction of accesses to memory without any accesses")?;
+    let counts = all & sys::FI_RMA_EVENT != 0;
+    demand(!counts || all & OF_PEERS != 0, "counters of remote accesses without any")?;
+    Ok(all)
+}
+
+/// Capabilities with those that they imply, of those that are offered: kinds of operations mean all directions of theirs if none is
+/// named, and nothing at all means all kinds.
+pub(crate) fn implied(wanted: u64, offered: u64) -> u64 {
     let kinds = if wanted & PRIMARY == 0 { PRIMARY & offered } else { wanted & PRIMARY };
-    let directions = if wanted & DIRECTIONS == 0 { DIRECTIONS } else { wanted & DIRECTIONS };
-    let remote = match (kinds & REMOTE, wanted & REMOTE_DIRECTIONS) {
+    let directions = |all: u64, of: u64| match (kinds & of, wanted & all) {
         (0, _) => 0,
-        (_, 0) => REMOTE_DIRECTIONS,
-        (_, wanted) => wanted,
+        (_, 0) => all,
+        (_, named) => named,
     };
+    let (messages, remote) = (directions(DIRECTIONS, MESSAGES), directions(REMOTE_DIRECTIONS, REMOTE));
     let on_demand = if wanted == 0 { ON_DEMAND & offered } else { wanted & ON_DEMAND };
-    let receives = directions & sys::FI_RECV != 0 && kinds & sys::FI_MSG != 0;
+    let receives = messages & sys::FI_RECV != 0 && kinds & sys::FI_MSG != 0;
     let receiving = if receives { RECEIVING & offered } else { 0 };
-    demand(wanted & RECEIVING & !receiving == 0, "receives for many messages without any messages")?;
-    let counts = on_demand & sys::FI_RMA_EVENT != 0;
-    demand(!counts || remote & OF_PEERS != 0, "counters of remote accesses without any")?;
-    Ok(kinds | directions | remote | on_demand | receiving | ALWAYS)
+    kinds | messages | remote | on_demand | receiving | ALWAYS
 }
 
 /// The addresses of this host that suit, on the interface `domain` if there is a choice, and as the environment says.
@@ -675,8 +689,14 @@ mod tests {
             Err(FiError::NO_DATA),
             "messages without tags"
         );
-        let remote = sys::FI_RMA | DIRECTIONS | ALWAYS;
+        let remote = sys::FI_RMA | ALWAYS;
         assert_eq!(caps(sys::FI_RMA, CAPS), Ok(remote | REMOTE_DIRECTIONS));
+        let both = caps(sys::FI_RMA | sys::FI_TAGGED | sys::FI_SEND, CAPS);
+        assert_eq!(both, Ok(remote | REMOTE_DIRECTIONS | sys::FI_TAGGED | sys::FI_SEND));
+        for (kind, direction) in [(sys::FI_RMA, sys::FI_SEND), (sys::FI_MSG, sys::FI_READ)] {
+            assert_eq!(caps(kind | direction, CAPS), Err(FiError::NO_DATA), "a direction of another kind");
+        }
+        assert_eq!(caps(sys::FI_SEND, CAPS), Ok(CAPS & !(sys::FI_RECV | RECEIVING | ON_DEMAND)));
         assert_eq!(caps(sys::FI_RMA | sys::FI_READ, CAPS), Ok(remote | sys::FI_READ));
         let counted = sys::FI_RMA | sys::FI_RMA_EVENT;
         assert_eq!(caps(counted, CAPS), Ok(remote | REMOTE_DIRECTIONS | sys::FI_RMA_EVENT));

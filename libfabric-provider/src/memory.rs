@@ -1,4 +1,4 @@
-//! The registered memory of a domain: every endpoint of the domain exposes all of it.
+//! The registered memory of a domain: every endpoint of the domain that was opened for accesses by peers exposes all of it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};

@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use weft::{Completion, Endpoint};
+use weft::{Completion, Endpoint, Rights};
 
 pub(crate) use self::bindings::{Binding, Bindings, Wanted};
 pub(crate) use self::carried::RESERVED_TAG;
@@ -55,6 +55,7 @@ use self::pending::Pending;
 use self::stand_in::StandIns;
 use self::waiting::Claimed;
 use crate::error::{FiError, lock};
+use crate::info;
 use crate::kind::Kind;
 use crate::place::{Names, Place};
 use crate::slab::Slab;
@@ -74,8 +75,8 @@ const LINGER: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Caps {
     kind: Kind,
-    sends: bool,
-    receives: bool,
+    /// libfabric's bits, with those that they imply.
+    bits: u64,
     /// Receives name their sender.
     directed: bool,
     /// Entries name the sender.
@@ -85,17 +86,55 @@ pub(crate) struct Caps {
 }
 
 impl Caps {
-    /// Those of libfabric's bits. Without a direction they mean both.
+    /// Those of libfabric's bits, with those that they imply. What costs time has to be named.
     pub(crate) fn of(kind: Kind, bits: u64) -> Caps {
         let has = |bit| bits & bit != 0;
-        let both = !has(sys::FI_SEND | sys::FI_RECV);
         Caps {
             kind,
-            sends: both || has(sys::FI_SEND),
-            receives: both || has(sys::FI_RECV),
+            bits: info::implied(bits, kind.caps()),
             directed: has(sys::FI_DIRECTED_RECV),
             names_source: has(sys::FI_SOURCE),
             counts_peers: has(sys::FI_RMA_EVENT),
+        }
+    }
+
+    fn has(self, bits: u64) -> bool {
+        self.bits & bits == bits
+    }
+
+    /// Whether it has operations whose ends go to the transmit queue.
+    fn initiates(self) -> bool {
+        self.bits & (sys::FI_SEND | sys::FI_READ | sys::FI_WRITE) != 0
+    }
+
+    /// Whether it receives messages.
+    fn receives(self) -> bool {
+        self.has(sys::FI_RECV)
+    }
+
+    /// Whether peers may access the memory of its domain.
+    fn is_target(self) -> bool {
+        self.bits & (sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE) != 0
+    }
+
+    /// Refuses an operation that needs capabilities which it lacks.
+    fn demand(self, bits: u64) -> Result<(), FiError> {
+        if self.has(bits) { Ok(()) } else { Err(FiError::NO_OPERATION) }
+    }
+
+    /// As [`Caps::demand`], of messages with or without tags in one direction.
+    fn demand_messages(self, is_tagged: bool, direction: u64) -> Result<(), FiError> {
+        self.demand(direction | if is_tagged { sys::FI_TAGGED } else { sys::FI_MSG })
+    }
+
+    /// What peers may do through it with memory that is registered with these rights.
+    fn limit(self, rights: Rights) -> Rights {
+        let Rights { read, write, atomic } = rights;
+        Rights {
+            // Atomic operations that fetch are reads as well.
+            read: read && self.has(sys::FI_REMOTE_READ),
+            write: write && self.has(sys::FI_RMA | sys::FI_REMOTE_WRITE),
+            atomic: atomic && self.has(sys::FI_ATOMIC | sys::FI_REMOTE_WRITE),
         }
     }
 }
@@ -182,6 +221,11 @@ impl Rdm {
         (state.peers.names, state.backlog, state.carrier) = (Some(names), backlog, carrier);
         let (state, visits, attending) = (Mutex::new(state), AtomicU64::new(0), AtomicUsize::new(0));
         Ok(Rdm { caps, local, state, visits, attending })
+    }
+
+    /// Whether peers may access the memory of its domain.
+    pub(crate) fn is_target(&self) -> bool {
+        self.caps.is_target()
     }
 
     /// Whether counters of what peers do with registered memory can be bound to it.

@@ -96,14 +96,15 @@ impl Rdm {
     }
 
     /// # Errors
-    /// It lacks an address vector, or a queue for a direction that it was opened for.
+    /// It lacks an address vector, or the queue of operations that it was opened for. What peers access has no entries but those of
+    /// data beside a write, which are dropped without a queue.
     pub(crate) fn enable(&self) -> Result<(), FiError> {
         let mut state = lock(&self.state)?;
         let Bindings { transmit, receive, addresses, .. } = &state.bindings;
         if addresses.is_none() {
             return Err(FiError::NO_AV);
         }
-        if self.caps.sends && transmit.is_none() || self.caps.receives && receive.is_none() {
+        if self.caps.initiates() && transmit.is_none() || self.caps.receives() && receive.is_none() {
             return Err(FiError::NO_CQ);
         }
         state.enabled = true;

@@ -62,8 +62,9 @@ impl Rdm {
     /// Posts a receive.
     ///
     /// # Errors
-    /// [`FiError::AGAIN`] if there is no room for it now.
+    /// [`FiError::AGAIN`] if there is no room for it now, [`FiError::NO_OPERATION`] if the endpoint was not opened for it.
     pub(crate) fn receive(&self, receive: Incoming) -> Result<(), FiError> {
+        self.caps.demand_messages(receive.matching != Matching::Untagged, sys::FI_RECV)?;
         let mut state = lock(&self.state)?;
         let posted = match self.caps.kind {
             Kind::Rdm => state.receive(receive, self.caps.directed),

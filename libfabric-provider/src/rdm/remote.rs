@@ -66,20 +66,36 @@ pub(crate) struct AtomicCall {
     pub(crate) room: Option<Room>,
 }
 
+impl What {
+    /// The capabilities that it needs. Atomic operations but those that only read change memory; those that fetch read it.
+    fn needs(&self) -> u64 {
+        match self {
+            What::Read(_) => sys::FI_RMA | sys::FI_READ,
+            What::Write { .. } => sys::FI_RMA | sys::FI_WRITE,
+            What::Atomic(AtomicCall { op: AtomicOp::READ, .. }) => sys::FI_ATOMIC | sys::FI_READ,
+            What::Atomic(AtomicCall { room: Some(_), .. }) => sys::FI_ATOMIC | sys::FI_READ | sys::FI_WRITE,
+            What::Atomic(_) => sys::FI_ATOMIC | sys::FI_WRITE,
+        }
+    }
+}
+
 impl Rdm {
     /// Accesses the memory of a peer.
     ///
     /// # Errors
-    /// [`FiError::AGAIN`] if there is no room for it now.
+    /// [`FiError::AGAIN`] if there is no room for it now, [`FiError::NO_OPERATION`] if the endpoint was not opened for it.
     pub(crate) fn access(&self, access: Access) -> Result<(), FiError> {
+        self.caps.demand(access.what.needs())?;
         let more = access.more;
         let mut state = lock(&self.state)?;
         let posted = state.access(access);
         self.follow(&mut state, posted, more)
     }
 
-    /// Lets peers access memory.
+    /// Lets peers access memory, as far as the endpoint was opened for that.
     pub(crate) fn expose(&self, registration: &Registration) -> Result<(), FiError> {
+        let registration =
+            &Registration { rights: self.caps.limit(registration.rights), ..registration.clone() };
         let mut state = lock(&self.state)?;
         if state.expose_carried(registration) {
             return Ok(());

@@ -85,8 +85,9 @@ impl Rdm {
     /// Sends a message.
     ///
     /// # Errors
-    /// [`FiError::AGAIN`] if there is no room for it now.
+    /// [`FiError::AGAIN`] if there is no room for it now, [`FiError::NO_OPERATION`] if the endpoint was not opened for it.
     pub(crate) fn send(&self, message: Outgoing) -> Result<(), FiError> {
+        self.caps.demand_messages(message.tag.is_some(), sys::FI_SEND)?;
         let more = message.more;
         let mut state = lock(&self.state)?;
         let posted = match self.caps.kind {

@@ -32,8 +32,9 @@ impl Rdm {
     /// there is none.
     ///
     /// # Errors
-    /// [`FiError::AGAIN`] if there is no room for it now.
+    /// [`FiError::AGAIN`] if there is no room for it now, [`FiError::NO_OPERATION`] if the endpoint was not opened for it.
     pub(crate) fn peek(&self, peek: Peek) -> Result<(), FiError> {
+        self.caps.demand_messages(peek.matching != Matching::Untagged, sys::FI_RECV)?;
         let mut state = lock(&self.state)?;
         // What has arrived counts.
         state.work(self.caps.names_source)?;
