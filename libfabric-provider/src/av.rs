@@ -102,14 +102,12 @@ extern "C" fn close(fid: *mut sys::fid) -> c_int {
     })
 }
 
-/// `fi_av_bind`: no other call uses the vector meanwhile. A vector that was not opened for events has none.
+/// `fi_av_bind`: no other call uses the vector meanwhile. A vector that was not opened for events reports none.
 extern "C" fn bind(fid: *mut sys::fid, other: *mut sys::fid, _flags: u64) -> c_int {
     abi::answer(|| {
         // SAFETY: it is an address vector of this provider's, and another descriptor, whose class is checked.
         let (object, eq) = unsafe { (abi::object::<AvObject, _>(fid)?, abi::object::<EqObject, _>(other)?) };
-        if object.has_events {
-            *lock(&object.events)? = Some(eq.queue.clone());
-        }
+        *lock(&object.events)? = Some(eq.queue.clone());
         Ok(0)
     })
 }
@@ -120,8 +118,10 @@ impl AvObject {
     /// # Errors
     /// The vector was opened for events, and is bound to no queue.
     fn events(&self) -> Result<Option<Arc<Events>>, FiError> {
-        let events = lock(&self.events)?.clone();
-        if self.has_events && events.is_none() { Err(FiError::NO_EQ) } else { Ok(events) }
+        if !self.has_events {
+            return Ok(None);
+        }
+        lock(&self.events)?.clone().ok_or(FiError::NO_EQ).map(Some)
     }
 }
 

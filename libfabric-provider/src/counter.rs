@@ -80,20 +80,24 @@ impl Counter {
     /// Sleeps until so many operations have succeeded.
     ///
     /// # Errors
-    /// [`FiError::ERROR_ENTRY`] if one has failed meanwhile, [`FiError::TIMED_OUT`] at the deadline.
+    /// [`FiError::ERROR_ENTRY`] if one has failed meanwhile, [`FiError::TIMED_OUT`] at the deadline; or an endpoint cannot work, and
+    /// has counted all of its operations.
     pub(crate) fn wait(&self, threshold: u64, deadline: Deadline) -> Result<(), FiError> {
         self.endpoints.wake()?;
         let mut event = None;
         let failed = lock(&self.state)?.now.failed;
         let is_over = |now: Counts| now.succeeded >= threshold || now.failed != failed;
-        self.endpoints.progress()?;
+        let mut worked = self.endpoints.progress();
         loop {
             let now = lock(&self.state)?.now;
             if is_over(now) {
                 return if now.succeeded >= threshold { Ok(()) } else { Err(FiError::ERROR_ENTRY) };
             }
+            worked?;
             let left = deadline.left().map_err(|_| FiError::TIMED_OUT)?;
-            if !self.endpoints.arm()? {
+            let armed = self.endpoints.arm();
+            if armed != Ok(true) {
+                worked = armed.map(|_| ());
                 continue;
             }
             let event = match &event {
@@ -116,14 +120,18 @@ impl Counter {
 
     /// Prepares for a sleep on the descriptor. Returns whether the caller may sleep: not if there is something that it has not
     /// seen, which it has after this.
+    ///
+    /// # Errors
+    /// Nobody may sleep, or there is nothing new and an endpoint cannot work.
     pub(crate) fn try_wait(&self) -> Result<bool, FiError> {
-        let may_sleep = self.endpoints.arm()?;
+        let wake = self.endpoints.wake()?;
+        let armed = self.endpoints.arm();
         let mut state = lock(&self.state)?;
-        if !may_sleep || state.now != state.seen {
+        if state.now != state.seen || !armed? {
             state.seen = state.now;
             return Ok(false);
         }
-        self.endpoints.wake()?.rest();
+        wake.rest();
         state.awaited = true;
         Ok(true)
     }

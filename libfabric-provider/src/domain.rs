@@ -1,10 +1,11 @@
 //! The table of a domain: it opens address vectors, completion queues, counters and endpoints.
 
 use std::ffi::{c_int, c_void};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use crate::abi::{self, Head, Object};
-use crate::error::FiError;
+use crate::eq::{EqObject, Events};
+use crate::error::{FiError, lock};
 use crate::fabric::{Fabric, FabricObject};
 use crate::info;
 use crate::job::Key;
@@ -27,6 +28,29 @@ pub(crate) struct Domain {
     pub(crate) key: Option<Key>,
     pub(crate) modes: Modes,
     pub(crate) memories: Memories,
+    events: Mutex<Option<Bound>>,
+}
+
+/// The event queue that is bound to a domain.
+#[derive(Debug)]
+struct Bound {
+    queue: Arc<Events>,
+    /// Whether registrations of memory are events.
+    has_registrations: bool,
+}
+
+impl Domain {
+    /// The event queue of endpoints that have none of their own.
+    pub(crate) fn events(&self) -> Result<Option<Arc<Events>>, FiError> {
+        Ok(lock(&self.events)?.as_ref().map(|bound| bound.queue.clone()))
+    }
+
+    /// The event queue for the ends of registrations of memory, if they are events.
+    pub(crate) fn events_of_registrations(&self) -> Result<Option<Arc<Events>>, FiError> {
+        let events = lock(&self.events)?;
+        let bound = events.as_ref().filter(|bound| bound.has_registrations);
+        Ok(bound.map(|bound| bound.queue.clone()))
+    }
 }
 
 /// How peers name registered memory.
@@ -122,7 +146,8 @@ pub(crate) extern "C" fn open2(
         let key =
             unsafe { attr.map_or(Ok(None), |domain| Key::read(domain.auth_key, domain.auth_key_size))? };
         let (fabric, memories) = (fabric.fabric.clone(), Memories::default());
-        let domain = Arc::new(Domain { fabric, place, format, key, modes, memories });
+        let events = Mutex::default();
+        let domain = Arc::new(Domain { fabric, place, format, key, modes, memories, events });
         *answer = DomainObject { _head: Head::new(head), domain }.give();
         Ok(0)
     })
@@ -142,10 +167,22 @@ extern "C" fn close(fid: *mut sys::fid) -> c_int {
     })
 }
 
-/// An event queue would get the ends of asynchronous operations on the domain's objects, of which there are none.
-extern "C" fn bind(_: *mut sys::fid, other: *mut sys::fid, _: u64) -> c_int {
+/// `fi_domain_bind`: the event queue of endpoints that have none of their own, and with FI_REG_MR of registrations of memory, which
+/// are done when their call returns.
+extern "C" fn bind(fid: *mut sys::fid, other: *mut sys::fid, flags: u64) -> c_int {
     abi::answer(|| {
-        // SAFETY: libfabric passes a descriptor, whose class is checked.
-        unsafe { abi::object::<crate::eq::EqObject, _>(other) }.map(|_| 0)
+        // SAFETY: it is a domain of this provider's; the class of what is bound is checked.
+        let (object, eq) =
+            unsafe { (abi::object::<DomainObject, _>(fid)?, abi::object::<EqObject, _>(other)?) };
+        if flags & !sys::FI_REG_MR != 0 {
+            return Err(FiError::BAD_FLAGS);
+        }
+        let mut events = lock(&object.domain.events)?;
+        if events.is_some() {
+            return Err(FiError::INVALID);
+        }
+        let (queue, has_registrations) = (eq.queue.clone(), flags & sys::FI_REG_MR != 0);
+        *events = Some(Bound { queue, has_registrations });
+        Ok(0)
     })
 }

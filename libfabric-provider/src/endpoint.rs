@@ -16,7 +16,7 @@ use crate::counter::Counter;
 use crate::cq::CqObject;
 use crate::dgram;
 use crate::domain::{Domain, DomainObject};
-use crate::eq::EqObject;
+use crate::eq::{EqObject, Events};
 use crate::error::{FiError, lock};
 use crate::info;
 use crate::job::Key;
@@ -25,8 +25,8 @@ use crate::kind::Kind;
 use crate::log;
 use crate::params::Params;
 use crate::rdm::{
-    Binding, Bindings, Caps, DEPTH, INJECT_SIZE, Incoming, Outgoing, OutgoingBytes, Peek, Rdm, Room, Wanted,
-    Which,
+    Binding, Bindings, Caps, DEPTH, EndpointEvents, INJECT_SIZE, Incoming, Outgoing, OutgoingBytes, Peek,
+    Rdm, Room, Wanted, Which,
 };
 use crate::refused::Refused;
 use crate::rma;
@@ -260,9 +260,30 @@ extern "C" fn bind(fid: *mut sys::fid, other: *mut sys::fid, flags: u64) -> c_in
                 })
                 .map(|()| 0);
         }
-        // There are no events of endpoints without connections.
-        eq.map(|_| 0).map_err(|_| FiError::NOT_THERE)
+        let queue = eq.map_err(|_| FiError::NOT_THERE)?.queue.clone();
+        // SAFETY: it is an endpoint of this provider's.
+        let events = unsafe { endpoint_events(fid, queue) };
+        object
+            .rdm
+            .bind(|all| match &mut all.events {
+                Some(_) => Err(FiError::INVALID),
+                none => {
+                    *none = Some(events);
+                    Ok(())
+                }
+            })
+            .map(|()| 0)
     })
+}
+
+/// Events of an endpoint for `queue`.
+///
+/// # Safety
+/// `fid` is open.
+unsafe fn endpoint_events(fid: *mut sys::fid, queue: Arc<Events>) -> EndpointEvents {
+    // SAFETY: as the caller promises. Applications may write to the context whenever they like.
+    let context = unsafe { (&raw const (*fid).context).read() }.addr();
+    EndpointEvents { queue, fid: fid.addr(), context, is_told: false }
 }
 
 fn bind_queue(object: &EndpointObject, cq: &CqObject, flags: u64) -> Result<(), FiError> {
@@ -330,6 +351,14 @@ extern "C" fn control(fid: *mut sys::fid, command: c_int, _arg: *mut c_void) -> 
         let object: &EndpointObject = unsafe { abi::object(fid)? };
         if command != sys::FI_ENABLE as c_int {
             return Err(FiError::NOT_THERE);
+        }
+        if let Some(queue) = object.domain.events()? {
+            // SAFETY: as before.
+            let events = unsafe { endpoint_events(fid, queue) };
+            object.rdm.bind(|all| {
+                all.events.get_or_insert(events);
+                Ok(())
+            })?;
         }
         object.rdm.enable()?;
         match object.kind {

@@ -1,5 +1,5 @@
-//! The table of an event queue. The provider reports insertions into address vectors that were asked to be (FI_EVENT);
-//! endpoints need no connections. Applications write events of their own.
+//! The table of an event queue. The provider reports insertions into address vectors (FI_EVENT) and registrations of memory
+//! (FI_REG_MR) that were asked to be events, and endpoints that cannot work any more. Applications write events of their own.
 
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_void};
@@ -41,11 +41,11 @@ pub(crate) struct Events {
 enum Event {
     /// Written by an application, or the end of an insertion.
     Note { number: u32, bytes: Vec<u8> },
-    /// An address that was not inserted.
+    /// An address that was not inserted, or an endpoint that cannot work any more.
     Failure(Failure),
 }
 
-/// The failure of an asynchronous operation.
+/// The failure of an asynchronous operation or of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     /// The address of the object's descriptor.
@@ -158,16 +158,26 @@ impl Events {
         Ok(())
     }
 
-    /// Adds what did not work of an asynchronous operation.
+    /// Adds what did not work.
     pub(crate) fn push_failure(&self, failure: Failure) -> Result<(), FiError> {
         self.push(Event::Failure(failure))
     }
 
     /// Adds the end of an insertion into the vector `fid`, with the number of addresses that were inserted.
     pub(crate) fn push_inserted(&self, fid: usize, context: usize, count: u64) -> Result<(), FiError> {
-        let words = [fid as u64, context as u64, count];
+        self.push_end(sys::FI_AV_COMPLETE, fid, context, count)
+    }
+
+    /// Adds the end of the registration of the memory `fid`.
+    pub(crate) fn push_registered(&self, fid: usize, context: usize) -> Result<(), FiError> {
+        self.push_end(sys::FI_MR_COMPLETE, fid, context, 0)
+    }
+
+    /// Adds the end of an asynchronous operation, as a `struct fi_eq_entry`.
+    fn push_end(&self, number: u32, fid: usize, context: usize, data: u64) -> Result<(), FiError> {
+        let words = [fid as u64, context as u64, data];
         let bytes = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        self.push(Event::Note { number: sys::FI_AV_COMPLETE, bytes })
+        self.push(Event::Note { number, bytes })
     }
 
     fn wait(&self, room: usize, peek: bool, deadline: Deadline) -> Result<Event, FiError> {

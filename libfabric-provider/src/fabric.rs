@@ -90,13 +90,14 @@ extern "C" fn close(fid: *mut sys::fid) -> c_int {
     })
 }
 
-/// `fi_trywait`: any thread may call it.
+/// `fi_trywait`: any thread may call it. That an endpoint cannot work is an error when no object has something for the caller.
 extern "C" fn trywait(_fabric: *mut sys::fid_fabric, fids: *mut *mut sys::fid, count: c_int) -> c_int {
     abi::answer(|| {
         let count = usize::try_from(count).map_err(|_| FiError::INVALID)?;
         if count > 0 && fids.is_null() {
             return Err(FiError::INVALID);
         }
+        let mut failed = None;
         for n in 0..count {
             // SAFETY: there are `count` descriptors, of any class.
             let fid = unsafe { *fids.add(n) };
@@ -110,16 +111,18 @@ extern "C" fn trywait(_fabric: *mut sys::fid_fabric, fids: *mut *mut sys::fid, c
                 )
             };
             let may_sleep = match (cq, cntr, eq, set) {
-                (Ok(cq), ..) => cq.queue.try_wait()?,
-                (_, Ok(cntr), ..) => cntr.counter.try_wait()?,
-                (_, _, Ok(eq), _) => eq.queue.try_wait()?,
-                (.., Ok(set)) => set.set.try_wait()?,
+                (Ok(cq), ..) => cq.queue.try_wait(),
+                (_, Ok(cntr), ..) => cntr.counter.try_wait(),
+                (_, _, Ok(eq), _) => eq.queue.try_wait(),
+                (.., Ok(set)) => set.set.try_wait(),
                 _ => return Err(FiError::INVALID),
             };
-            if !may_sleep {
-                return Err(FiError::AGAIN);
+            match may_sleep {
+                Ok(true) => {}
+                Ok(false) => return Err(FiError::AGAIN),
+                Err(error) => failed = Some(error),
             }
         }
-        Ok(0)
+        failed.map_or(Ok(0), Err)
     })
 }

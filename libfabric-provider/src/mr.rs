@@ -85,10 +85,15 @@ unsafe fn register(fid: *mut sys::fid, wanted: &Wanted, mr: *mut *mut sys::fid_m
     let has = |bit| wanted.access & bit != 0;
     let write = has(sys::FI_REMOTE_WRITE);
     let rights = Rights { read: has(sys::FI_REMOTE_READ), write, atomic: write };
+    let events = object.domain.events_of_registrations()?;
     object.domain.memories.register(&Registration { key, bytes, base, rights })?;
     let fid = abi::fid::<MrObject>(wanted.context, &FID);
     let head = sys::fid_mr { fid, mem_desc: std::ptr::null_mut(), key };
     *place = MrObject { _head: Head::new(head), key, domain: object.domain.clone() }.give();
+    // The application has the descriptor before it can read the event.
+    if let Some(events) = events {
+        events.push_registered((*place).addr(), wanted.context.addr())?;
+    }
     Ok(0)
 }
 

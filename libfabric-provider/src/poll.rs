@@ -135,7 +135,7 @@ extern "C" fn remove(pollset: *mut sys::fid_poll, fid: *mut sys::fid, flags: u64
     })
 }
 
-/// `fi_poll`: any thread may call it. It lets the endpoints work.
+/// `fi_poll`: any thread may call it. It lets the endpoints work. That one of them cannot is an error when no member has news.
 extern "C" fn poll(pollset: *mut sys::fid_poll, contexts: *mut *mut c_void, count: c_int) -> c_int {
     abi::answer(|| {
         // SAFETY: it is a poll set of this provider's.
@@ -145,12 +145,16 @@ extern "C" fn poll(pollset: *mut sys::fid_poll, contexts: *mut *mut c_void, coun
             return Err(FiError::INVALID);
         }
         let (mut ready, mut members) = (0, lock(&object.members)?);
+        let (mut is_new, mut worked) = (false, Ok(()));
         for member in members.iter_mut() {
             // All of them work, also if nobody has room for what they say.
             let has_news = match &mut member.source {
-                Source::Queue(queue) => queue.has_entries()?,
+                Source::Queue(queue) => queue.has_entries().unwrap_or_else(|error| {
+                    worked = Err(error);
+                    false
+                }),
                 Source::Counter(counter, seen) => {
-                    counter.endpoints().progress()?;
+                    worked = worked.and(counter.endpoints().progress());
                     let now = counter.now()?;
                     let changed = *seen != now;
                     if ready < count {
@@ -159,12 +163,13 @@ extern "C" fn poll(pollset: *mut sys::fid_poll, contexts: *mut *mut c_void, coun
                     changed
                 }
             };
+            is_new |= has_news;
             if has_news && ready < count {
                 // SAFETY: there are `count` places.
                 unsafe { contexts.add(ready).write(member.context as *mut c_void) };
                 ready += 1;
             }
         }
-        Ok(ready as c_int)
+        if is_new { Ok(ready as c_int) } else { worked.map(|()| 0) }
     })
 }

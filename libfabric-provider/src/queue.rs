@@ -111,9 +111,13 @@ impl Queue {
     }
 
     /// Lets the endpoints work, and tells whether there are entries.
+    ///
+    /// # Errors
+    /// There are none, and an endpoint cannot work.
     pub(crate) fn has_entries(&self) -> Result<bool, FiError> {
-        self.endpoints.progress()?;
-        Ok(!lock(&self.state)?.entries.is_empty())
+        let worked = self.endpoints.progress();
+        let has_some = !lock(&self.state)?.entries.is_empty();
+        if has_some { Ok(true) } else { worked.map(|()| false) }
     }
 
     /// The first entry, if it has failed.
@@ -161,13 +165,17 @@ impl Queue {
     /// From here on, until somebody rests the descriptor again, the first entry that is pushed makes it readable. Entries that
     /// were pushed before are seen here: both hold the lock. Several may sleep at once, since each of them arms and looks
     /// for itself: one that rests the descriptor has found no entry that another one would have to be woken for.
+    ///
+    /// # Errors
+    /// Nobody may sleep, or there are no entries and an endpoint cannot work.
     fn arm(&self) -> Result<bool, FiError> {
-        let may_sleep = self.endpoints.arm()?;
+        let wake = self.endpoints.wake()?;
+        let armed = self.endpoints.arm();
         let mut state = lock(&self.state)?;
-        if !may_sleep || !state.entries.is_empty() || state.signalled {
+        if !state.entries.is_empty() || state.signalled || !armed? {
             return Ok(false);
         }
-        self.endpoints.wake()?.rest();
+        wake.rest();
         state.awaited = true;
         Ok(true)
     }

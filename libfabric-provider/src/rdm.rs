@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 
 use weft::{Completion, Endpoint, Rights};
 
-pub(crate) use self::bindings::{Binding, Bindings, Wanted};
+pub(crate) use self::bindings::{Binding, Bindings, EndpointEvents, Wanted};
 pub(crate) use self::carried::RESERVED_TAG;
 pub(crate) use self::receive::{Incoming, Room, Which};
 pub(crate) use self::remote::{Access, AtomicCall, Part, What};
@@ -406,6 +406,7 @@ impl State {
                 Ok(None) => break,
                 Err(error) => {
                     let error = FiError::from(&error);
+                    self.bindings.report_end(error)?;
                     self.fail_waiting(error)?;
                     self.carry_on(names_source)?;
                     return Err(error);

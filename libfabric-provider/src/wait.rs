@@ -90,6 +90,9 @@ impl WaitSet {
     }
 
     /// Prepares for a sleep on the descriptor. Returns whether the caller may sleep: not if a member has something for it.
+    ///
+    /// # Errors
+    /// None has, and an endpoint cannot work.
     pub(crate) fn try_wait(&self) -> Result<bool, FiError> {
         let (mut may_sleep, mut failed) = (true, None);
         // All of them are prepared.
@@ -104,7 +107,7 @@ impl WaitSet {
             }
             None => false,
         });
-        failed.map_or(Ok(may_sleep), Err)
+        if may_sleep { failed.map_or(Ok(true), Err) } else { Ok(false) }
     }
 
     /// Sleeps until a member has something.

@@ -122,3 +122,50 @@ fn a_poll_set_tells_which_queues_and_counters_have_news() {
     assert_eq!(close(queue), -sys::FI_EBUSY, "the set looks at it");
     assert_eq!(close(set.cast()), 0);
 }
+
+#[test]
+fn registrations_of_memory_are_events_if_the_domain_is_bound_so() {
+    if !inside("registrations_of_memory_are_events_if_the_domain_is_bound_so") {
+        return;
+    }
+    let info = getinfo(&Wish::default()).unwrap_or_else(|error| panic!("{error}"));
+    let context = 0x1234 as *mut c_void;
+    for flags in [0, sys::FI_REG_MR] {
+        let opened = Opened::new(&info);
+        let mut eq = null_mut();
+        let mut attr = sys::fi_eq_attr { wait_obj: sys::FI_WAIT_NONE, ..sys::fi_eq_attr::default() };
+        assert_eq!(table!(opened.fabric, ops.eq_open(&mut attr, &mut eq, null_mut())), 0);
+        let domain: *mut sys::fid = opened.domain.cast();
+        // SAFETY: both are open.
+        let bind = |flags| unsafe { (*(*domain).ops).bind.unwrap()(domain, eq.cast(), flags) };
+        assert_eq!(bind(sys::FI_SEND), -(sys::FI_EBADFLAGS as i32));
+        assert_eq!(bind(flags), 0);
+        assert_eq!(bind(flags), -sys::FI_EINVAL, "it has one");
+        assert_eq!(close(eq.cast()), -sys::FI_EBUSY, "it is bound");
+        let (mut memory, mut mr, any) = ([0u8; 8], null_mut(), sys::FI_REMOTE_READ);
+        // SAFETY: the domain is open, and the memory stays until it is closed.
+        let mut register = |key| unsafe {
+            let reg = (*(*opened.domain).mr).reg.unwrap();
+            reg(domain, memory.as_mut_ptr().cast(), 8, any, 0, key, 0, &mut mr, context)
+        };
+        assert_eq!(register(5), 0);
+        assert_eq!(register(5), -(sys::FI_ENOKEY as i32), "which is no event");
+        let (mut number, mut entry) = (0, sys::fi_eq_entry::default());
+        let mut read = || {
+            let len = size_of::<sys::fi_eq_entry>();
+            table!(eq, ops.read(&mut number, (&raw mut entry).cast(), len, 0))
+        };
+        if flags == sys::FI_REG_MR {
+            assert_eq!(read(), size_of::<sys::fi_eq_entry>() as isize);
+        }
+        assert_eq!(read(), -(sys::FI_EAGAIN as isize));
+        if flags == sys::FI_REG_MR {
+            assert_eq!((number, entry.fid.addr(), entry.context), (sys::FI_MR_COMPLETE, mr.addr(), context));
+        }
+        assert_eq!(close(mr.cast()), 0);
+        // The domain refers to the queue, which refers to the fabric.
+        let Opened { fabric, domain } = opened;
+        std::mem::forget(opened);
+        assert_eq!([close(domain.cast()), close(eq.cast()), close(fabric.cast())], [0; 3]);
+    }
+}

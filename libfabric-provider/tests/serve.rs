@@ -5,7 +5,7 @@ mod common;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
-use common::fabric::{BOUND, Entry, Failed, How, Side, Wish, getinfo, table};
+use common::fabric::{BOUND, Entry, Events, Failed, How, Side, Wish, getinfo, table};
 use common::inside;
 use common::server::{open, server, servers};
 use weft::{Endpoint, Span};
@@ -247,9 +247,19 @@ fn operations_end_with_errors_when_the_server_does() {
     }
     let directory = tempfile::tempdir().unwrap();
     let server = server(&directory, 8, |builder| builder);
-    let how = How { counters: Some(sys::FI_WAIT_NONE), ..How::default() };
-    let side = Side::open(&Wish { domain: Some(server.name()), ..Wish::default() }, how);
+    let with = |events| How { counters: Some(sys::FI_WAIT_FD), events, ..How::default() };
+    let wish = Wish { domain: Some(server.name()), ..Wish::default() };
+    let (side, idle) =
+        (Side::open(&wish, with(Events::OfEndpoint)), Side::open(&wish, with(Events::OfDomain)));
     let own = side.insert(&side.name());
+    let (mut set, mut attr) = (null_mut(), sys::fi_poll_attr::default());
+    assert_eq!(table!(side.domain, ops.poll_open(&mut attr, &mut set)), 0);
+    let (queue, counter): (*mut sys::fid, *mut sys::fid) = (side.cq.0.cast(), side.counters[1].0.cast());
+    for fid in [queue, counter] {
+        assert_eq!(table!(set, ops.poll_add(fid, 0)), 0);
+    }
+    let poll = || table!(set, ops.poll([null_mut(); 2].as_mut_ptr(), 2));
+    let try_wait = |mut fid: *mut sys::fid| table!(side.fabric, ops.trywait(&mut fid, 1));
     let mut room = [0; 8];
     side.receive(&mut room, FI_ADDR_UNSPEC, None, 1);
     // An access of more pieces than are asked for at a time, to a process that answers none.
@@ -260,14 +270,39 @@ fn operations_end_with_errors_when_the_server_does() {
     let at = bytes.as_mut_ptr().cast();
     side.post(|| table!(side.ep, rma.read(at, 1 << 20, null_mut(), owner, 0, 7, 2 as *mut _)));
     assert_eq!(side.cq.read_within(200), None);
+    assert_eq!(poll(), 0);
     drop(server);
+    // Entries and counts come before the error.
+    let begin = Instant::now();
+    while poll() == 0 {
+        assert!(begin.elapsed() < BOUND);
+    }
+    assert!(poll() > 0);
+    assert_eq!((try_wait(queue), try_wait(counter)), (-sys::FI_EAGAIN, -sys::FI_EAGAIN));
     let mut ends = [side.cq.next(), side.cq.next()];
     ends.sort_by_key(|end| end.map_or_else(|failed| failed.context, |entry| entry.context));
     assert_eq!(ends, [1, 2].map(|context| Err(Failed { context, error: sys::FI_ESHUTDOWN, beyond: 0 })));
+    let gone = -sys::FI_ESHUTDOWN;
+    while poll() > 0 {
+        assert!(begin.elapsed() < BOUND);
+    }
+    assert_eq!((poll(), try_wait(queue), try_wait(counter)), (gone, gone, gone));
+    for side in [&side, &idle] {
+        let mut event = 0;
+        let read = table!(side.eq, ops.sread(&mut event, null_mut(), 0, 60_000, 0));
+        assert_eq!(read, -(sys::FI_EAVAIL as isize));
+        let mut failed = sys::fi_eq_err_entry::default();
+        assert!(table!(side.eq, ops.readerr(&mut failed, 0)) > 0);
+        assert_eq!((failed.fid.addr(), failed.err), (side.ep.addr(), sys::FI_ESHUTDOWN));
+        let again = table!(side.eq, ops.read(&mut event, null_mut(), 0, 0));
+        assert_eq!(again, -(sys::FI_EAGAIN as isize), "it is said once");
+        assert_eq!(common::fabric::close(side.eq.cast()), -sys::FI_EBUSY, "it is bound");
+    }
     let at = room.as_ptr().cast();
     let sent = table!(side.ep, msg.send(at, 8, null_mut(), own, null_mut()));
     assert_eq!(sent, -(sys::FI_ESHUTDOWN as isize));
     let counts: Vec<_> = side.counters.iter().map(|counter| counter.read()).collect();
     assert_eq!(counts, [(0, 0), (0, 1), (0, 1), (0, 0)], "sent, received, read and written");
     assert_eq!(Entry::default().len, 0);
+    assert_eq!(common::fabric::close(set.cast()), 0);
 }

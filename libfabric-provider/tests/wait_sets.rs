@@ -7,6 +7,7 @@ use std::ptr::null_mut;
 
 use common::fabric::{How, Side, Wish, close, descriptor, table};
 use common::inside;
+use common::server::server;
 use weft_fi::sys;
 
 /// Milliseconds of the longest wait.
@@ -27,8 +28,8 @@ struct Member {
 }
 
 impl Member {
-    fn open(side: &Side, wait_set: *mut sys::fid_wait) -> Member {
-        let info = common::fabric::getinfo(&Wish::default()).unwrap();
+    fn open(side: &Side, wish: &Wish, wait_set: *mut sys::fid_wait) -> Member {
+        let info = common::fabric::getinfo(wish).unwrap();
         let (mut ep, mut av, mut cq, mut cntr) = (null_mut(), null_mut(), null_mut(), null_mut());
         let (wait_obj, format) = (sys::FI_WAIT_SET, sys::FI_CQ_FORMAT_TAGGED);
         let mut attr = sys::fi_cq_attr { wait_obj, wait_set, format, ..sys::fi_cq_attr::default() };
@@ -79,7 +80,7 @@ fn a_wait_ends_when_a_member_has_something() {
     assert_eq!(open(&sender, sys::FI_WAIT_NONE).unwrap_err(), sys::FI_EINVAL);
     assert_eq!(open(&sender, sys::FI_WAIT_SET).unwrap_err(), sys::FI_EINVAL);
     let set = open(&sender, sys::FI_WAIT_FD).unwrap();
-    let (first, second) = (Member::open(&sender, set), Member::open(&sender, set));
+    let [first, second] = [(); 2].map(|()| Member::open(&sender, &Wish::default(), set));
     let mut nothing = sys::fi_cq_attr { wait_obj: sys::FI_WAIT_SET, ..sys::fi_cq_attr::default() };
     let refused = table!(sender.domain, ops.cq_open(&mut nothing, &mut null_mut(), null_mut()));
     assert_eq!(refused, -sys::FI_EINVAL, "a set is missing");
@@ -119,5 +120,32 @@ fn a_wait_ends_when_a_member_has_something() {
     first.close();
     assert_eq!(table!(set, ops.wait(1)), -sys::FI_ETIMEDOUT, "one that is closed is forgotten");
     second.close();
+    assert_eq!(close(set.cast()), 0);
+}
+
+#[test]
+fn a_wait_tells_of_entries_before_it_fails_for_an_endpoint_whose_server_is_gone() {
+    if !inside("a_wait_tells_of_entries_before_it_fails_for_an_endpoint_whose_server_is_gone") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let server = server(&directory, 13, |builder| builder);
+    let wish = Wish { domain: Some(server.name()), ..Wish::default() };
+    let side = Side::open(&wish, How::default());
+    let set = open(&side, sys::FI_WAIT_FD).unwrap();
+    let member = Member::open(&side, &wish, set);
+    let mut room = [0u8; 8];
+    let (at, any) = (room.as_mut_ptr().cast(), sys::FI_ADDR_UNSPEC);
+    assert_eq!(table!(member.ep, msg.recv(at, 8, null_mut(), any, null_mut())), 0);
+    drop(server);
+    for _ in 0..3 {
+        assert_eq!(table!(set, ops.wait(LONG)), 0, "the receive has failed");
+    }
+    let mut failed = sys::fi_cq_err_entry::default();
+    assert_eq!(table!(member.cq, ops.readerr(&mut failed, 0)), 1);
+    assert_eq!(failed.err, sys::FI_ESHUTDOWN);
+    assert_eq!(table!(member.cntr, ops.readerr()), 1);
+    assert_eq!(table!(set, ops.wait(LONG)), -sys::FI_ESHUTDOWN);
+    member.close();
     assert_eq!(close(set.cast()), 0);
 }

@@ -8,6 +8,7 @@ use weft::core::Accessed;
 use super::{Rdm, State};
 use crate::addresses::Addresses;
 use crate::counter::Counter;
+use crate::eq::{Events, Failure};
 use crate::error::{FiError, lock};
 use crate::queue::{Entry, Queue};
 
@@ -17,6 +18,17 @@ pub(crate) struct Binding {
     pub(crate) queue: Arc<Queue>,
     /// Only operations that ask for it have an entry, and those that fail.
     pub(crate) selective: bool,
+}
+
+/// Where it is said that the endpoint cannot work any more.
+#[derive(Clone, Debug)]
+pub(crate) struct EndpointEvents {
+    pub(crate) queue: Arc<Events>,
+    /// The address of the endpoint's descriptor.
+    pub(crate) fid: usize,
+    /// The application's pointer.
+    pub(crate) context: usize,
+    pub(crate) is_told: bool,
 }
 
 /// What the application binds before it enables an endpoint.
@@ -39,6 +51,7 @@ pub(crate) struct Bindings {
     /// Count what peers write to the memory under a key, and all their atomic operations on it.
     pub(crate) of_memory: HashMap<u64, Arc<Counter>>,
     pub(crate) addresses: Option<Arc<Addresses>>,
+    pub(crate) events: Option<EndpointEvents>,
 }
 
 /// Which operations have an entry in their queue when they have succeeded. Those that fail always have one.
@@ -123,6 +136,15 @@ impl State {
 }
 
 impl Bindings {
+    /// The endpoint cannot work any more, which is an event once.
+    pub(super) fn report_end(&mut self, error: FiError) -> Result<(), FiError> {
+        let Some(EndpointEvents { queue, fid, context, is_told }) = &mut self.events else { return Ok(()) };
+        if std::mem::replace(is_told, true) {
+            return Ok(());
+        }
+        queue.push_failure(Failure { fid: *fid, context: *context, number: 0, error })
+    }
+
     /// Whether anybody counts what peers do with the memory under this key.
     pub(super) fn count_accesses(&self, key: u64) -> bool {
         self.read_by_peers.is_some() || self.written_by_peers.is_some() || self.of_memory.contains_key(&key)

@@ -153,6 +153,17 @@ pub(crate) struct Side {
     pub(crate) ep: *mut sys::fid_ep,
     /// Counters of messages that were sent and received.
     pub(crate) counters: Vec<Cntr>,
+    /// Null without one.
+    pub(crate) eq: *mut sys::fid_eq,
+}
+
+/// What a side's event queue is bound to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Events {
+    /// There is no queue.
+    No,
+    OfDomain,
+    OfEndpoint,
 }
 
 // SAFETY: FI_THREAD_SAFE.
@@ -174,6 +185,7 @@ pub(crate) struct How {
     pub(crate) counters: Option<sys::fi_wait_obj>,
     /// Whether there are two more, of what peers read and write.
     pub(crate) of_peers: bool,
+    pub(crate) events: Events,
 }
 
 impl Default for How {
@@ -188,6 +200,7 @@ impl Default for How {
             anywhere: false,
             counters: None,
             of_peers: false,
+            events: Events::No,
         }
     }
 }
@@ -271,6 +284,14 @@ impl Side {
         let mut attr = sys::fi_cq_attr { format, wait_obj, size, ..sys::fi_cq_attr::default() };
         checked("fi_cq_open", table!(domain, ops.cq_open(&mut attr, &mut cq, null_mut())));
         checked("fi_endpoint", table!(domain, ops.endpoint(info.0, &mut ep, null_mut())));
+        let mut eq = null_mut();
+        if how.events != Events::No {
+            let mut attr = sys::fi_eq_attr { wait_obj: sys::FI_WAIT_FD, ..sys::fi_eq_attr::default() };
+            checked("fi_eq_open", table!(fabric, ops.eq_open(&mut attr, &mut eq, null_mut())));
+            let to = if how.events == Events::OfDomain { domain.cast() } else { ep.cast::<sys::fid>() };
+            // SAFETY: both are open.
+            checked("bind eq", unsafe { (*(*to).ops).bind.unwrap()(to, eq.cast(), 0) });
+        }
         let mut counters = Vec::new();
         let own = [sys::FI_SEND, sys::FI_RECV, sys::FI_READ, sys::FI_WRITE];
         let of_peers = [sys::FI_REMOTE_READ, sys::FI_REMOTE_WRITE];
@@ -293,7 +314,7 @@ impl Side {
                 "enable"
             );
         }
-        Side { fabric, domain, av, cq: Cq(cq), ep, counters }
+        Side { fabric, domain, av, cq: Cq(cq), ep, counters, eq }
     }
 
     /// The endpoint's name.
@@ -362,8 +383,12 @@ impl Drop for Side {
         for counter in &self.counters {
             checked("fi_close", close(counter.0.cast()));
         }
-        for fid in [self.cq.0.cast(), self.av.cast(), self.domain.cast(), self.fabric.cast()] {
-            checked("fi_close", close(fid));
+        let all: [*mut sys::fid; 5] =
+            [self.cq.0.cast(), self.av.cast(), self.domain.cast(), self.eq.cast(), self.fabric.cast()];
+        for fid in all {
+            if !fid.is_null() {
+                checked("fi_close", close(fid));
+            }
         }
     }
 }
