@@ -73,8 +73,12 @@ const MODES_ARE_BITS: u32 = 1 << 16 | 5;
 /// The flag with which providers of libfabric's own ask for endpoints to build others on (OFI_CORE_PROV_ONLY, which its public
 /// headers do not have).
 const CORE_PROVIDERS_ONLY: u64 = 1 << 59;
-/// Endpoints, queues and counters of a domain, as many as there are UDP ports.
+/// Queues and counters of a domain.
 const MANY: usize = 1 << 12;
+/// UDP ports of a host.
+const UDP_PORTS: usize = 1 << 16;
+/// Endpoints in a server: the applications that a `weft serve` lets in unless it is told otherwise.
+const IN_A_SERVER: usize = 64;
 
 /// An address of this host, and the interface that has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,7 +124,7 @@ pub(crate) extern "C" fn getinfo(
         // builds on our datagrams (`weft;ofi_rxd`) before our own.
         let is_layer = flags & CORE_PROVIDERS_ONLY != 0;
         for kind in Kind::wanted(wanted).filter(|kind| *kind == Kind::Rdm || !is_layer) {
-            let offered = Answer::of(kind, version, hints, &place)
+            let offered = Answer::of(kind, version, hints, &place, &params)
                 .and_then(|answer| answer.list(&wish, &params, &place, domain));
             match offered {
                 Ok(mut offered) => all.join(&mut offered),
@@ -223,6 +227,8 @@ pub(crate) fn resolve(
 /// The properties of what is offered, beside addresses: those of the provider, narrowed by hints.
 struct Answer {
     kind: Kind,
+    /// The most endpoints of a domain.
+    endpoints: usize,
     /// The longest message, bytes; of datagrams the longest that the hints ask for.
     longest: u64,
     /// The most bytes to inject that the hints ask for.
@@ -267,9 +273,21 @@ fn demand(holds: bool, what: &str) -> Result<(), FiError> {
 }
 
 impl Answer {
-    fn of(kind: Kind, version: u32, hints: Option<&sys::fi_info>, place: &Place) -> Result<Answer, FiError> {
+    fn of(
+        kind: Kind,
+        version: u32,
+        hints: Option<&sys::fi_info>,
+        place: &Place,
+        params: &Params,
+    ) -> Result<Answer, FiError> {
         let mut answer = Answer {
             kind,
+            endpoints: match place {
+                Place::OwnPorts => MANY.min(UDP_PORTS / usize::from(params.entropies())),
+                Place::Named(name) if name.starts_with("serve:") => IN_A_SERVER,
+                // It has the port for itself.
+                Place::Named(_) => 1,
+            },
             longest: if kind == Kind::Rdm { MAX_MESSAGE } else { 0 },
             inject: 0,
             caps: kind.caps(),
@@ -411,17 +429,21 @@ impl Answer {
         self.av_type = hints.av_type;
         demand(hints.av_type <= sys::FI_AV_TABLE, "the type of address vectors")?;
         // Applications of before libfabric 1.5 name one of two modes, alone, or accept either; others name the bits that they
-        // can deal with, none of which the provider needs.
+        // can deal with. The provider needs none of them, but keys that it draws cannot be guessed.
         let legacy = (sys::FI_MR_BASIC | sys::FI_MR_SCALABLE) as c_int;
         let names_one = [sys::FI_MR_BASIC as c_int, sys::FI_MR_SCALABLE as c_int].contains(&hints.mr_mode);
         demand(names_one || hints.mr_mode & legacy == 0, "a legacy mode of memory with others")?;
         if names_one {
             self.mr_mode = hints.mr_mode;
+        } else if self.mr_mode == 0 {
+            self.mr_mode = hints.mr_mode & sys::FI_MR_PROV_KEY as c_int;
         }
         demand(hints.cq_data_size <= CQ_DATA_SIZE, "so many bytes of data beside a message")?;
         demand(hints.caps & !ALWAYS == 0, "a capability of domains")?;
-        let counts = [hints.cq_cnt, hints.cntr_cnt, hints.ep_cnt, hints.tx_ctx_cnt, hints.rx_ctx_cnt];
+        let counts = [hints.cq_cnt, hints.cntr_cnt];
         demand(counts.iter().all(|count| *count <= MANY), "so many objects of a domain")?;
+        let counts = [hints.ep_cnt, hints.tx_ctx_cnt, hints.rx_ctx_cnt];
+        demand(counts.iter().all(|count| *count <= self.endpoints), "so many endpoints of a domain")?;
         demand(hints.max_ep_stx_ctx == 0 && hints.max_ep_srx_ctx == 0, "shared contexts")?;
         demand(hints.max_ep_tx_ctx <= 1 && hints.max_ep_rx_ctx <= 1, "several contexts")?;
         let memory = hints.mr_cnt <= MEMORIES && hints.mr_iov_limit <= 1 && hints.mr_key_size <= KEY_SIZE;
@@ -444,6 +466,7 @@ impl Answer {
         let mut list = List::default();
         if let Place::Named(name) = place {
             demand(domain.is_none_or(|domain| domain == name), "another domain")?;
+            demand(is_port(name), "a port or server of that name")?;
             demand(place.exists(), "a server whose socket is not there")?;
             demand(port <= MAX_PROCESS, "a process with that number")?;
             demand(wish.format.family == Family::V4, "IPv6 at a named port or server")?;
@@ -523,7 +546,8 @@ impl Answer {
         (domain.resource_mgmt, domain.av_type, domain.mr_mode) = (self.resources, self.av_type, self.mr_mode);
         domain.cq_data_size = CQ_DATA_SIZE;
         (domain.cq_cnt, domain.cntr_cnt) = (MANY, MANY);
-        (domain.ep_cnt, domain.tx_ctx_cnt, domain.rx_ctx_cnt) = (MANY, MANY, MANY);
+        (domain.ep_cnt, domain.tx_ctx_cnt, domain.rx_ctx_cnt) =
+            (self.endpoints, self.endpoints, self.endpoints);
         (domain.max_ep_tx_ctx, domain.max_ep_rx_ctx) = (1, 1);
         (domain.mr_cnt, domain.mr_iov_limit, domain.mr_key_size) = (MEMORIES, 1, KEY_SIZE);
         domain.caps = ALWAYS;
@@ -545,6 +569,11 @@ impl Direction {
         demand(order & !self.order == 0, "the order of messages")?;
         demand(completions == sys::FI_ORDER_NONE, "an order of completions")
     }
+}
+
+/// Whether ports or servers have names of this kind.
+fn is_port(name: &str) -> bool {
+    matches!(name.split_once(':'), Some(("serve" | "udp" | "memif" | "dpdk", _)))
 }
 
 /// The name of the domain in hints.

@@ -10,6 +10,9 @@ use crate::counter::Counter;
 use crate::error::{FiError, lock};
 use crate::rdm::Rdm;
 
+/// What `fi_mr_key` answers where there is no key (FI_KEY_NOTAVAIL).
+const NO_KEY: u64 = u64::MAX;
+
 /// Memory that peers may access.
 #[derive(Clone, Debug)]
 pub(crate) struct Registration {
@@ -41,7 +44,12 @@ impl State {
 impl Memories {
     /// A key that nobody can guess, also no process that was forked from the same one.
     pub(crate) fn draw_key() -> u64 {
-        crate::random::number()
+        loop {
+            match crate::random::number() {
+                NO_KEY => {}
+                key => return key,
+            }
+        }
     }
 
     /// Exposes memory at all endpoints, and at those that follow.

@@ -193,7 +193,7 @@ fn fields() -> Vec<Field> {
         field!(domain_attr.mr_key_size: 8, not 9),
         field!(domain_attr.cq_data_size: 4, not 8),
         field!(domain_attr.cq_cnt: 4096, not 1 << 20),
-        field!(domain_attr.ep_cnt: 4096, not 1 << 20),
+        field!(domain_attr.ep_cnt: 4096, not 4097),
         field!(domain_attr.tx_ctx_cnt: 4096, not 1 << 20),
         field!(domain_attr.rx_ctx_cnt: 4096, not 1 << 20),
         field!(domain_attr.max_ep_tx_ctx: 1, not 2),

@@ -2,10 +2,12 @@
 
 mod common;
 
+use std::cell::Cell;
 use std::ptr::NonNull;
 
-use common::fabric::{How, Side, Wish};
-use common::inside;
+use common::fabric::{How, Side, Wish, getinfo};
+use common::server::server;
+use common::{inside, inside_with};
 use weft_fi::sys;
 
 /// Messages of no packet payload, of less and more than is worth a reference, of one packet, of some and of many.
@@ -82,5 +84,43 @@ fn messages_are_sent_from_memory_that_vanishes_when_they_have_ended() {
                 }
             }
         }
+    }
+}
+
+/// The most endpoints of a domain at this place, and the answer to hints with one more.
+fn endpoints(domain: Option<String>) -> (usize, Result<(), i32>) {
+    let wish = Wish { domain, ..Wish::default() };
+    let info = getinfo(&wish).unwrap_or_else(|error| panic!("{error}"));
+    // SAFETY: an info has all its parts.
+    let domain = unsafe { &*info.get().domain_attr };
+    assert_eq!((domain.tx_ctx_cnt, domain.rx_ctx_cnt), (domain.ep_cnt, domain.ep_cnt));
+    MOST.set(domain.ep_cnt);
+    // SAFETY: new hints have all their parts.
+    let more: fn(&mut sys::fi_info) = |hints| unsafe { (*hints.domain_attr).ep_cnt = MOST.get() + 1 };
+    (domain.ep_cnt, getinfo(&Wish { change: more, ..wish }).map(drop))
+}
+
+thread_local! {
+    static MOST: Cell<usize> = const { Cell::new(0) };
+}
+
+#[test]
+fn a_domain_has_as_many_endpoints_as_its_place_has_room_for() {
+    if !inside("a_domain_has_as_many_endpoints_as_its_place_has_room_for") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let server = server(&directory, 71, |builder| builder);
+    let no = Err(sys::FI_ENODATA);
+    assert_eq!(endpoints(None), (4096, no));
+    assert_eq!(endpoints(Some(server.name())), (64, no));
+    assert_eq!(endpoints(Some("udp:127.0.0.1".to_owned())), (1, no));
+}
+
+#[test]
+fn a_port_of_a_kind_that_there_is_not_is_not_offered() {
+    let port = [("FI_WEFT_PORT", "nonsense:somewhere")];
+    if inside_with("a_port_of_a_kind_that_there_is_not_is_not_offered", &port) {
+        assert_eq!(getinfo(&Wish::default()).map(drop), Err(sys::FI_ENODATA));
     }
 }
