@@ -250,19 +250,26 @@ pub(crate) fn total(iov: &[sys::iovec]) -> Option<usize> {
     Some(total).filter(|total| *total as u64 <= MAX_MESSAGE)
 }
 
-/// Answers the command FI_GETWAIT of an object with this wait object, whose descriptor is that of `wake`.
+/// Answers the commands FI_GETWAIT and FI_GETWAITOBJ of an object with this wait object, whose descriptor is that of `wake`.
 ///
 /// # Safety
-/// With FI_GETWAIT, `arg` is null or a place for a descriptor.
+/// With these commands, `arg` is null or a place for a descriptor or the kind of the wait object.
 pub(crate) unsafe fn get_wait(
     command: c_int,
     object: sys::fi_wait_obj,
-    wake: &Wake,
+    wake: Result<&Wake, FiError>,
     arg: *mut c_void,
 ) -> Result<c_int, FiError> {
+    if command == sys::FI_GETWAITOBJ as c_int {
+        // SAFETY: as the caller promises.
+        let place = unsafe { arg.cast::<sys::fi_wait_obj>().as_mut().ok_or(FiError::INVALID)? };
+        *place = object;
+        return Ok(0);
+    }
     if command != sys::FI_GETWAIT as c_int || object != sys::FI_WAIT_FD {
         return Err(FiError::NOT_THERE);
     }
+    let wake = wake?;
     // SAFETY: as the caller promises.
     let place = unsafe { arg.cast::<c_int>().as_mut().ok_or(FiError::INVALID)? };
     *place = wake.as_fd().as_raw_fd();
@@ -317,7 +324,10 @@ pub(crate) unsafe fn write_text(text: &str, at: *mut c_char, len: usize) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
+    use crate::error::lock;
 
     #[repr(C)]
     struct Thing {
@@ -351,6 +361,20 @@ mod tests {
         assert_eq!(thing.number, 7);
         // SAFETY: nobody uses the descriptor any more.
         assert_eq!(unsafe { take::<Thing, _>(descriptor) }.number, 7);
+    }
+
+    #[test]
+    fn a_panic_is_an_error_of_the_call_and_of_those_that_follow() {
+        let state = Mutex::new(7);
+        let number = |panics: bool| {
+            let state = lock(&state)?;
+            assert!(!panics, "a call that goes wrong");
+            Ok(*state)
+        };
+        let (other, call) = (FiError::OTHER.number(), |panics| answer(|| number(panics)));
+        assert_eq!([call(false), call(true), call(false)], [7, -other, -other]);
+        assert_eq!(answer_size(|| panic!("another")), -(other as isize));
+        assert_eq!(answer_value(|| panic!("a third")), 0);
     }
 
     #[test]

@@ -9,13 +9,14 @@ use crate::error::{FiError, lock};
 use crate::rdm::Rdm;
 use crate::sys::fi_addr_t;
 
-/// The most addresses that are inserted into one vector over its life.
+/// The most addresses of one vector.
 pub(crate) const MOST: usize = 1 << 20;
 
-/// Addresses by `fi_addr_t`: a number that counts insertions, for maps and tables alike. None is used again, so that
-/// nobody takes the peer of a stale number for another one.
+/// Addresses by `fi_addr_t`: in a table the lowest number that is free, as fi_av(3) has it. A map gives none again before it has to,
+/// so that nobody takes the peer of a stale number for another one.
 #[derive(Debug, Default)]
 pub(crate) struct Addresses {
+    is_map: bool,
     all: Mutex<All>,
     /// Grows with every change.
     version: AtomicU64,
@@ -28,21 +29,36 @@ pub(crate) struct Addresses {
 #[derive(Debug, Default)]
 struct All {
     by_number: Vec<Option<SocketAddr>>,
+    /// The numbers of addresses that were removed.
+    free: BTreeSet<fi_addr_t>,
     /// The numbers of an address, the lowest first.
     numbers: BTreeMap<SocketAddr, Vec<fi_addr_t>>,
 }
 
 impl Addresses {
+    /// Those of a map, or of a table.
+    pub(crate) fn new(is_map: bool) -> Addresses {
+        Addresses { is_map, ..Addresses::default() }
+    }
+
     /// # Errors
     /// There is no room.
     pub(crate) fn insert(&self, addr: SocketAddr) -> Result<fi_addr_t, FiError> {
         let mut all = lock(&self.all)?;
-        if all.by_number.len() >= MOST {
-            return Err(FiError::NO_MEMORY);
-        }
-        let number = all.by_number.len() as fi_addr_t;
-        all.by_number.push(Some(addr));
-        all.numbers.entry(addr).or_default().push(number);
+        let is_full = all.by_number.len() >= MOST;
+        let free = if self.is_map && !is_full { None } else { all.free.pop_first() };
+        let number = match free {
+            Some(number) => number,
+            None if is_full => return Err(FiError::NO_MEMORY),
+            None => {
+                all.by_number.push(None);
+                all.by_number.len() as fi_addr_t - 1
+            }
+        };
+        all.by_number[number as usize] = Some(addr);
+        let numbers = all.numbers.entry(addr).or_default();
+        let at = numbers.partition_point(|other| *other < number);
+        numbers.insert(at, number);
         self.version.fetch_add(1, Ordering::Release);
         Ok(number)
     }
@@ -70,6 +86,7 @@ impl Addresses {
         let mut all = lock(&self.all)?;
         let entry = usize::try_from(number).ok().and_then(|n| all.by_number.get_mut(n));
         let addr = entry.and_then(Option::take).ok_or(FiError::INVALID)?;
+        all.free.insert(number);
         if let Some(numbers) = all.numbers.get_mut(&addr) {
             numbers.retain(|other| *other != number);
             if numbers.is_empty() {
@@ -127,6 +144,24 @@ mod tests {
         assert_eq!((all.remove(0), all.remove(9)), (Err(FiError::INVALID), Err(FiError::INVALID)));
         all.remove(2).unwrap();
         assert_eq!(all.find(&at(1)), Ok(None));
-        assert_eq!(all.insert(at(1)), Ok(3));
+        // The lowest that is free, and then those that follow.
+        assert_eq!([1, 4, 5].map(|port| all.insert(at(port))), [0, 2, 3].map(Ok));
+        assert_eq!((all.get(0), all.find(&at(1))), (Ok(Some(at(1))), Ok(Some(0))));
+        // An address is found by its lowest number, whichever came first.
+        assert_eq!((all.insert(at(2)), all.remove(0), all.insert(at(2))), (Ok(4), Ok(()), Ok(0)));
+        assert_eq!(all.find(&at(2)), Ok(Some(0)));
+    }
+
+    #[test]
+    fn insertions_go_on_as_long_as_others_are_removed() {
+        let at = SocketAddr::from(([127, 0, 0, 1], 1));
+        let (table, map) = (Addresses::new(false), Addresses::new(true));
+        for n in 0..MOST + 10 {
+            assert_eq!(table.insert(at), Ok(0));
+            table.remove(0).unwrap();
+            let number = map.insert(at).unwrap();
+            assert!(n >= MOST || number == n as fi_addr_t, "a map does not use {number} again yet");
+            map.remove(number).unwrap();
+        }
     }
 }

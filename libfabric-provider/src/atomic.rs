@@ -191,7 +191,7 @@ impl Call {
     ) -> Result<usize, FiError> {
         // SAFETY: as the caller promises.
         let object: &EndpointObject = unsafe { abi::object(ep)? };
-        let flags = self.flags.unwrap_or(object.send_flags);
+        let flags = self.flags.unwrap_or_else(|| object.send_flags());
         if flags & !(ACCESS_FLAGS & !sys::FI_REMOTE_CQ_DATA) != 0 {
             return Err(FiError::BAD_FLAGS);
         }

@@ -78,7 +78,7 @@ pub(crate) extern "C" fn open(
         let head = sys::fid_av { fid: abi::fid::<AvObject>(context, &FID), ops: abi::table(&TABLE) };
         let object = AvObject {
             _head: Head::new(head),
-            addresses: Arc::default(),
+            addresses: Arc::new(Addresses::new(attr.type_ == sys::FI_AV_MAP)),
             has_events: attr.flags & sys::FI_EVENT != 0,
             events: Mutex::default(),
             domain: domain.domain.clone(),

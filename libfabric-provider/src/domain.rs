@@ -85,7 +85,7 @@ static FID: sys::fi_ops = sys::fi_ops {
     size: size_of::<sys::fi_ops>(),
     close: Some(close),
     bind: Some(bind),
-    control: Refused::NO,
+    control: Some(mr::control_domain),
     ops_open: Refused::NO,
     tostr: None,
     ops_set: None,

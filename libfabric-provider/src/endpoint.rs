@@ -4,6 +4,7 @@
 //! while an endpoint is bound, enabled or closed.
 
 use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use weft::{Found, MAX_MESSAGE, Matching};
@@ -41,14 +42,43 @@ pub(crate) struct EndpointObject {
     /// From enabling to closing.
     keeper: Mutex<Option<Keeper>>,
     /// Flags of calls that have none of their own.
-    pub(crate) send_flags: u64,
-    receive_flags: u64,
+    send_flags: AtomicU64,
+    receive_flags: AtomicU64,
     domain: Arc<Domain>,
 }
 
 // SAFETY: `repr(C)`, and it begins with a `fid_ep`, whose class is set by `open`.
 unsafe impl Object for EndpointObject {
     const CLASS: u32 = sys::FI_CLASS_EP;
+}
+
+impl EndpointObject {
+    /// Flags of messages and accesses whose calls have none of their own.
+    pub(crate) fn send_flags(&self) -> u64 {
+        self.send_flags.load(Ordering::Relaxed)
+    }
+
+    /// FI_GETOPSFLAG and FI_SETOPSFLAG: reads or sets the flags of one direction, which `flags` names.
+    ///
+    /// # Errors
+    /// None is named or both are, or calls of that direction have no such flag.
+    fn operation_flags(&self, flags: &mut u64, sets: bool) -> Result<(), FiError> {
+        let directions = *flags & (sys::FI_TRANSMIT | sys::FI_RECV);
+        let (own, possible) = match directions {
+            sys::FI_TRANSMIT => (&self.send_flags, self.kind.send_flags()),
+            sys::FI_RECV => (&self.receive_flags, self.kind.receive_flags()),
+            _ => return Err(FiError::INVALID),
+        };
+        let new = *flags & !directions;
+        if !sets {
+            *flags = own.load(Ordering::Relaxed);
+        } else if new & !possible == 0 {
+            own.store(new, Ordering::Relaxed);
+        } else {
+            return Err(FiError::BAD_FLAGS);
+        }
+        Ok(())
+    }
 }
 
 static FID: sys::fi_ops = sys::fi_ops {
@@ -201,8 +231,8 @@ pub(crate) extern "C" fn open2(
             rdm,
             kind,
             keeper: Mutex::new(None),
-            send_flags: tx.map_or(0, |tx| tx.op_flags),
-            receive_flags: rx.map_or(0, |rx| rx.op_flags),
+            send_flags: tx.map_or(0, |tx| tx.op_flags).into(),
+            receive_flags: rx.map_or(0, |rx| rx.op_flags).into(),
             domain: domain.domain.clone(),
         };
         *answer = object.give();
@@ -345,10 +375,16 @@ fn bind_counter(object: &EndpointObject, cntr: &CntrObject, flags: u64) -> Resul
 }
 
 /// `fi_enable` and `fi_control`.
-extern "C" fn control(fid: *mut sys::fid, command: c_int, _arg: *mut c_void) -> c_int {
+extern "C" fn control(fid: *mut sys::fid, command: c_int, arg: *mut c_void) -> c_int {
     abi::answer(|| {
         // SAFETY: it is an endpoint of this provider's.
         let object: &EndpointObject = unsafe { abi::object(fid)? };
+        let sets = command == sys::FI_SETOPSFLAG as c_int;
+        if sets || command == sys::FI_GETOPSFLAG as c_int {
+            // SAFETY: libfabric passes flags with these commands.
+            let flags = unsafe { arg.cast::<u64>().as_mut().ok_or(FiError::INVALID)? };
+            return object.operation_flags(flags, sets).map(|()| 0);
+        }
         if command != sys::FI_ENABLE as c_int {
             return Err(FiError::NOT_THERE);
         }
@@ -411,8 +447,11 @@ extern "C" fn setopt(fid: sys::fid_t, level: c_int, name: c_int, value: *const c
     abi::answer(|| {
         // SAFETY: it is an endpoint of this provider's.
         let object: &EndpointObject = unsafe { abi::object(fid)? };
-        if (level as u32, name as u32) != (sys::FI_OPT_ENDPOINT, sys::FI_OPT_MIN_MULTI_RECV) {
-            return Err(FiError::NO_OPTION);
+        match (level as u32, name as u32) {
+            (sys::FI_OPT_ENDPOINT, sys::FI_OPT_MIN_MULTI_RECV) => {}
+            // There are no transfers of memory of devices (FI_HMEM) for which a way could be chosen.
+            (sys::FI_OPT_ENDPOINT, sys::FI_OPT_FI_HMEM_P2P) => return Err(FiError::NO_OPERATION),
+            _ => return Err(FiError::NO_OPTION),
         }
         if value.is_null() || len != size_of::<usize>() {
             return Err(FiError::INVALID);
@@ -468,7 +507,7 @@ impl Message {
     unsafe fn send(self, ep: *mut sys::fid_ep, iov: &[sys::iovec]) -> Result<usize, FiError> {
         // SAFETY: as the caller promises.
         let object: &EndpointObject = unsafe { abi::object(ep)? };
-        let flags = self.flags.unwrap_or(object.send_flags);
+        let flags = self.flags.unwrap_or_else(|| object.send_flags());
         if flags & !(object.kind.send_flags() | sys::FI_REMOTE_CQ_DATA | sys::FI_MORE) != 0 {
             return Err(FiError::BAD_FLAGS);
         }
@@ -543,8 +582,8 @@ impl Receive {
         let object: &EndpointObject = unsafe { abi::object(ep)? };
         // A default of receives for many messages is one of those without tags.
         let default = match self.matching {
-            Matching::Untagged => object.receive_flags,
-            Matching::Tagged { .. } => object.receive_flags & !sys::FI_MULTI_RECV,
+            Matching::Untagged => object.receive_flags.load(Ordering::Relaxed),
+            Matching::Tagged { .. } => object.receive_flags.load(Ordering::Relaxed) & !sys::FI_MULTI_RECV,
         };
         let flags = self.flags.unwrap_or(default);
         let choice = if object.kind == Kind::Rdm { CHOICE } else { 0 };

@@ -206,7 +206,7 @@ extern "C" fn control(fid: *mut sys::fid, command: c_int, arg: *mut c_void) -> c
     abi::answer(|| {
         // SAFETY: it is an event queue of this provider's.
         let object: &EqObject = unsafe { abi::object(fid)? };
-        let wake = object.queue.wake.as_ref().ok_or(FiError::NOT_THERE)?;
+        let wake = object.queue.wake.as_ref().ok_or(FiError::NOT_THERE);
         // SAFETY: libfabric passes what belongs to the command.
         unsafe { abi::get_wait(command, object.wait, wake, arg) }
     })

@@ -52,8 +52,8 @@ pub(crate) const SEND_FLAGS: u64 = sys::FI_COMPLETION
     | sys::FI_DELIVERY_COMPLETE;
 /// Flags of accesses to remote memory.
 pub(crate) const ACCESS_FLAGS: u64 = SEND_FLAGS | sys::FI_REMOTE_CQ_DATA | sys::FI_MORE;
-/// Flags of receives.
-pub(crate) const RECEIVE_FLAGS: u64 = sys::FI_COMPLETION | sys::FI_MULTI_RECV;
+/// Flags of receives. One that is complete has all its bytes, so that FI_TRANSMIT_COMPLETE, which demands less, holds.
+pub(crate) const RECEIVE_FLAGS: u64 = sys::FI_COMPLETION | sys::FI_MULTI_RECV | sys::FI_TRANSMIT_COMPLETE;
 
 /// A protocol of weft's own among those of providers: "weft".
 const PROTOCOL: u32 = sys::FI_PROV_SPECIFIC as u32 | 0x7765_6674;
@@ -145,11 +145,16 @@ fn wish(
     let mut wish = Wish::default();
     let wanted = hints.and_then(|hints| Family::of_format(hints.addr_format));
     if let Some(hints) = hints {
-        // SAFETY: the hints say how long their addresses are.
-        unsafe {
-            wish.format.is_text = hints.addr_format == sys::FI_ADDR_STR;
-            wish.source = hinted(hints.addr_format, hints.src_addr, hints.src_addrlen)?;
-            wish.destination = hinted(hints.addr_format, hints.dest_addr, hints.dest_addrlen)?;
+        wish.format.is_text = hints.addr_format == sys::FI_ADDR_STR;
+        // fi_getinfo(3): the node and the service are the source with FI_SOURCE and else the destination, whatever the hints say.
+        let is_source = flags & sys::FI_SOURCE != 0;
+        if !is_source {
+            // SAFETY: the hints say how long their addresses are.
+            wish.source = unsafe { hinted(hints.addr_format, hints.src_addr, hints.src_addrlen)? };
+        }
+        if is_source || node.is_none() && service.is_none() {
+            // SAFETY: as before.
+            wish.destination = unsafe { hinted(hints.addr_format, hints.dest_addr, hints.dest_addrlen)? };
         }
     }
     let family = |addr: Option<SocketAddr>| addr.map(|addr| Family::of(&addr.ip()));

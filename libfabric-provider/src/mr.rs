@@ -22,6 +22,8 @@ use crate::sys;
 struct MrObject {
     _head: Head<sys::fid_mr>,
     key: u64,
+    /// By which number peers name its first byte.
+    base: u64,
     domain: Arc<Domain>,
 }
 
@@ -89,7 +91,7 @@ unsafe fn register(fid: *mut sys::fid, wanted: &Wanted, mr: *mut *mut sys::fid_m
     object.domain.memories.register(&Registration { key, bytes, base, rights })?;
     let fid = abi::fid::<MrObject>(wanted.context, &FID);
     let head = sys::fid_mr { fid, mem_desc: std::ptr::null_mut(), key };
-    *place = MrObject { _head: Head::new(head), key, domain: object.domain.clone() }.give();
+    *place = MrObject { _head: Head::new(head), key, base, domain: object.domain.clone() }.give();
     // The application has the descriptor before it can read the event.
     if let Some(events) = events {
         events.push_registered((*place).addr(), wanted.context.addr())?;
@@ -190,7 +192,72 @@ extern "C" fn bind(fid: *mut sys::fid, other: *mut sys::fid, flags: u64) -> c_in
     })
 }
 
-/// `fi_mr_enable`: memory is always enabled.
-extern "C" fn control(_: *mut sys::fid, command: c_int, _: *mut c_void) -> c_int {
-    abi::answer(|| if command == sys::FI_ENABLE as c_int { Ok(0) } else { Err(FiError::NOT_THERE) })
+/// `fi_mr_enable`, as memory is always enabled, and `fi_mr_raw_attr`.
+extern "C" fn control(fid: *mut sys::fid, command: c_int, arg: *mut c_void) -> c_int {
+    abi::answer(|| {
+        // SAFETY: it is registered memory of this provider's.
+        let object: &MrObject = unsafe { abi::object(fid)? };
+        match command as u32 {
+            sys::FI_ENABLE => Ok(0),
+            // SAFETY: libfabric passes its attributes with this command.
+            sys::FI_GET_RAW_MR => unsafe { raw_attributes(object, arg.cast()) }.map(|()| 0),
+            _ => Err(FiError::NOT_THERE),
+        }
+    })
+}
+
+/// Writes the base and the key of memory. The raw key is the bytes of the key.
+///
+/// # Safety
+/// `attr` is null, or its pointers are places for a base, a length and as many bytes, or null.
+unsafe fn raw_attributes(object: &MrObject, attr: *mut sys::fi_mr_raw_attr) -> Result<(), FiError> {
+    // SAFETY: as the caller promises.
+    let (attr, len) = unsafe {
+        let attr = attr.as_ref().ok_or(FiError::INVALID)?;
+        (attr, attr.key_size.as_mut().ok_or(FiError::INVALID)?)
+    };
+    if attr.flags != 0 {
+        return Err(FiError::BAD_FLAGS);
+    }
+    let key = object.key.to_ne_bytes();
+    let room = std::mem::replace(len, key.len());
+    if room < key.len() {
+        return Err(FiError::TOO_SMALL);
+    }
+    if attr.raw_key.is_null() {
+        return Err(FiError::INVALID);
+    }
+    // SAFETY: as the caller promises; applications may give any address for the base.
+    unsafe {
+        attr.raw_key.copy_from_nonoverlapping(key.as_ptr(), key.len());
+        if !attr.base_addr.is_null() {
+            attr.base_addr.write_unaligned(object.base);
+        }
+    }
+    Ok(())
+}
+
+/// `fi_mr_map_raw` and `fi_mr_unmap_key`, of a domain: a raw key of a peer is the bytes of its key, and nothing is kept of it.
+pub(crate) extern "C" fn control_domain(fid: *mut sys::fid, command: c_int, arg: *mut c_void) -> c_int {
+    abi::answer(|| {
+        // SAFETY: it is a domain of this provider's.
+        let _: &DomainObject = unsafe { abi::object(fid)? };
+        match command as u32 {
+            // SAFETY: libfabric passes a raw key with this command.
+            sys::FI_MAP_RAW_MR => unsafe {
+                let map = arg.cast::<sys::fi_mr_map_raw>().as_ref().ok_or(FiError::INVALID)?;
+                let key = map.key.as_mut().ok_or(FiError::INVALID)?;
+                if map.flags != 0 {
+                    return Err(FiError::BAD_FLAGS);
+                }
+                if map.raw_key.is_null() || map.key_size != size_of::<u64>() {
+                    return Err(FiError::INVALID);
+                }
+                *key = u64::from_ne_bytes(map.raw_key.cast::<[u8; 8]>().read());
+                Ok(0)
+            },
+            sys::FI_UNMAP_KEY => Ok(0),
+            _ => Err(FiError::NOT_THERE),
+        }
+    })
 }

@@ -164,7 +164,7 @@ extern "C" fn control(fid: *mut sys::fid, command: c_int, arg: *mut c_void) -> c
         // SAFETY: it is a wait set of this provider's.
         let object: &WaitObject = unsafe { abi::object(fid)? };
         // SAFETY: libfabric passes what belongs to the command.
-        unsafe { abi::get_wait(command, object.wait, &object.set.wake, arg) }
+        unsafe { abi::get_wait(command, object.wait, Ok(&object.set.wake), arg) }
     })
 }
 

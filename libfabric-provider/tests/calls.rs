@@ -662,3 +662,138 @@ fn hints_are_honoured_or_refused() {
     let wrong = getinfo(&Wish { service: Some(4001), ..Wish::default() });
     assert_eq!(wrong.err(), Some(sys::FI_ENODATA), "no multiple of the number of entropies");
 }
+
+/// Controls an object.
+fn control<T>(fid: *mut sys::fid, command: u32, argument: &mut T) -> i32 {
+    // SAFETY: it is open, and what is passed belongs to the command.
+    unsafe { (*(*fid).ops).control.unwrap()(fid, command as i32, (&raw mut *argument).cast()) }
+}
+
+#[test]
+fn objects_say_what_they_are_waited_for_with() {
+    if !inside("objects_say_what_they_are_waited_for_with") {
+        return;
+    }
+    for wait in [sys::FI_WAIT_NONE, sys::FI_WAIT_UNSPEC, sys::FI_WAIT_FD] {
+        let side = Side::open(&Wish::default(), How { wait, counters: Some(wait), ..How::default() });
+        let mut eq = null_mut();
+        let mut attr = sys::fi_eq_attr { wait_obj: wait, ..sys::fi_eq_attr::default() };
+        assert_eq!(table!(side.fabric, ops.eq_open(&mut attr, &mut eq, null_mut())), 0);
+        for fid in [side.cq.0.cast(), side.counters[0].0.cast(), eq.cast()] {
+            let mut found = 99;
+            assert_eq!((control(fid, sys::FI_GETWAITOBJ, &mut found), found), (0, wait));
+        }
+        assert_eq!(common::fabric::close(eq.cast()), 0);
+    }
+}
+
+#[test]
+fn flags_of_calls_that_have_none_of_their_own_can_be_changed() {
+    if !inside("flags_of_calls_that_have_none_of_their_own_can_be_changed") {
+        return;
+    }
+    let bind = sys::FI_SEND | sys::FI_RECV | sys::FI_SELECTIVE_COMPLETION;
+    let (a, b, to_b, _) = pair(How { bind, ..How::default() });
+    let get = |side: &Side, mut flags| (control(side.ep.cast(), sys::FI_GETOPSFLAG, &mut flags), flags);
+    let set = |side: &Side, mut flags: u64| control(side.ep.cast(), sys::FI_SETOPSFLAG, &mut flags);
+    assert_eq!([get(&a, sys::FI_TRANSMIT), get(&a, sys::FI_RECV)], [(0, 0); 2]);
+    let invalid = -sys::FI_EINVAL;
+    assert_eq!((get(&a, 0).0, get(&a, sys::FI_TRANSMIT | sys::FI_RECV).0), (invalid, invalid));
+    assert_eq!(set(&a, sys::FI_COMPLETION), invalid);
+    assert_eq!(set(&a, sys::FI_RECV | sys::FI_INJECT), -(sys::FI_EBADFLAGS as i32));
+    assert_eq!(set(&a, sys::FI_TRANSMIT | sys::FI_COMPLETION), 0);
+    assert_eq!([get(&a, sys::FI_TRANSMIT), get(&a, sys::FI_RECV)], [(0, sys::FI_COMPLETION), (0, 0)]);
+    assert_eq!(set(&b, sys::FI_RECV | sys::FI_COMPLETION), 0);
+    let mut rooms = [[0; 4]; 2];
+    for (n, room) in rooms.iter_mut().enumerate() {
+        b.receive(room, FI_ADDR_UNSPEC, None, n);
+        a.send(to_b, &[7; 4], None, 10 + n);
+        // The second one has none at its sender.
+        if n == 0 {
+            assert_eq!(a.cq.next().unwrap().context, 10);
+            assert_eq!(set(&a, sys::FI_TRANSMIT), 0);
+        }
+        assert_eq!(b.cq.next().unwrap().context, n);
+    }
+    assert_eq!((rooms, a.cq.read()), ([[7; 4]; 2], None));
+    let mut alias = 0u64;
+    assert_eq!(control(a.ep.cast(), sys::FI_ALIAS, &mut alias), -sys::FI_ENOSYS);
+    let (level, option, value) = (sys::FI_OPT_ENDPOINT, sys::FI_OPT_FI_HMEM_P2P, sys::FI_HMEM_P2P_REQUIRED);
+    // SAFETY: the endpoint is open, and there are so many bytes.
+    let answer = unsafe {
+        let set = (*(*a.ep).ops).setopt.unwrap();
+        set(a.ep.cast(), level as i32, option as i32, (&raw const value).cast(), size_of_val(&value))
+    };
+    assert_eq!(answer, -sys::FI_EOPNOTSUPP);
+}
+
+/// Flags of single calls, and as many pieces as there may be.
+#[test]
+fn messages_of_eight_pieces_with_flags_arrive() {
+    if !inside("messages_of_eight_pieces_with_flags_arrive") {
+        return;
+    }
+    let (a, b, to_b, _) = pair(How::default());
+    let text = b"the message of 8 pieces.".to_vec();
+    let mut room = vec![0u8; text.len()];
+    let cut = |at: *mut u8, iov_len| {
+        [0, 1, 2, 3, 4, 5, 6, 7, 8].map(|n| sys::iovec { iov_base: at.wrapping_add(3 * n).cast(), iov_len })
+    };
+    let (out, within) = (cut(text.as_ptr().cast_mut(), 3), cut(room.as_mut_ptr(), 3));
+    let message = |iov: &[sys::iovec; 9], addr, iov_count| {
+        let (msg_iov, desc, context, data) = (iov.as_ptr(), null_mut(), null_mut(), 0);
+        sys::fi_msg { msg_iov, desc, iov_count, addr, context, data }
+    };
+    let (receive, send) =
+        (|count| message(&within, FI_ADDR_UNSPEC, count), |count| message(&out, to_b, count));
+    let invalid = -(sys::FI_EINVAL as isize);
+    assert_eq!(table!(b.ep, msg.recvmsg(&receive(9), 0)), invalid);
+    assert_eq!(table!(a.ep, msg.sendmsg(&send(9), 0)), invalid);
+    let complete = [sys::FI_INJECT_COMPLETE, sys::FI_TRANSMIT_COMPLETE, sys::FI_DELIVERY_COMPLETE];
+    for (n, level) in complete.into_iter().enumerate() {
+        // A receive is complete when all its bytes are there.
+        let flags = if level == sys::FI_TRANSMIT_COMPLETE { level } else { 0 };
+        for _ in 0..2 {
+            b.post(|| table!(b.ep, msg.recvmsg(&receive(8), flags | sys::FI_MORE)));
+        }
+        // The first of them may wait for the second.
+        a.post(|| table!(a.ep, msg.sendmsg(&send(8), level | sys::FI_MORE)));
+        a.post(|| table!(a.ep, msg.sendmsg(&send(8), level)));
+        for _ in 0..2 {
+            assert_eq!(b.cq.next().unwrap().len, text.len(), "{n}");
+            assert_eq!(a.cq.next().unwrap().flags, UNTAGGED | sys::FI_SEND);
+        }
+        assert_eq!(room, text);
+        room.fill(0);
+    }
+}
+
+/// In a table an address gets the lowest index that is free, in a map a number that nobody has had.
+#[test]
+fn tables_use_numbers_again_and_maps_do_not() {
+    if !inside("tables_use_numbers_again_and_maps_do_not") {
+        return;
+    }
+    let side = open();
+    let name = side.name();
+    for (type_, again) in [(sys::FI_AV_TABLE, 1), (sys::FI_AV_UNSPEC, 1), (sys::FI_AV_MAP, 3)] {
+        let (mut av, mut attr) = (null_mut(), sys::fi_av_attr { type_, ..sys::fi_av_attr::default() });
+        assert_eq!(table!(side.domain, ops.av_open(&mut attr, &mut av, null_mut())), 0);
+        let insert = || {
+            let mut number = 99;
+            assert_eq!(table!(av, ops.insert(name.as_ptr().cast(), 1, &mut number, 0, null_mut())), 1);
+            number
+        };
+        assert_eq!([(); 3].map(|()| insert()), [0, 1, 2]);
+        for mut number in [2, 1] {
+            assert_eq!(table!(av, ops.remove(&mut number, 1, 0)), 0);
+        }
+        let (mut found, mut len) = ([0u8; 16], 16);
+        let mut look_up = |number| table!(av, ops.lookup(number, found.as_mut_ptr().cast(), &mut len));
+        assert_eq!(look_up(1), -sys::FI_EINVAL, "nothing is there");
+        assert_eq!(insert(), again);
+        assert_eq!(look_up(again), 0);
+        assert_eq!(found, name);
+        assert_eq!(common::fabric::close(av.cast()), 0);
+    }
+}

@@ -169,3 +169,28 @@ fn registrations_of_memory_are_events_if_the_domain_is_bound_so() {
         assert_eq!([close(domain.cast()), close(eq.cast()), close(fabric.cast())], [0; 3]);
     }
 }
+
+#[test]
+fn an_event_that_was_only_looked_at_stays() {
+    if !inside("an_event_that_was_only_looked_at_stays") {
+        return;
+    }
+    let info = getinfo(&Wish::default()).unwrap_or_else(|error| panic!("{error}"));
+    let opened = Opened::new(&info);
+    let flags = sys::FI_WRITE;
+    let (mut eq, mut attr) = (null_mut(), sys::fi_eq_attr { flags, ..sys::fi_eq_attr::default() });
+    assert_eq!(table!(opened.fabric, ops.eq_open(&mut attr, &mut eq, null_mut())), 0);
+    for event in [*b"first", *b"other"] {
+        assert_eq!(table!(eq, ops.write(77, event.as_ptr().cast(), 5, 0)), 5);
+    }
+    let read = |flags, room: usize| {
+        let (mut number, mut bytes) = (0, [0u8; 5]);
+        let len = table!(eq, ops.read(&mut number, bytes.as_mut_ptr().cast(), room, flags));
+        (len, number, bytes)
+    };
+    assert_eq!([sys::FI_PEEK, sys::FI_PEEK, 0].map(|flags| read(flags, 5)), [(5, 77, *b"first"); 3]);
+    assert_eq!(read(sys::FI_PEEK, 4).0, -(sys::FI_ETOOSMALL as isize));
+    assert_eq!(read(0, 5), (5, 77, *b"other"));
+    assert_eq!(read(sys::FI_PEEK, 5).0, -(sys::FI_EAGAIN as isize));
+    assert_eq!(close(eq.cast()), 0);
+}

@@ -6,7 +6,7 @@ mod common;
 use std::cell::Cell;
 use std::collections::BTreeSet;
 
-use common::fabric::{Wish, getinfo, name};
+use common::fabric::{Wish, getinfo, getinfo_of, name};
 use common::inside;
 use weft_fi::sys;
 
@@ -74,6 +74,8 @@ fn set_key(at: &mut *mut u8, len: &mut usize, first: u8) {
     *len = 4;
 }
 
+/// This version of libfabric's interface.
+const NOW: u32 = 1 << 16 | 17;
 const ABILITY: &str = "modes are what an application is able to do, and the provider asks for none of it";
 /// All bits of modes of registered memory.
 const ALL_MODES: i32 = (sys::FI_MR_LOCAL
@@ -346,11 +348,74 @@ fn every_capability_of_one_direction_is_one_of_the_endpoint_or_refused() {
     assert!(counts[0] > 500 && counts[1] > 100, "{counts:?}");
 }
 
+/// fi_getinfo(3): with FI_SOURCE the node is the source and else the destination, and the hints' own address is not looked at.
+#[test]
+fn the_node_comes_before_the_address_in_hints() {
+    if !inside("the_node_comes_before_the_address_in_hints") {
+        return;
+    }
+    let nonsense: [Change; 2] = [
+        |hints| (hints.src_addr, hints.src_addrlen) = (address(libc::AF_UNIX), 16),
+        |hints| (hints.dest_addr, hints.dest_addrlen) = (address(libc::AF_UNIX), 16),
+    ];
+    let ask =
+        |change, node, flags| getinfo_of(&Wish { change, ..Wish::default() }, NOW, node, flags).map(drop);
+    let (node, no) = (Some(c"127.0.0.1"), Err(sys::FI_ENODATA));
+    let [source, destination] = nonsense;
+    assert_eq!([ask(source, node, sys::FI_SOURCE), ask(destination, node, sys::FI_SOURCE)], [Ok(()), no]);
+    assert_eq!([ask(source, node, 0), ask(destination, node, 0)], [no, Ok(())]);
+    assert_eq!([ask(source, None, 0), ask(destination, None, 0)], [no, no]);
+}
+
+thread_local! {
+    /// The modes of memory that [`set_modes`] offers.
+    static MODES: Cell<u64> = const { Cell::new(0) };
+}
+
+fn set_modes(hints: &mut sys::fi_info) {
+    // SAFETY: new hints have all their parts.
+    unsafe { (*hints.domain_attr).mr_mode = MODES.get() as i32 };
+}
+
+/// What programs get of the modes that they offer: keys of the provider if they can deal with those, and no other bit.
+#[test]
+fn modes_of_memory_are_those_that_programs_of_a_version_can_deal_with() {
+    if !inside("modes_of_memory_are_those_that_programs_of_a_version_can_deal_with") {
+        return;
+    }
+    let [basic, scalable] = [sys::FI_MR_BASIC, sys::FI_MR_SCALABLE].map(u64::from);
+    let [virtual_addresses, keys] = [sys::FI_MR_VIRT_ADDR, sys::FI_MR_PROV_KEY].map(u64::from);
+    let old = 1 << 16 | 4;
+    for (version, offered, gets) in [
+        (old, 0, scalable),
+        (old, basic, basic),
+        (old, scalable, scalable),
+        (NOW, 0, 0),
+        (NOW, basic, basic),
+        (NOW, scalable, scalable),
+        (NOW, virtual_addresses, 0),
+        (NOW, keys, keys),
+        (NOW, ALL_MODES as u64, keys),
+    ] {
+        MODES.set(offered);
+        let wish = Wish { change: set_modes, ..Wish::default() };
+        let info = getinfo_of(&wish, version, Some(c"127.0.0.1"), sys::FI_SOURCE);
+        let info = info.unwrap_or_else(|error| panic!("{version:x} {offered:x}: {}", name(error)));
+        // SAFETY: an info has all its parts.
+        assert_eq!(unsafe { (*info.get().domain_attr).mr_mode } as u64, gets, "{version:x} {offered:x}");
+    }
+}
+
 /// Asks for endpoints of type `kind` with each field, in a process that has the provider.
 fn audit(fields: Vec<Field>, kind: sys::fi_ep_type) {
     let mut wrong = Vec::new();
     for Field { name: field, fits, refuses } in fields {
-        let ask = |change| getinfo(&Wish { change, kind, ..Wish::default() }).map(drop);
+        let ask = |change| {
+            let wish = Wish { change, kind, ..Wish::default() };
+            // The node is the source otherwise, whatever the hints say.
+            let is_source = field.starts_with("info.src");
+            if is_source { getinfo_of(&wish, NOW, None, 0) } else { getinfo(&wish) }.map(drop)
+        };
         if let Err(error) = ask(fits) {
             wrong.push(format!("{field}: refused with {}", name(error)));
         }

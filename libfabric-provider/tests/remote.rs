@@ -45,6 +45,7 @@ everywhere! {
     accesses_without_permission_through_servers_fail_and_change_nothing: without_permission, Servers;
     memory_of_basic_mode_has_addresses_and_keys_of_the_provider: basic_mode, OwnPorts;
     memory_of_basic_mode_has_them_through_servers: basic_mode, Servers;
+    raw_keys_are_the_bytes_of_keys: raw_keys, OwnPorts;
     keys_are_drawn_for_those_who_can_deal_with_them: drawn_keys, OwnPorts;
     keys_are_drawn_through_servers_for_those_who_can_deal_with_them: drawn_keys, Servers;
     atomic_operations_are_done_by_every_call: atomic_operations, OwnPorts;
@@ -324,6 +325,25 @@ fn without_permission(place: Place) {
     assert_eq!(write(0, KEY), sys::FI_EACCES);
     assert_eq!(write(993, KEY + 1), sys::FI_EREMOTEIO);
     assert_eq!(write(0, KEY + 2), sys::FI_EKEYREJECTED);
+    // Memory that may be written only is not read, nor fetched.
+    let mut sink = [1u64; 4];
+    // SAFETY: they are the bytes of those numbers.
+    let bytes_of_sink = unsafe { std::slice::from_raw_parts_mut(sink.as_mut_ptr().cast::<u8>(), 32) };
+    let third = register(&pair.b, bytes_of_sink, sys::FI_REMOTE_WRITE, KEY + 3).unwrap();
+    let (mut room, key) = ([0u64; 1], KEY + 3);
+    let place: *mut c_void = room.as_mut_ptr().cast();
+    let read = pair.done(|| table!(a.ep, rma.read(place, 8, null_mut(), *to_b, 0, key, CONTEXT)));
+    assert_eq!(read.unwrap_err().error, sys::FI_EACCES);
+    for op in [sys::FI_SUM, sys::FI_ATOMIC_READ] {
+        let fetched = pair.done(|| {
+            let (none, u64s) = (null_mut(), sys::FI_UINT64);
+            table!(a.ep, atomic.readwrite(at, 1, none, place, none, *to_b, 0, key, u64s, op, CONTEXT))
+        });
+        assert_eq!(fetched.unwrap_err().error, sys::FI_EACCES, "{op}");
+    }
+    assert_eq!(room, [0]);
+    assert_eq!(close(third.cast()), 0);
+    assert_eq!(sink, [1; 4]);
     let (op, datatype) = (sys::FI_SUM, sys::FI_UINT64);
     let failed =
         pair.done(|| table!(a.ep, atomic.write(at, 1, null_mut(), *to_b, 0, KEY, datatype, op, CONTEXT)));
@@ -332,6 +352,40 @@ fn without_permission(place: Place) {
     assert_eq!(write(0, KEY + 1), sys::FI_EKEYREJECTED);
     assert_eq!(close(mr.cast()), 0);
     assert!(memory.iter().chain(&other).all(|byte| *byte == 1));
+}
+
+/// Raw keys are the bytes of keys, for programs that ask for them whatever the mode is.
+fn raw_keys(place: Place) {
+    let mut memory = vec![0u8; 64];
+    let pair = pair(1, place);
+    let mr = register(&pair.b, &mut memory, ANY, KEY).unwrap();
+    let control = |fid: *mut sys::fid, command, arg: *mut c_void| {
+        // SAFETY: it is open, and what is passed belongs to the command.
+        unsafe { (*(*fid).ops).control.unwrap()(fid, command, arg) }
+    };
+    let (mut base, mut raw, mut len) = (0, [0u8; 8], 4);
+    let mut ask = |len: &mut usize, flags| {
+        let (base_addr, raw_key) = (&raw mut base, raw.as_mut_ptr());
+        let mut attr = sys::fi_mr_raw_attr { flags, base_addr, raw_key, key_size: &raw mut *len };
+        control(mr.cast(), sys::FI_GET_RAW_MR as c_int, (&raw mut attr).cast())
+    };
+    assert_eq!((ask(&mut len, 0), len), (-(sys::FI_ETOOSMALL as c_int), 8));
+    assert_eq!(ask(&mut len, 1), -(sys::FI_EBADFLAGS as c_int));
+    assert_eq!((ask(&mut len, 0), len), (0, 8));
+    assert_eq!(base, memory.as_ptr().addr() as u64);
+    let Pair { a, to_b, .. } = &pair;
+    let mut key = 0;
+    let mut map = |key_size| {
+        let (raw_key, key) = (raw.as_mut_ptr(), &raw mut key);
+        let mut map = sys::fi_mr_map_raw { flags: 0, base_addr: base, raw_key, key_size, key };
+        control(a.domain.cast(), sys::FI_MAP_RAW_MR as c_int, (&raw mut map).cast())
+    };
+    assert_eq!([map(7), map(8)], [-sys::FI_EINVAL, 0]);
+    let at = [5u8; 4].as_ptr().cast();
+    pair.ok(WRITE, || table!(a.ep, rma.write(at, 4, null_mut(), *to_b, base + 8, key, CONTEXT)));
+    assert_eq!(peek(&memory, 7..13), [0, 5, 5, 5, 5, 0]);
+    assert_eq!(control(a.domain.cast(), sys::FI_UNMAP_KEY as c_int, (&raw mut key).cast()), 0);
+    assert_eq!(close(mr.cast()), 0);
 }
 
 fn basic_mode(place: Place) {
@@ -541,7 +595,9 @@ fn named_or_refused(place: Place) {
     assert_eq!(table!(a.ep, atomic.compwritevalid(sys::FI_FLOAT, sys::FI_SUM, &mut count)), no);
     let mut attr = sys::fi_atomic_attr::default();
     let mut query = |datatype, op, flags| table!(a.domain, ops.query_atomic(datatype, op, &mut attr, flags));
-    assert_eq!(query(sys::FI_LONG_DOUBLE, sys::FI_SUM, 0), no);
+    for datatype in [sys::FI_LONG_DOUBLE, sys::FI_LONG_DOUBLE_COMPLEX, sys::FI_INT128, sys::FI_UINT128] {
+        assert_eq!(query(datatype, sys::FI_SUM, 0), no);
+    }
     assert_eq!(query(sys::FI_UINT16, sys::FI_MSWAP, sys::FI_COMPARE_ATOMIC), 0);
     assert_eq!(query(sys::FI_UINT16, sys::FI_SUM, sys::FI_TAGGED), no);
     assert_eq!((attr.size, attr.count), (2, 1));

@@ -43,6 +43,12 @@ pub(crate) struct Info(pub(crate) *mut sys::fi_info);
 
 /// The info for what is wished, at the loopback address unless a domain is named.
 pub(crate) fn getinfo(wish: &Wish) -> Result<Info, i32> {
+    let node = if wish.domain.is_some() { None } else { Some(c"127.0.0.1") };
+    getinfo_of(wish, VERSION, node, sys::FI_SOURCE)
+}
+
+/// The info for what is wished, for a program of this version of libfabric's interface.
+pub(crate) fn getinfo_of(wish: &Wish, version: u32, node: Option<&CStr>, flags: u64) -> Result<Info, i32> {
     let service = wish.service.map(|port| CString::new(port.to_string()).unwrap());
     let domain = wish.domain.as_ref().map(|name| CString::new(name.as_str()).unwrap());
     let mut info = null_mut();
@@ -54,11 +60,11 @@ pub(crate) fn getinfo(wish: &Wish) -> Result<Info, i32> {
         (*(*hints).ep_attr).type_ = wish.kind;
         (wish.change)(&mut *hints);
         let service = service.as_ref().map_or(null(), |text| text.as_ptr());
-        let node = if domain.is_some() { null() } else { c"127.0.0.1".as_ptr() };
+        let node = node.map_or(null(), CStr::as_ptr);
         if let Some(domain) = &domain {
             (*(*hints).domain_attr).name = libc::strdup(domain.as_ptr());
         }
-        let answer = sys::fi_getinfo(VERSION, node, service, sys::FI_SOURCE, hints, &mut info);
+        let answer = sys::fi_getinfo(version, node, service, flags, hints, &mut info);
         sys::fi_freeinfo(hints);
         answer
     };
