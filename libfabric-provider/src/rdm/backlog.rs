@@ -290,16 +290,6 @@ impl Backlog {
         self.parts.as_ref().is_some_and(|parts| Parts::taken(len) > parts.part - parts.short)
     }
 
-    /// Whether the first message to `peer` that waits is one of those.
-    pub(super) fn has_to_stand_in(&self, peer: Source) -> bool {
-        let first = self.sends.get(&peer).and_then(|line| line.unsent.front());
-        first.is_some_and(|unsent| self.is_long(unsent))
-    }
-
-    fn is_long(&self, unsent: &Unsent) -> bool {
-        matches!(&unsent.buffer, SendBuffer::Bytes(bytes) if self.never_holds(bytes.len()))
-    }
-
     /// Whether the part of messages that are sent has no room for `len` bytes.
     pub(super) fn is_full(&self, len: usize) -> bool {
         self.parts.as_ref().is_some_and(|parts| {
@@ -732,11 +722,22 @@ impl State {
         self.fail(number, Way::Out, error)
     }
 
+    /// Whether the first message to `peer` that waits has to be fetched.
+    pub(super) fn has_to_stand_in(&self, peer: Source) -> bool {
+        let first = self.backlog.sends.get(&peer).and_then(|line| line.unsent.front());
+        first.is_some_and(|unsent| self.is_long(unsent))
+    }
+
+    fn is_long(&self, unsent: &Unsent) -> bool {
+        let Unsent { peer, buffer, options, .. } = unsent;
+        matches!(buffer, SendBuffer::Bytes(bytes) if self.has_to_be_fetched(*peer, options, bytes.len()))
+    }
+
     /// Fails all messages to `peer` that wait and have to be fetched.
     pub(super) fn fail_long(&mut self, peer: Source, error: FiError) -> Result<(), FiError> {
         let mut at = 0;
         while let Some(unsent) = self.backlog.sends.get(&peer).and_then(|line| line.unsent.get(at)) {
-            if !self.backlog.is_long(unsent) {
+            if !self.is_long(unsent) {
                 at += 1;
             } else if let Some(unsent) = self.backlog.take_unsent(peer, at) {
                 self.fail(unsent.number, Way::Out, error)?;

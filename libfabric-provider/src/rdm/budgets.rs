@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use weft::Source;
+use weft::{Addr, Source};
 
 use super::stand_in::STANDS;
 use crate::random;
@@ -20,6 +20,10 @@ const EACH: u64 = 1 << 10;
 const ALL: u64 = 16 << 20;
 /// The longest message that is sent at once, if all before it were taken: a server keeps it and what stands for those behind it.
 const MOST: u64 = 48 << 20;
+/// Bytes that all senders of a host together may have untaken before a further one is let send no more than [`LEAST`].
+const UNTAKEN: u64 = 32 << 20;
+/// Bytes that a server keeps of a host.
+const KEPT: u64 = 64 << 20;
 /// Bytes that it lets each send nevertheless.
 const LEAST: u64 = 512 << 10;
 /// Bytes that a sender sends to a receiver that has not said anything yet.
@@ -31,10 +35,13 @@ const UNHEARD: u32 = 5;
 const RECENT: Duration = Duration::from_secs(10);
 /// How long it is told without a further question when the receiver has taken what it has asked for.
 const TELLS: Duration = Duration::from_secs(60);
+/// How long what a sender that asks no more has untaken counts against others of its host.
+const LIES: Duration = Duration::from_secs(600);
 /// Senders that are counted.
 const SENDERS: usize = 8192;
-/// Senders that may ask.
+/// Senders that may ask, and those of one host.
 const ASKERS: usize = 4096;
+const ASKERS_OF_ONE: usize = 1024;
 /// Peers that a sender has a budget for.
 const PEERS: usize = 8192;
 /// Epochs of one sender that are counted: processes may have had its number before.
@@ -80,6 +87,8 @@ pub(super) struct Wanted {
     pub(super) epoch: u32,
     /// It wants to be told at once, and again when so much was taken.
     pub(super) taken: u64,
+    /// What it has sent.
+    pub(super) sent: u64,
 }
 
 /// The sender's side.
@@ -103,6 +112,10 @@ struct Budget {
     count: u32,
     /// The receiver was asked to say when it has taken so much.
     asked: Option<u64>,
+    /// Whether it has said anything since.
+    is_answered: bool,
+    /// Only answers to this question and later ones count; none before the first question.
+    since: Option<u32>,
     /// Questions that it has got before it has answered any.
     unheard: u32,
 }
@@ -201,24 +214,31 @@ impl Budgets {
         let size = budget.size();
         let taken = match waiting {
             _ if budget.is_deaf() => return false,
+            // It is fetched, unless the receiver never answers.
+            Some(len) if cost(len) > MOST && budget.size.is_some() => return false,
             Some(len) => budget.sent.min((budget.sent + cost(len)).saturating_sub(size)),
             None if budget.untaken() > size / 2 => budget.sent - size / 2,
             None => return false,
         };
         // The first answer says how much there is to ask for.
         let taken = if budget.size.is_some() { taken } else { 0 };
-        let is_asked = budget.asked.is_some_and(|asked| asked >= taken);
+        // Who was asked for more may never take so much. A question for less waits for the answer to the one before, and what was asked for
+        // when half of the budget was used up is little enough: else there would be a question for each message that waits.
+        let most = taken.max(budget.sent.saturating_sub(size / 2));
+        let is_asked =
+            budget.asked.is_some_and(|asked| asked >= taken && (asked <= most || !budget.is_answered));
         if !is_asked {
-            budget.asked = Some(taken);
+            (budget.asked, budget.is_answered) = (Some(taken), false);
         }
         !is_asked
     }
 
-    /// What a question to `peer` asks.
-    pub(super) fn question(&self, peer: Source) -> Wanted {
-        let budget = self.peers.get(&peer);
-        let asked = budget.and_then(|budget| Some((budget.epoch, budget.asked?)));
-        asked.map_or_else(Wanted::default, |(epoch, taken)| Wanted { epoch, taken })
+    /// What the question to `peer` with this number asks.
+    pub(super) fn question(&mut self, peer: Source, number: u32) -> Wanted {
+        let Some(budget) = self.peers.get_mut(&peer) else { return Wanted::default() };
+        budget.since.get_or_insert(number);
+        let (epoch, sent) = (budget.epoch, budget.sent);
+        budget.asked.map_or_else(Wanted::default, |taken| Wanted { epoch, taken, sent })
     }
 
     /// Whether `peer` was asked and has not said yet what was asked for.
@@ -243,10 +263,22 @@ impl Budgets {
         }
     }
 
-    /// `peer`, which is the process with this life, has said this.
-    pub(super) fn learn(&mut self, peer: Source, life: u64, told: &Told) {
+    /// `peer` is gone. Nothing that it was sent counts for a process that takes its place.
+    pub(super) fn forget(&mut self, peer: Source) {
+        self.peers.remove(&peer);
+    }
+
+    /// `peer`, which is the process with this life, has said this in answer to `question`. The question that comes next has the number
+    /// `next`.
+    pub(super) fn learn(&mut self, peer: Source, life: u64, told: &Told, [question, next]: [u32; 2]) {
         let epoch = self.next_epoch();
         let Some(budget) = self.peers.get_mut(&peer) else { return };
+        let was_asked = |since: &u32| question.wrapping_sub(*since) < next.wrapping_sub(*since);
+        if budget.since.filter(was_asked).is_none() {
+            // Who has answered an earlier one may be gone, or nobody has asked.
+            return;
+        }
+        (budget.since, budget.is_answered) = (Some(question), true);
         let is_another = budget.size.is_some() && (budget.life, budget.count) != (life, told.count);
         (budget.life, budget.count, budget.size, budget.unheard) = (life, told.count, Some(told.budget), 0);
         if is_another {
@@ -271,7 +303,19 @@ pub(super) struct Takings {
     counts: HashMap<Source, Vec<(u32, u64)>>,
     /// Changes when they are forgotten.
     count: u32,
-    askers: HashMap<Source, Asker>,
+    hosts: HashMap<Addr, Host>,
+    /// Senders that have asked, of all hosts.
+    askers: usize,
+}
+
+/// The senders of a host that have asked, by the number of their process.
+#[derive(Debug, Default)]
+struct Host {
+    askers: HashMap<u16, Asker>,
+    /// How many of them share what is taken.
+    sharing: usize,
+    /// What all of them have untaken, as far as they have said.
+    untaken: u64,
 }
 
 /// A sender that has asked.
@@ -283,11 +327,16 @@ struct Asker {
     /// Its last question, and when it has asked that.
     question: u32,
     since: Instant,
+    /// What of that which it had sent then is untaken.
+    untaken: u64,
+    /// Whether it counts among those that share.
+    shares: bool,
 }
 
 impl Default for Takings {
     fn default() -> Takings {
-        Takings { counts: HashMap::new(), count: random::number() as u32, askers: HashMap::new() }
+        let count = random::number() as u32;
+        Takings { counts: HashMap::new(), count, hosts: HashMap::new(), askers: 0 }
     }
 }
 
@@ -299,18 +348,22 @@ impl Takings {
             self.counts.clear();
             self.count = self.count.wrapping_add(1);
         }
+        let host = self.hosts.get_mut(&sender.peer);
+        let asker = host.and_then(|host| Some((host.askers.get_mut(&sender.process)?, &mut host.untaken)));
         let epochs = self.counts.entry(sender).or_default();
-        let at = epochs.iter().position(|(other, _)| *other == epoch).unwrap_or_else(|| {
-            if epochs.len() == EPOCHS {
-                epochs.remove(0);
-            }
-            epochs.push((epoch, 0));
-            epochs.len() - 1
-        });
-        let taken = &mut epochs[at].1;
-        *taken = taken.saturating_add(cost(len as usize));
-        let asker = self.askers.get_mut(&sender)?;
-        let is_enough = asker.epoch == epoch && asker.taken.is_some_and(|wanted| wanted <= *taken);
+        // The last one was taken of last.
+        let at = epochs.iter().position(|(other, _)| *other == epoch);
+        let (_, before) = at.map_or((epoch, 0), |at| epochs.remove(at));
+        if epochs.len() == EPOCHS {
+            let asked = asker.as_ref().map(|(asker, _)| asker.epoch);
+            epochs.remove(epochs.iter().position(|(other, _)| Some(*other) != asked).unwrap_or(0));
+        }
+        let taken = before.saturating_add(cost(len as usize));
+        epochs.push((epoch, taken));
+        let (asker, untaken) = asker.filter(|(asker, _)| asker.epoch == epoch)?;
+        let less = cost(len as usize).min(asker.untaken);
+        (asker.untaken, *untaken) = (asker.untaken - less, untaken.saturating_sub(less));
+        let is_enough = asker.taken.is_some_and(|wanted| wanted <= taken);
         is_enough.then(|| {
             asker.taken = None;
             asker.question
@@ -322,44 +375,73 @@ impl Takings {
         epochs.filter(|(other, _)| *other == epoch).map(|(_, taken)| *taken).sum()
     }
 
+    fn asker(&self, sender: Source) -> Option<&Asker> {
+        self.hosts.get(&sender.peer)?.askers.get(&sender.process)
+    }
+
     /// `sender` asks. It is to be answered at once, in any case.
     pub(super) fn ask(&mut self, sender: Source, wanted: Wanted, question: u32) {
-        if self.askers.len() < ASKERS || self.askers.contains_key(&sender) {
-            let taken = Some(wanted.taken).filter(|taken| *taken > self.taken(sender, wanted.epoch));
-            let asker = Asker { epoch: wanted.epoch, taken, question, since: Instant::now() };
-            self.askers.insert(sender, asker);
+        let before = self.taken(sender, wanted.epoch);
+        let of_host = self.hosts.get(&sender.peer).map_or(0, |host| host.askers.len());
+        let is_new = self.asker(sender).is_none();
+        if is_new && (self.askers >= ASKERS || of_host >= ASKERS_OF_ONE) {
+            return;
         }
+        let taken = Some(wanted.taken).filter(|taken| *taken > before);
+        let untaken = wanted.sent.saturating_sub(before).min(KEPT);
+        let (epoch, since) = (wanted.epoch, Instant::now());
+        let asker = Asker { epoch, taken, question, since, untaken, shares: true };
+        let host = self.hosts.entry(sender.peer).or_default();
+        let last = host.askers.insert(sender.process, asker);
+        host.sharing += usize::from(!last.as_ref().is_some_and(|last| last.shares));
+        host.untaken = host.untaken.saturating_sub(last.map_or(0, |last| last.untaken)) + untaken;
+        self.askers += usize::from(is_new);
     }
 
     /// What `sender` is told.
     pub(super) fn told(&self, sender: Source) -> Told {
-        let epoch = self.askers.get(&sender).map_or(0, |asker| asker.epoch);
-        let sharing = self.askers.keys().filter(|asker| asker.peer == sender.peer).count();
-        let budget = (ALL / sharing.max(1) as u64).max(LEAST);
+        let asker = self.asker(sender);
+        let (sharing, all) = self.hosts.get(&sender.peer).map_or((0, 0), |host| (host.sharing, host.untaken));
+        let others = all.saturating_sub(asker.map_or(0, |asker| asker.untaken));
+        // In steps, so that each answer does not lead to a further question.
+        let free = UNTAKEN.saturating_sub(others) / LEAST * LEAST;
+        let budget = (ALL / sharing.max(1) as u64).min(free).max(LEAST);
+        let epoch = asker.map_or(0, |asker| asker.epoch);
         Told { epoch, taken: self.taken(sender, epoch), budget, count: self.count }
     }
 
     /// Forgets senders that have not asked for some time.
     pub(super) fn keep_recent(&mut self) {
-        let stays = |asker: &Asker| if asker.taken.is_some() { TELLS } else { RECENT };
-        self.askers.retain(|_, asker| asker.since.elapsed() < stays(asker));
+        for host in self.hosts.values_mut() {
+            for asker in host.askers.values_mut() {
+                let shares = if asker.taken.is_some() { TELLS } else { RECENT };
+                asker.shares = asker.since.elapsed() < shares;
+            }
+            host.askers.retain(|_, asker| asker.shares || asker.untaken > 0 && asker.since.elapsed() < LIES);
+            host.sharing = host.askers.values().filter(|asker| asker.shares).count();
+            host.untaken = host.askers.values().map(|asker| asker.untaken).sum();
+        }
+        self.hosts.retain(|_, host| !host.askers.is_empty());
+        self.askers = self.hosts.values().map(|host| host.askers.len()).sum();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::State;
     use super::*;
+    use crate::error::FiError;
 
-    const PEER: Source = Source { peer: weft::Addr(3), process: 4 };
-    const OTHER: Source = Source { peer: weft::Addr(3), process: 5 };
+    const PEER: Source = Source { peer: Addr(3), process: 4 };
+    const OTHER: Source = Source { peer: Addr(3), process: 5 };
     const LEN: usize = 100_000;
 
     /// A question and its answer.
     fn exchange(budgets: &mut Budgets, takings: &mut Takings, life: u64) {
-        let wanted = budgets.question(PEER);
+        let wanted = budgets.question(PEER, 1);
         assert!(wanted.epoch != 0);
         takings.ask(OTHER, wanted, 1);
-        budgets.learn(PEER, life, &takings.told(OTHER));
+        budgets.learn(PEER, life, &takings.told(OTHER), [1, 2]);
     }
 
     /// Sends as many messages as the budget has room for, and returns their header data.
@@ -388,7 +470,7 @@ mod tests {
         // The receiver says so when it has taken enough, and not before.
         assert_eq!(takings.take(OTHER, sent[0], LEN as u32), Some(1));
         assert_eq!(takings.take(OTHER, sent[0], LEN as u32), None);
-        budgets.learn(PEER, 9, &takings.told(OTHER));
+        budgets.learn(PEER, 9, &takings.told(OTHER), [1, 2]);
         assert!(!budgets.awaits(PEER));
         assert_eq!(spend(&mut budgets).len(), 2);
         // What stands for messages, and messages of others, count for nothing.
@@ -400,20 +482,133 @@ mod tests {
     #[test]
     fn senders_share_what_a_receiver_takes_and_those_that_ask_no_more_make_room() {
         let mut takings = Takings::default();
+        let wanted = Wanted { epoch: 5, taken: 0, sent: 0 };
         for process in 0..8 {
-            takings.ask(Source { process, ..PEER }, Wanted { epoch: 5, taken: 0 }, 1);
+            takings.ask(Source { process, ..PEER }, wanted, 1);
+            takings.ask(Source { process, ..PEER }, wanted, 2);
         }
         assert_eq!(takings.told(PEER).budget, ALL / 8);
-        assert_eq!(takings.told(Source { peer: weft::Addr(4), process: 1 }).budget, ALL);
-        for asker in takings.askers.values_mut().take(4) {
+        assert_eq!(takings.told(Source { peer: Addr(4), process: 1 }).budget, ALL);
+        for asker in takings.hosts.get_mut(&PEER.peer).unwrap().askers.values_mut().take(4) {
             asker.since -= RECENT;
         }
         takings.keep_recent();
-        assert_eq!(takings.told(PEER).budget, ALL / 4);
-        for process in 0..ASKERS as u16 + 9 {
-            takings.ask(Source { process, ..PEER }, Wanted { epoch: 5, taken: 9 }, 1);
+        assert_eq!((takings.askers, takings.told(PEER).budget), (4, ALL / 4));
+    }
+
+    #[test]
+    fn a_host_that_asks_with_many_numbers_leaves_room_for_those_of_others() {
+        let mut takings = Takings::default();
+        let wanted = Wanted { epoch: 5, taken: 9, sent: 0 };
+        let hosts = [3, 4, 5, 6, 7].map(Addr);
+        for peer in hosts {
+            for process in 0..ASKERS_OF_ONE as u16 + 9 {
+                takings.ask(Source { peer, process }, wanted, 1);
+            }
         }
-        assert_eq!((takings.askers.len(), takings.told(PEER).budget), (ASKERS, LEAST));
+        let askers = hosts.map(|peer| takings.hosts.get(&peer).map_or(0, |host| host.askers.len()));
+        assert_eq!(askers, [ASKERS_OF_ONE, ASKERS_OF_ONE, ASKERS_OF_ONE, ASKERS_OF_ONE, 0]);
+        assert_eq!((takings.askers, takings.told(PEER).budget), (ASKERS, LEAST));
+    }
+
+    #[test]
+    fn senders_that_come_one_after_the_other_have_little_more_untaken_together_than_half_of_what_a_server_keeps()
+     {
+        let mut takings = Takings::default();
+        let sender = |process| Source { process, ..PEER };
+        let age = |takings: &mut Takings, by: Duration| {
+            for asker in takings.hosts.get_mut(&PEER.peer).unwrap().askers.values_mut() {
+                asker.since -= by;
+            }
+            takings.keep_recent();
+        };
+        let mut granted = Vec::new();
+        for process in 0..6 {
+            let mut wanted = Wanted { epoch: 5, ..Wanted::default() };
+            takings.ask(sender(process), wanted, 1);
+            granted.push(takings.told(sender(process)).budget);
+            // It sends as much as it may, says so, and is quiet.
+            wanted.sent = granted[process as usize];
+            takings.ask(sender(process), wanted, 2);
+            age(&mut takings, RECENT);
+        }
+        assert_eq!(granted, [ALL, ALL, LEAST, LEAST, LEAST, LEAST]);
+        // What is taken makes room for others, and so does what is forgotten.
+        let len = ALL / 2 - EACH;
+        takings.take(sender(0), 5 << STAMP, len as u32);
+        takings.ask(sender(2), Wanted { epoch: 5, taken: 0, sent: LEAST }, 3);
+        assert_eq!(takings.told(sender(2)).budget, ALL / 2 - 3 * LEAST);
+        age(&mut takings, LIES);
+        assert_eq!((takings.askers, takings.told(sender(2)).budget), (0, ALL));
+    }
+
+    #[test]
+    fn nothing_that_was_sent_to_a_process_that_is_gone_counts_for_the_one_in_its_place() {
+        let mut state = State::new(None);
+        let sent = spend(&mut state.budgets);
+        assert!(!state.budgets.has_room(PEER, LEN));
+        // The first has answered nothing.
+        state.fail_stand_ins_of(PEER, FiError::REFUSED).unwrap();
+        assert!(state.budgets.has_room(PEER, LEN));
+        assert!(epoch_of(spend(&mut state.budgets)[0]) != epoch_of(sent[0]));
+    }
+
+    #[test]
+    fn only_answers_to_questions_since_the_last_answered_one_count() {
+        let (mut budgets, mut takings) = (Budgets::default(), Takings::default());
+        assert!(budgets.asks(PEER, Some(LEN)));
+        // Nothing was asked yet.
+        budgets.learn(PEER, 9, &takings.told(OTHER), [6, 7]);
+        let wanted = budgets.question(PEER, 7);
+        takings.ask(OTHER, wanted, 7);
+        for question in [6, 8, 9] {
+            budgets.learn(PEER, 9, &takings.told(OTHER), [question, 8]);
+            assert_eq!(budgets.peers[&PEER].size, None, "question {question}");
+        }
+        budgets.learn(PEER, 9, &takings.told(OTHER), [7, 8]);
+        budgets.question(PEER, 8);
+        budgets.learn(PEER, 9, &takings.told(OTHER), [8, 9]);
+        let sent = spend(&mut budgets);
+        // The process before has the question before, and says so late.
+        budgets.learn(PEER, 5, &Takings::default().told(OTHER), [7, 9]);
+        assert_eq!(epoch_of(sent[0]), Some(budgets.peers[&PEER].epoch));
+        budgets.learn(PEER, 5, &Takings::default().told(OTHER), [8, 9]);
+        assert!(epoch_of(sent[0]) != Some(budgets.peers[&PEER].epoch));
+    }
+
+    #[test]
+    fn who_waits_for_less_than_was_asked_for_asks_once_more_after_the_answer() {
+        let (mut budgets, mut takings) = (Budgets::default(), Takings::default());
+        assert!(budgets.asks(PEER, Some(LEN)));
+        exchange(&mut budgets, &mut takings, 9);
+        spend(&mut budgets);
+        assert!(budgets.asks(PEER, Some(10 << 20)) && !budgets.asks(PEER, Some(LEN)));
+        let before = budgets.question(PEER, 1);
+        exchange(&mut budgets, &mut takings, 9);
+        assert!(budgets.asks(PEER, Some(LEN)) && !budgets.asks(PEER, Some(LEN)));
+        assert!(budgets.question(PEER, 1).taken < before.taken);
+        exchange(&mut budgets, &mut takings, 9);
+        assert!(!budgets.asks(PEER, Some(LEN)));
+        // Half of the budget is no more than what it waits for.
+        assert!(budgets.asks(PEER, None));
+        exchange(&mut budgets, &mut takings, 9);
+        assert!(!budgets.asks(PEER, Some(LEN)) && !budgets.asks(PEER, None));
+    }
+
+    #[test]
+    fn the_epoch_that_is_asked_for_and_those_of_which_something_was_taken_last_are_kept() {
+        let mut takings = Takings::default();
+        takings.ask(PEER, Wanted { epoch: 1, taken: 9_000, sent: 9_000 }, 1);
+        for epoch in [1, 2, 3, 4, 2, 5, 6, 7u64] {
+            takings.take(PEER, epoch << STAMP, 10);
+            assert!(takings.counts[&PEER].len() <= EPOCHS);
+        }
+        let taken = [1, 2, 3, 4, 5, 6, 7].map(|epoch| takings.taken(PEER, epoch) / cost(10));
+        assert_eq!(taken, [1, 0, 0, 0, 1, 1, 1]);
+        takings.take(PEER, 5 << STAMP, 10);
+        takings.take(PEER, 8 << STAMP, 10);
+        let taken = [1, 5, 6, 7, 8].map(|epoch| takings.taken(PEER, epoch) / cost(10));
+        assert_eq!(taken, [1, 2, 0, 1, 1]);
     }
 
     #[test]
@@ -466,14 +661,15 @@ mod tests {
         budgets.spend(PEER, 1 << 20);
         assert!(!budgets.has_room(PEER, 1 << 20) && !budgets.never_has_room(PEER, 47 << 20));
         assert!(budgets.never_has_room(PEER, 48 << 20));
-        assert!(budgets.asks(PEER, Some(1 << 20)));
+        assert!(budgets.asks(PEER, Some(48 << 20)) && !budgets.asks(PEER, Some(1 << 20)));
         for _ in 0..UNHEARD {
             assert!(!budgets.has_room(PEER, 1 << 20));
             budgets.has_asked(PEER);
         }
         assert!(budgets.has_room(PEER, 48 << 20) && !budgets.never_has_room(PEER, 48 << 20));
         // Until it does.
-        budgets.learn(PEER, 3, &Takings::default().told(OTHER));
+        budgets.question(PEER, 1);
+        budgets.learn(PEER, 3, &Takings::default().told(OTHER), [1, 2]);
         assert!(!budgets.has_room(PEER, 17 << 20));
     }
 
@@ -488,7 +684,7 @@ mod tests {
         assert!(!budgets.has_room(PEER, 9) && budgets.asks(PEER, Some(LONG)));
         exchange(&mut budgets, &mut takings, 9);
         assert_eq!(takings.take(OTHER, first, LONG as u32), Some(1));
-        budgets.learn(PEER, 9, &takings.told(OTHER));
+        budgets.learn(PEER, 9, &takings.told(OTHER), [1, 2]);
         assert!(budgets.has_room(PEER, LONG) && !budgets.awaits(PEER));
     }
 

@@ -8,7 +8,7 @@ use weft::Source;
 use super::DEPTH;
 
 /// The most messages to one peer.
-const TO_ONE: usize = 8 * DEPTH;
+pub(super) const TO_ONE: usize = 8 * DEPTH;
 /// The most to all.
 const TO_ALL: usize = 32 * DEPTH;
 

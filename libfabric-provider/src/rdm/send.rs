@@ -177,10 +177,10 @@ impl State {
         // One that has come back has been counted, and what is too short for a stand-in does not wait for a budget.
         let is_new = unstamped(options.header_data) == options.header_data;
         let may_wait = is_counted && is_new && self.may_stand_in(options.tag, len);
-        let waits = may_wait && !self.budgets.has_room(peer, len);
-        let never = self.backlog.never_holds(len) || (may_wait && self.budgets.never_has_room(peer, len));
+        let never = self.has_to_be_fetched(peer, &options, len);
+        let waits = may_wait && (never || !self.budgets.has_room(peer, len));
         let stands = self.may_stand_in(options.tag, len) && (has_waited || never);
-        if waits && !never {
+        if waits && !self.backlog.never_holds(len) {
             self.ask_for_budget(peer, Some(len));
         }
         if !waits && !self.backlog.is_full(len) && !self.backlog.is_over_share(peer, len) {
@@ -218,6 +218,14 @@ impl State {
             }
         }
         Ok(Some(Unsent { number, peer, buffer, options, order }))
+    }
+
+    /// Whether a message of `len` bytes is never sent to `peer` at once, since it is too long for the memory or for the peer's server.
+    pub(super) fn has_to_be_fetched(&self, peer: Source, options: &SendOptions, len: usize) -> bool {
+        // One that has come back was sent at once before, and has been counted.
+        let is_new = unstamped(options.header_data) == options.header_data;
+        let is_counted = options.tag.is_some() && self.carrier.is_some();
+        self.backlog.never_holds(len) || is_counted && is_new && self.budgets.never_has_room(peer, len)
     }
 
     /// A message was posted, with so many bytes of a server's memory if there is one.

@@ -5,7 +5,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use weft::core::wire::ses::JobId;
+use weft::core::wire::ses::{JobId, ReturnCode};
 use weft::core::worker::Waker;
 use weft::core::worker::session::{SessionConfig, SessionServer};
 use weft::{Endpoint, Limits, Matching, Source};
@@ -496,4 +496,50 @@ fn all_long_messages_to_a_host_that_does_not_answer_fail_at_once() {
         left.is_empty().then_some(())
     });
     assert!(room == content(LONG, 5));
+}
+
+/// Longer than what is ever sent at once, and no longer than what memory holds.
+const LONGEST: usize = (49 << 20) + 5;
+
+#[test]
+fn a_message_that_is_longer_than_what_a_server_keeps_beside_others_is_fetched_though_memory_holds_it() {
+    let served = Served::start("127.40.7.10");
+    let (sender, receiver) = (served.open(256 << 20), served.open(LITTLE));
+    let (to, _) = (sender.insert(&receiver), receiver.insert(&sender));
+    assert!(sender.with(|state| !state.backlog.never_holds(LONGEST)));
+    // It is the first, and nothing is before it.
+    sender.send(to, content(LONGEST, 3).into(), 5);
+    until("something stands for it", || {
+        assert!(sender.turn().is_none() && receiver.turn().is_none());
+        sender.with(|state| !state.backlog.has_sends()).then_some(())
+    });
+    assert!(sender.with(|state| state.stand_ins.are_waiting()), "it was sent at once");
+    let mut room = vec![0; LONGEST];
+    receiver.receive(&mut room, 6);
+    let mut left = vec![5, 6];
+    until("it arrives", || {
+        for entry in [sender.turn(), receiver.turn()].into_iter().flatten() {
+            assert_eq!(entry.problem, None);
+            left.retain(|context| *context != entry.context);
+        }
+        left.is_empty().then_some(())
+    });
+    assert!(room == content(LONGEST, 3));
+}
+
+#[test]
+fn a_message_that_is_never_sent_at_once_fails_if_it_is_for_a_process_of_another_job() {
+    let served = Served::start("127.40.7.11");
+    let job = JobId::new(7).unwrap();
+    let sender = served.open(256 << 20);
+    let receiver = served.open_as(SessionConfig { job, ..config(LITTLE) });
+    let to = sender.insert(&receiver);
+    sender.send(to, content(LONGEST, 1).into(), 1);
+    let failed = until("it fails", || {
+        sender.rdm.ask_peers().unwrap();
+        assert!(receiver.turn().is_none());
+        sender.turn()
+    });
+    let error = FiError::from(&weft::Error::Send(weft::SendError::Answered(ReturnCode::BAD_JOB_ID)));
+    assert_eq!((failed.context, failed.problem), (1, Some(Problem { error, beyond: 0 })));
 }

@@ -22,7 +22,8 @@ use weft::core::wire::ses::ReturnCode;
 use weft::{Error, Failure, MemorySlice, ReceiveBuffer, SendBuffer, SendError, SendOptions, Source};
 
 use super::budgets::unstamped;
-use super::{Bindings, DEPTH, Operation, State, report};
+use super::pending::TO_ONE;
+use super::{Bindings, Operation, State, report};
 use crate::error::FiError;
 use crate::queue::{Entry, Problem};
 use crate::random;
@@ -139,9 +140,11 @@ pub(super) struct StandIns {
     /// How many messages with the same peer, tag and header data are done of which none is named by more than that: those that
     /// were dropped, or met receives with less room than the stand-in has bytes.
     dropped: HashMap<(Source, u64, u64), usize>,
-    /// The numbers of the last notices of each peer that a message which they do not name by more is done: one that is repeated says so
-    /// of no further message.
-    heard: HashMap<Source, VecDeque<u64>>,
+    /// The numbers of the messages that are not done, by what a notice knows that names them by no more: peer, tag and header data.
+    alike: HashMap<(Source, u64, u64), Vec<u16>>,
+    /// The last notices of each peer that a message which they do not name by more is done: one that is repeated says so of no further
+    /// message.
+    heard: HashMap<Source, Heard>,
 }
 
 /// Questions of peers that wait for their answers here. Who is not among them asks again.
@@ -149,8 +152,29 @@ const UNANSWERED: usize = 4096;
 /// How many of them are looked at in one turn.
 const LOOKS: usize = 64;
 
-/// How many notices of a peer are remembered: as many as it may have to repeat.
-const HEARD: usize = DEPTH;
+/// How many notices of a peer are remembered: as many as it may have under way and to repeat.
+const HEARD: usize = 2 * TO_ONE;
+
+/// The numbers of the last notices of a peer.
+#[derive(Debug, Default)]
+struct Heard {
+    numbers: HashSet<u64>,
+    /// In the order in which they came.
+    order: VecDeque<u64>,
+}
+
+impl Heard {
+    fn insert(&mut self, number: u64) {
+        if self.numbers.insert(number) {
+            self.order.push_back(number);
+        }
+        if self.order.len() > HEARD
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.numbers.remove(&oldest);
+        }
+    }
+}
 
 /// What a peer that fetches a message knows of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,6 +205,7 @@ impl Default for StandIns {
             askers: VecDeque::new(),
             answering: HashSet::new(),
             dropped: HashMap::new(),
+            alike: HashMap::new(),
             heard: HashMap::new(),
         }
     }
@@ -196,6 +221,11 @@ impl StandIns {
         let number = self.question;
         self.question = number.wrapping_add(1);
         number
+    }
+
+    /// The number of the question that will be asked next.
+    pub(super) fn coming_question(&self) -> u32 {
+        self.question
     }
 
     /// What a question to a peer says that is to be the same process as before, or is asked for its life; none if it may be any.
@@ -256,6 +286,7 @@ impl StandIns {
     }
 
     fn insert(&mut self, key: (Source, u16), message: Message) {
+        self.alike.entry((key.0, message.tag, message.header_data)).or_default().push(key.1);
         self.messages.insert(key, message);
         if let Some(receiver) = self.receivers.get_mut(&key.0) {
             receiver.messages += 1;
@@ -264,6 +295,7 @@ impl StandIns {
 
     fn remove(&mut self, key: (Source, u16)) -> Option<Message> {
         let message = self.messages.remove(&key)?;
+        self.unlist(key, message.tag, message.header_data);
         if let Some(receiver) = self.receivers.get_mut(&key.0) {
             receiver.messages = receiver.messages.saturating_sub(1);
             if receiver.messages == 0 {
@@ -272,6 +304,16 @@ impl StandIns {
             }
         }
         Some(message)
+    }
+
+    /// A message is done.
+    fn unlist(&mut self, (peer, number): (Source, u16), tag: u64, header_data: u64) {
+        let group = (peer, tag, header_data);
+        let Some(alike) = self.alike.get_mut(&group) else { return };
+        alike.retain(|other| *other != number);
+        if alike.is_empty() {
+            self.alike.remove(&group);
+        }
     }
 
     /// The next number that no message for `peer` has.
@@ -293,17 +335,13 @@ impl StandIns {
 
     /// The messages that one which has seen no more than this may mean, and that are not done.
     fn like(&self, named: &Named) -> Vec<(Source, u16)> {
-        let is_like = |key: &(Source, u16), message: &Message| {
-            let Named { peer, tag, header_data, .. } = *named;
-            !message.is_done && (key.0, message.tag, message.header_data) == (peer, tag, header_data)
-        };
-        let messages = self.messages.iter().filter(|(key, message)| is_like(key, message));
-        messages.map(|(key, _)| *key).collect()
+        let alike = self.alike.get(&(named.peer, named.tag, named.header_data));
+        alike.into_iter().flatten().map(|number| (named.peer, *number)).collect()
     }
 
     /// Notes that a message like this is done, unless this notice has been heard. Returns whether there is one, or was.
     pub(super) fn drop_one(&mut self, named: &Named, notice: Option<u64>) -> bool {
-        let has_heard = |heard: &VecDeque<u64>| notice.is_some_and(|notice| heard.contains(&notice));
+        let has_heard = |heard: &Heard| notice.is_some_and(|notice| heard.numbers.contains(&notice));
         if self.heard.get(&named.peer).is_some_and(has_heard) {
             return true;
         }
@@ -311,10 +349,7 @@ impl StandIns {
         if is_there {
             // Only of peers that the application has sent messages to.
             let heard = self.heard.entry(named.peer).or_default();
-            heard.extend(notice);
-            if heard.len() > HEARD {
-                heard.pop_front();
-            }
+            notice.into_iter().for_each(|notice| heard.insert(notice));
             *self.dropped.entry((named.peer, named.tag, named.header_data)).or_default() += 1;
         }
         is_there
@@ -408,7 +443,7 @@ impl State {
         let life = match self.life_to_send_to(peer) {
             Ok(Some(life)) => life,
             // One that may also be sent at once ends as that does.
-            Err(error) if self.backlog.never_holds(bytes.len()) => return Err((error, bytes)),
+            Err(error) if self.has_to_be_fetched(peer, &options, bytes.len()) => return Err((error, bytes)),
             Ok(None) | Err(_) => return Err((FiError::AGAIN, bytes)),
         };
         let own = self.stand_ins.number(peer);
@@ -520,11 +555,12 @@ impl State {
     fn is_done(&mut self, key: (Source, u16)) -> Result<(), FiError> {
         let Some(message) = self.stand_ins.messages.get_mut(&key) else { return Ok(()) };
         message.is_done = true;
-        if !message.is_delivered {
+        let Message { operation: number, tag, header_data, is_delivered, .. } = *message;
+        self.stand_ins.unlist(key, tag, header_data);
+        if !is_delivered {
             // The operation ends with its stand-in.
             return Ok(());
         }
-        let number = message.operation;
         self.stand_ins.remove(key);
         self.end_sent(number, None)
     }
@@ -543,6 +579,7 @@ impl State {
     /// A peer is gone: it fetches none of the messages whose stand-ins it has got.
     pub(super) fn fail_stand_ins_of(&mut self, peer: Source, error: FiError) -> Result<(), FiError> {
         self.stand_ins.dropped.retain(|(other, ..), _| *other != peer);
+        self.budgets.forget(peer);
         self.fail_stand_ins(|key, message| key == peer && message.is_delivered, error)?;
         self.fail_asked(peer, error)
     }
@@ -593,7 +630,7 @@ impl State {
                     return Ok(());
                 }
                 // One that may be sent at once waits for memory, and the question is asked again now and then.
-                if !self.backlog.has_to_stand_in(peer) {
+                if !self.has_to_stand_in(peer) {
                     return Ok(());
                 }
                 self.stand_ins.ask_again(peer);
@@ -816,7 +853,7 @@ mod tests {
         let end = end_of(&stand_in).unwrap();
         let (life, is_delivered, is_done) = (1, false, false);
         let message = Message { operation: 1, tag: 5, header_data, end, bytes, life, is_delivered, is_done };
-        all.messages.insert((PEER, number), message);
+        all.insert((PEER, number), message);
         assert_eq!(all.number(PEER), 0);
         let named = Named { peer: PEER, tag: 5, header_data, end: Some(end) };
         assert!(all.find(&named).is_some());
@@ -834,6 +871,36 @@ mod tests {
         // A notice that is repeated is about the same message.
         assert!(all.drop_one(&unseen, Some(1)));
         assert_eq!(all.dropped.get(&(PEER, 5, header_data)), Some(&1));
+        // Also behind those about all other messages that there may be.
+        (2..=2 * TO_ONE as u64).for_each(|notice| assert!(all.drop_one(&unseen, Some(notice))));
+        assert!(all.drop_one(&unseen, Some(1)));
+        assert_eq!(all.dropped.get(&(PEER, 5, header_data)), Some(&(2 * TO_ONE)));
+        assert!(all.drop_one(&unseen, Some(2 * TO_ONE as u64 + 1)) && all.drop_one(&unseen, Some(1)));
+        assert_eq!(all.dropped.get(&(PEER, 5, header_data)), Some(&(2 * TO_ONE + 2)));
+        assert_eq!(all.heard[&PEER].numbers.len(), HEARD);
+    }
+
+    #[test]
+    fn a_notice_means_one_of_the_messages_that_are_alike_and_not_done() {
+        let mut state = State::new(None);
+        let message = |tag: u64, is_delivered| {
+            let (operation, end, bytes) = (usize::MAX, 0, Bytes::new());
+            Message { operation, tag, header_data: 3, end, bytes, life: 1, is_delivered, is_done: false }
+        };
+        let named = |tag| Named { peer: PEER, tag, header_data: 3, end: None };
+        for (number, tag) in [(1, 5), (2, 5), (3, 6), (4, 5)] {
+            state.stand_ins.insert((PEER, number), message(tag, number != 2));
+        }
+        assert_eq!(state.stand_ins.like(&named(5)), [(PEER, 1), (PEER, 2), (PEER, 4)]);
+        // One is done before its stand-in is delivered, one is delivered, and one is taken back.
+        state.is_done((PEER, 2)).unwrap();
+        assert_eq!(state.stand_ins.like(&named(5)), [(PEER, 1), (PEER, 4)]);
+        state.is_done((PEER, 1)).unwrap();
+        state.forget_stand_in(Some(PEER), Some(4));
+        assert!(state.stand_ins.like(&named(5)).is_empty() && !state.stand_ins.drop_one(&named(5), Some(1)));
+        assert_eq!(state.stand_ins.like(&named(6)), [(PEER, 3)]);
+        state.forget_stand_in(Some(PEER), Some(3));
+        assert!(state.stand_ins.alike.is_empty() && state.stand_ins.messages.len() == 1);
     }
 
     #[test]

@@ -8,9 +8,10 @@ use weft::{Atomic, Error, MemorySlice, OperationId, ReadFault, RemoteMemory, Sou
 
 use super::super::connections::Returned;
 use super::super::operation::Piece;
+use super::super::pending::TO_ONE;
 use super::super::remote::{AtomicCall, What};
 use super::super::stand_in::Named;
-use super::super::{DEPTH, Room, State};
+use super::super::{Room, State};
 use super::wire::{ANSWER, Answer, Kind, REQUEST, Request};
 use super::{ANSWERS, Carrier, Inner, PIECE, REQUESTS, VALUES, WINDOW};
 use crate::error::FiError;
@@ -67,9 +68,8 @@ pub(in super::super) struct Notices {
     counts: HashMap<Source, [usize; 2]>,
 }
 
-/// The most notices to one peer that are under way, and the most that wait to be sent again. A peer has no more messages under way
-/// than that.
-const NOTICES: usize = DEPTH;
+/// The most notices to one peer that are under way, and the most that wait to be sent again: as many as it may have messages.
+const NOTICES: usize = TO_ONE;
 
 impl Notices {
     /// Counts one of `peer` that waits (0) or is under way (1). Returns false if it has as many as it may.
@@ -657,7 +657,7 @@ impl State {
         let kind = Kind::Question { life: self.stand_ins.asks_life(peer) };
         let number = self.stand_ins.next_question();
         let question = Request { kind, number, total: len, len, ..Request::QUESTION };
-        let mut bytes = question.wanting(self.budgets.question(peer)).emit().to_vec();
+        let mut bytes = question.wanting(self.budgets.question(peer, number)).emit().to_vec();
         bytes.extend(numbers);
         bytes
     }
@@ -822,16 +822,16 @@ mod tests {
             let named = Named::new(peer, Some(5), 0, None);
             Notice { named, number, tries: 1 }
         };
-        for number in 0..NOTICES as u64 + 9 {
+        for number in 0..TO_ONE as u64 + 9 {
             notices.keep(notice(peers[0], number));
         }
         notices.keep(notice(peers[1], 7));
-        assert_eq!(notices.len(), NOTICES + 1);
+        assert_eq!(notices.len(), TO_ONE + 1);
         // Those that are under way are others.
-        assert!((0..NOTICES).all(|_| notices.begin(peers[0], 1)) && !notices.begin(peers[0], 1));
+        assert!((0..TO_ONE).all(|_| notices.begin(peers[0], 1)) && !notices.begin(peers[0], 1));
         assert!(notices.begin(peers[1], 1));
-        assert_eq!(notices.take().len(), NOTICES + 1);
-        (0..NOTICES).for_each(|_| notices.end(peers[0], 1));
+        assert_eq!(notices.take().len(), TO_ONE + 1);
+        (0..TO_ONE).for_each(|_| notices.end(peers[0], 1));
         notices.end(peers[1], 1);
         assert!(notices.counts.is_empty() && notices.len() == 0);
     }

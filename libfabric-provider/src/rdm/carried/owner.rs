@@ -233,7 +233,8 @@ impl State {
                 }
                 Kind::Here { life } => {
                     if let Some(told) = request.told() {
-                        self.budgets.learn(from, life, &told);
+                        let answered = [request.number, self.stand_ins.coming_question()];
+                        self.budgets.learn(from, life, &told, answered);
                     }
                     served = self.learn_life(from, life, request.number).map(|()| true);
                 }

@@ -11,7 +11,7 @@
 //! | length of the whole access | 4 | | | |
 //! | where in it this piece begins, and its length | 8 | | | |
 //! | zero | 4 | | | |
-//! | data to announce, or the budget | 8 | | | |
+//! | data to announce, or the budget, or how much of it was sent | 8 | | | |
 //! | value to compare with, or the last bytes of the stand-in, or the life of a process | 16 | | | |
 //! | what is written, the operands, or the numbers | as the length of the piece says | | | |
 
@@ -115,13 +115,14 @@ impl Request {
 
     /// Asks how much of the budget was taken.
     pub(super) fn wanting(self, wanted: Wanted) -> Request {
-        Request { key: wanted.taken, offset: wanted.epoch.into(), ..self }
+        let sent = Some(wanted.sent).filter(|_| wanted.epoch != 0);
+        Request { key: wanted.taken, offset: wanted.epoch.into(), data: sent, ..self }
     }
 
     /// What a question asks of the budget.
     pub(super) fn wanted(&self) -> Option<Wanted> {
         let epoch = u32::try_from(self.offset).ok().filter(|epoch| *epoch != 0)?;
-        Some(Wanted { epoch, taken: self.key })
+        Some(Wanted { epoch, taken: self.key, sent: self.data? })
     }
 
     /// Says how much of the budget was taken.
@@ -254,8 +255,13 @@ mod tests {
             let beyond = Request { at: 31, ..request };
             assert_eq!(Request::parse(&beyond.emit(), len), None);
         }
-        let wanted = Wanted { epoch: 7, taken: 1 << 40 };
-        assert_eq!(Request::QUESTION.wanting(wanted).wanted(), Some(wanted));
+        let wanted = Wanted { epoch: 7, taken: 1 << 40, sent: 1 << 41 };
+        let emitted = Request::QUESTION.wanting(wanted).emit();
+        assert_eq!(
+            Request::parse(&emitted, REQUEST as u32).and_then(|request| request.wanted()),
+            Some(wanted)
+        );
+        assert_eq!(Request::QUESTION.wanting(Wanted::default()), Request::QUESTION);
         assert_eq!((Request::QUESTION.wanted(), Request::QUESTION.told()), (None, None));
         let told = Told { epoch: u32::MAX, taken: u64::MAX, budget: 3, count: 9 };
         let emitted = Request::QUESTION.telling(&told).emit();
