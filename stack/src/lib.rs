@@ -28,6 +28,8 @@ pub mod port;
 pub mod prefetch;
 pub mod region;
 pub mod rng;
+#[cfg(test)]
+mod seeds;
 pub mod ses;
 #[cfg(test)]
 #[path = "../tests/skipped/mod.rs"]

@@ -261,6 +261,37 @@ mod tests {
         }
     }
 
+    /// The seeds of the fuzz target: frames of one peer, of several, damaged ones, and one byte for byte.
+    #[test]
+    fn the_seeds_are_frames() {
+        // Which frame, its peer, kind, length, entropy and hops, and what happens to it.
+        let frames = |all: &[[u8; 8]]| [&[0, 1][..], all.as_flattened()].concat();
+        let codec = Codec::new(LinkConfig::default(), &CAPS);
+        let frame = Choices(&[0, 0, 60, 1, 0]).frame(&codec);
+        let raw = [&[0, 1, 0, frame.len() as u8][..], &frame, &[0, 0]].concat();
+        let seeds = [
+            ("requests", frames(&[[1, 0, 0, 200, 1, 0, 0, 0]; 4])),
+            (
+                "acks",
+                frames(&[[1, 0, 1, 200, 1, 0, 0, 0], [1, 1, 1, 7, 1, 0, 0, 0], [1, 0, 3, 201, 1, 0, 0, 0]]),
+            ),
+            (
+                "marked_and_trimmed",
+                frames(&[
+                    [1, 0, 0, 200, 1, 0, 0, 0],
+                    [1, 0, 0, 200, 1, 0, 5, 0],
+                    [1, 0, 0, 200, 1, 0, 20, 0],
+                ]),
+            ),
+            (
+                "peers_in_turn",
+                frames(&[[1, 0, 0, 9, 1, 0, 0, 0], [1, 2, 0, 9, 1, 0, 0, 0], [1, 1, 0, 9, 1, 241, 0, 0]]),
+            ),
+            ("whole", raw),
+        ];
+        crate::seeds::check("predictions", &seeds, predictions_change_no_result);
+    }
+
     /// Else nothing would have been tried above.
     #[test]
     fn the_second_frame_of_a_peer_is_predicted_in_one_piece_and_in_two() {

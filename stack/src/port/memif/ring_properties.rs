@@ -165,6 +165,26 @@ mod tests {
         }
     }
 
+    /// The seeds of the fuzz target: frames that a client sends and its server receives, and the reverse, while the other process
+    /// does nothing, moves an index or changes a descriptor.
+    #[test]
+    fn the_seeds_are_transfers_with_changes_beside_them() {
+        // Put in one piece and with a part in registered memory, send, receive in two ways, give back, sleep.
+        let both = [0, 0, 1, 1, 50, 1, 2, 60, 5, 8, 10, 0, 1, 9, 4, 9, 11, 12, 13, 14, 15];
+        let client_alone = [3, 1, 1, 0, 0, 1, 3, 9, 5, 9, 11, 13, 15];
+        let seed = |calls: &[u8], changes: &[u8]| -> Vec<u8> {
+            calls.iter().chain(changes.iter().cycle().take(3 * calls.len())).copied().collect()
+        };
+        let seeds = [
+            ("both_ends", seed(&both, &[1])),
+            ("a_client_alone", seed(&client_alone, &[1])),
+            ("an_index_moves", seed(&both, &[1, 1, 1, 0, 0, 16, 1, 1])),
+            ("a_descriptor_changes", seed(&both, &[1, 0, 6, 200, 1, 0, 5, 255, 1, 4, 3, 1])),
+        ];
+        let property = a_peer_that_changes_memory_at_any_time_costs_only_the_link;
+        crate::seeds::check("memif_rings", &seeds, property);
+    }
+
     /// Else little would have been tried above: between the two reads of a descriptor, and of the descriptors of one frame.
     #[test]
     fn the_peer_acts_in_the_midst_of_a_call() {

@@ -139,6 +139,28 @@ mod tests {
 
     use super::*;
 
+    /// The seeds of the fuzz target: control messages as the kernel sends them, and datagrams, one and several together.
+    #[test]
+    fn the_seeds_are_control_messages_and_datagrams() {
+        let mut control = Control::new();
+        control.push(libc::IPPROTO_IP, libc::IP_TOS, &[0x29]);
+        control.push(libc::IPPROTO_IP, libc::IP_TTL, &64i32.to_ne_bytes());
+        control.push(libc::SOL_UDP, libc::UDP_GRO, &(LONGEST as i32).to_ne_bytes());
+        // What arrives, its length and sender, and its control messages.
+        let one = [4, 0, 50, 2, 0xb9, 0x12, 0, 0x29, 0, 0];
+        let joined = [6, 69, 0, 2, 0xb9, 0x12, 5, 2, 0, 0];
+        let seeds = [
+            ("control_messages", control.bytes().to_vec()),
+            ("one_datagram", [&[0, 0][..], &one].concat()),
+            ("joined_datagrams", [&[0x1a, 0][..], &joined, &one].concat()),
+            ("ipv6_by_port", [&[0x1d, 7][..], &[0, 0, 50, 3, 0, 0xc0], &one].concat()),
+        ];
+        crate::seeds::check("udp_messages", &seeds, |bytes| {
+            any_bytes_are_control_messages_or_none(bytes);
+            datagrams_become_frames_with_their_bytes_or_are_counted(bytes);
+        });
+    }
+
     proptest! {
         #[test]
         fn any_bytes_as_control_messages(bytes in prop::collection::vec(any::<u8>(), 0..300)) {

@@ -258,6 +258,51 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::worker::session::join::reply;
+
+    /// The seeds of the fuzz target: requests, replies and reports as they are sent, and a server that reports what it was asked
+    /// for.
+    #[test]
+    fn the_seeds_are_requests_replies_and_reports() {
+        let replied = |outcome, text: &str| {
+            let (own, mut other) = std::os::unix::net::UnixStream::pair().unwrap();
+            reply(&own, outcome, [7, 5, 1024], text, None).unwrap();
+            drop(own);
+            let mut bytes = Vec::new();
+            std::io::Read::read_to_end(&mut other, &mut bytes).unwrap();
+            bytes
+        };
+        let report = |kind: u8| {
+            let words = Choices(&[1, 1, 0]).report(kind).encode();
+            words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>()
+        };
+        let for_datagrams = SessionConfig { only_datagrams: true, ..SMALL };
+        let seeds = [
+            ("request_of_a_process", request(&Asked::Session(SMALL, Some(5))).to_vec()),
+            ("request_for_datagrams", request(&Asked::Session(for_datagrams, None)).to_vec()),
+            ("request_for_facts", request(&Asked::Facts).to_vec()),
+            ("reply", replied(0, "10.0.0.1")),
+            ("refusal", replied(1, "no place is left")),
+            ("report_0", report(0)),
+            ("report_1", report(1)),
+            ("report_2", report(2)),
+            // A connection, a message on it, and reports of each kind.
+            (
+                "server",
+                [[3, 0], [3, 1]]
+                    .concat()
+                    .into_iter()
+                    .chain((0..8).flat_map(|kind| [0, kind, 0, 0, 0, 7]))
+                    .collect(),
+            ),
+        ];
+        crate::seeds::check("joining", &seeds, |bytes| {
+            any_bytes_are_a_request_or_refused(bytes);
+            any_bytes_are_a_reply_or_an_error(bytes);
+            any_words_are_a_report_in_its_only_form_or_none(bytes);
+            a_server_that_writes_anything_is_survived(bytes);
+        });
+    }
 
     proptest! {
         #[test]
