@@ -114,7 +114,8 @@ class Process:
 
 def cargo_test(package, target, name, environment, seconds):
     """Runs tests of the repository and returns what they have printed."""
-    command = ["cargo", "test", "--quiet", "--profile", "ci", "-p", package, "--test", target, *name]
+    where = ["--lib"] if target == "lib" else ["--test", target]
+    command = ["cargo", "test", "--quiet", "--profile", "ci", "-p", package, *where, *name]
     command += ["--", "--nocapture"]
     with Process(command, environment) as process:
         status = process.wait(seconds, " ".join(command))
@@ -148,6 +149,24 @@ def endpoints(seed):
     environment = {"WEFT_ENDPOINT_CASES": str(cases), "WEFT_ENDPOINT_SEED": str(seed % 2**32)}
     said = cargo_test("weft-stack", "endpoint_pair", ["every_message"], environment, 600)
     return counted(said, cases, 2)
+
+
+def applications(seed, name, test, cases):
+    """A test of sessions whose cases a seed draws."""
+    environment = {f"WEFT_{name}_CASES": str(cases), f"WEFT_{name}_SEED": str(seed % 2**32)}
+    return counted(cargo_test("weft-stack", "lib", [test], environment, 600), cases, 1)
+
+
+def joint(seed):
+    """Simulated: applications of a server and peers that do anything, over a channel that loses; limits add up, all bytes are
+    compared, every command is executed, and when all have left nothing is there."""
+    return applications(seed, "JOINT", "whatever_applications_and_peers_do", 400)
+
+
+def siege(seed):
+    """Simulated: the same with commands that are nonsense and forged packets; afterwards an application and its peer exchange
+    messages within a bound, and when all have left nothing is there."""
+    return applications(seed, "SIEGE", "after_any_mix_of_attacks", 200)
 
 
 def address(seed, n):
@@ -434,8 +453,8 @@ def serve(_):
     return Counts(passed)
 
 
-CAMPAIGNS = [fabrics, endpoints, path, stopped, killed, soft, serve]
-SIMULATED = [fabrics, endpoints]
+CAMPAIGNS = [fabrics, endpoints, joint, siege, path, stopped, killed, soft, serve]
+SIMULATED = [fabrics, endpoints, joint, siege]
 # A real campaign proves nothing if the machine has kept its processes from running for as long as peers are waited for.
 HELD_UP = SILENCE / 3
 

@@ -8,7 +8,9 @@ use weft_cc::Span;
 use super::command::{KINDS, meaningful};
 use super::link::Link;
 use super::world::{SMALL, World, content, extent};
-use super::{Client, ClientError, Command, ConnectionHandle, Ended, Report, SessionConfig, SessionId, Slot};
+use super::{
+    Client, ClientError, Command, ConnectionHandle, Ended, Report, SessionConfig, SessionId, Sessions, Slot,
+};
 use crate::choices::Choices;
 use crate::fep::{ConnectOptions, Unreachable};
 use crate::packet::Addr;
@@ -32,8 +34,13 @@ const LONG: usize = 200_000;
 
 /// Any words in the ring of commands, any bytes in the rings' own memory, at any time, from two processes at both ends:
 /// the worker goes on, messages and datagrams between other applications arrive whole meanwhile and afterwards, and nothing
-/// leaks.
+/// leaks. Some hostile applications are for datagrams only, and some of their datagrams wait for a peer.
 pub fn arbitrary_writes_harm_no_other_application(bytes: &[u8]) {
+    arbitrary_writes(bytes);
+}
+
+/// The property. Returns how many datagrams were held at most, and how many hostile applications for datagrams only there were.
+pub(super) fn arbitrary_writes(bytes: &[u8]) -> [usize; 2] {
     let mut choices = Choices(bytes);
     let mut world = World::new();
     // Connections to it are held until its state changes.
@@ -42,7 +49,8 @@ pub fn arbitrary_writes_harm_no_other_application(bytes: &[u8]) {
         peers.set(Addr(2), Err(Unreachable::Resolving { hop, asked: 0 }));
     }
     let mut good = Good::new(&mut world);
-    let mut bad = [0, 1].map(|side| Bad::new(&mut world, side));
+    let mut bad = [0, 1].map(|side| Bad::new(&mut world, side, false));
+    let [mut held, mut only] = [0; 2];
     while let Some(choice) = choices.next() {
         let who = &mut bad[usize::from(choice & 1)];
         match choice >> 1 & 15 {
@@ -50,13 +58,15 @@ pub fn arbitrary_writes_harm_no_other_application(bytes: &[u8]) {
             7 => who.scribble(&mut choices),
             8 => who.client.link().ring(),
             9 => who.listen(),
-            10 => who.come_again(&mut world),
+            10 => only += usize::from(who.come_again(&mut world, choices.byte() & 1 == 1)),
             11 => world.sessions[who.side].check(&mut world.feps[who.side], world.now),
             12 => (0..choices.byte()).for_each(|_| world.step(2)),
             13 => choices.change_a_peer(&mut world),
+            14 => who.send_datagrams(&mut choices),
             _ => world.step(usize::from(choice >> 5)),
         }
         good.go_on(&mut world);
+        held = held.max(world.sessions.iter().map(Sessions::held_datagrams).sum());
     }
     good.finish(&mut world);
     drop(bad);
@@ -64,6 +74,7 @@ pub fn arbitrary_writes_harm_no_other_application(bytes: &[u8]) {
     good.finish(&mut world);
     drop(good);
     world.assert_nothing_is_left();
+    [held, only]
 }
 
 impl Choices<'_> {
@@ -128,13 +139,14 @@ struct Bad {
 }
 
 impl Bad {
-    fn new(world: &mut World, side: usize) -> Bad {
-        let region = Region::allocate(LITTLE.layout().expect("possible").total).expect("memory");
+    fn new(world: &mut World, side: usize, only_datagrams: bool) -> Bad {
+        let config = SessionConfig { only_datagrams, ..LITTLE };
+        let region = Region::allocate(config.layout().expect("possible").total).expect("memory");
         let (own, other) = Link::pair().expect("sockets");
         let (sessions, fep) = (&mut world.sessions[side], &mut world.feps[side]);
-        let id = sessions.admit(fep, &LITTLE, Some(BAD[side]), &region, own, None).expect("room");
+        let id = sessions.admit(fep, &config, Some(BAD[side]), &region, own, None).expect("room");
         let client =
-            Client::new(&LITTLE, &region, other, None, Addr(side as u32), BAD[side]).expect("it fits");
+            Client::new(&config, &region, other, None, Addr(side as u32), BAD[side]).expect("it fits");
         Bad { side, id, client, region }
     }
 
@@ -146,6 +158,19 @@ impl Bad {
         }
         // Full, or broken by itself.
         let _ = self.client.submit_words(words);
+    }
+
+    /// Posts datagrams, and takes some of them back, to a peer that may not be known yet.
+    fn send_datagrams(&mut self, choices: &mut Choices<'_>) {
+        let [count, peer, first, cancels] = choices.bytes();
+        let to = Source { peer: Addr(2 + u32::from(peer % 3)), process: 1 };
+        for operation in (u32::from(first % 16)..16).take(usize::from(count % 8)) {
+            let datagram = Command::SendDatagram { operation, to, extent: extent(0, 10), header_data: 0 };
+            self.ask(&datagram.encode());
+            if cancels >> (operation % 8) & 1 == 1 {
+                self.ask(&Command::Cancel { operation }.encode());
+            }
+        }
     }
 
     /// Writes a small number where the rings keep theirs.
@@ -163,8 +188,9 @@ impl Bad {
         while matches!(self.client.poll(), Ok(Some(_)) | Err(ClientError::Nonsense(_))) {}
     }
 
-    /// If its session has ended and nothing is left of it, another one comes, under the same number.
-    fn come_again(&mut self, world: &mut World) {
+    /// If its session has ended and nothing is left of it, another one comes, under the same number. Returns whether it is one
+    /// for datagrams only.
+    fn come_again(&mut self, world: &mut World, only_datagrams: bool) -> bool {
         self.client.hang_up();
         let (sessions, fep) = (&mut world.sessions[self.side], &mut world.feps[self.side]);
         sessions.check(fep, world.now);
@@ -173,10 +199,12 @@ impl Bad {
             assert!(process == BAD[self.side] && how != Ended::Closed, "{process}: {how:?}");
         }
         // Sessions that are not closed yet take a place too, of which each side has four, and their numbers.
-        if sessions.len() < 4 && fep.open_process(BAD[self.side]).is_ok() {
+        let comes = sessions.len() < 4 && fep.open_process(BAD[self.side]).is_ok();
+        if comes {
             fep.close_process(BAD[self.side]).expect("it has just been opened");
-            *self = Bad::new(world, self.side);
+            *self = Bad::new(world, self.side, only_datagrams);
         }
+        comes && only_datagrams
     }
 }
 

@@ -1,6 +1,7 @@
 //! Two endpoints, their sessions, and applications that behave or do not.
 
 mod datagrams;
+mod explore;
 mod fabric;
 mod filled;
 mod hostile;
@@ -12,6 +13,7 @@ mod peers;
 mod processes;
 mod resolving;
 mod serving;
+mod siege;
 mod sleeping;
 mod threads;
 mod transfer;

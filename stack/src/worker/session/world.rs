@@ -62,7 +62,8 @@ impl Peers {
     }
 }
 
-struct Side<'a>(&'a mut Fep, &'a Peers);
+/// An endpoint, and which of its peers can be reached.
+pub(super) struct Side<'a>(pub(super) &'a mut Fep, pub(super) &'a Peers);
 
 impl Served for Side<'_> {
     fn fep_mut(&mut self) -> &mut Fep {

@@ -9,6 +9,7 @@ use super::*;
 use crate::buffer::Buffer;
 use crate::fep::{Completion, ConnectionId, FepConfig, Limits};
 use crate::packet::{Packet, Payload};
+use crate::worker::session::world::{Peers, Side};
 
 /// The peers are endpoints 1 to this.
 pub(super) const PEERS: usize = 3;
@@ -113,6 +114,12 @@ pub(super) struct Fabric {
     pub(super) compares: bool,
     /// Messages whose bytes have been compared.
     pub(super) compared: u64,
+    /// Which peers the worker can reach: all, but for those that are named here.
+    pub(super) peers: Peers,
+    /// Packets that have arrived, and their payload, bytes.
+    pub(super) arrived: (u64, u64),
+    /// The packet that has left last.
+    pub(super) overheard: Option<Packet>,
     /// Turns after which a receive for many messages had to go on.
     pub(super) unfinished: u64,
     seed: u64,
@@ -140,6 +147,9 @@ impl Fabric {
             completions: Vec::new(),
             compares: false,
             compared: 0,
+            peers: Peers::default(),
+            arrived: (0, 0),
+            overheard: None,
             unfinished: 0,
             seed: 0,
         }
@@ -201,7 +211,7 @@ impl Fabric {
         self.events.clear();
         self.completions.clear();
         self.now += Span::from_us(1);
-        self.sessions.serve(&mut self.feps[0], self.now);
+        self.serve();
         for n in 0..self.feps.len() {
             if self.feps[n].poll_timeout().is_some_and(|at| self.now.is_at_or_after(at)) {
                 self.feps[n].on_timeout(self.now);
@@ -211,24 +221,56 @@ impl Fabric {
                 let payload = self.feps[n].payload(transmit.payload);
                 let mut bytes = vec![0; payload.len() as usize];
                 payload.copy_to(&mut bytes);
+                self.overheard = Some(transmit.packet);
                 if !(loses && self.rng.next_u64().is_multiple_of(8)
                     || self.lost.iter().any(|is_lost| is_lost(&transmit.packet)))
                 {
-                    let to = &mut self.feps[transmit.packet.net.dst.0 as usize];
-                    to.on_packet(self.now, &transmit.packet, Payload::Bytes(&bytes));
+                    self.arrive(&transmit.packet, &bytes);
                 }
             }
             if n > 0 {
                 self.completions.extend(iter::from_fn(|| self.feps[n].poll_completion()).map(|c| (n, c)));
             }
         }
-        self.sessions.serve(&mut self.feps[0], self.now);
+        self.serve();
         for (n, guest) in self.guests.iter_mut().enumerate() {
             self.events.extend(iter::from_fn(|| guest.client.poll().ok().flatten()).map(|event| (n, event)));
         }
         self.unfinished += self.sessions.gatherers();
         if self.compares {
             self.compare();
+        }
+    }
+
+    /// A packet arrives at its destination, if there is such an endpoint.
+    pub(super) fn arrive(&mut self, packet: &Packet, payload: &[u8]) {
+        let Some(to) = self.feps.get_mut(packet.net.dst.0 as usize) else { return };
+        to.on_packet(self.now, packet, Payload::Bytes(payload));
+        self.arrived.0 += 1;
+        self.arrived.1 += payload.len() as u64;
+    }
+
+    fn serve(&mut self) {
+        self.sessions.serve(&mut Side(&mut self.feps[0], &self.peers), self.now);
+    }
+
+    /// Lets `span` pass, from timer to timer where nothing is to be sent.
+    pub(super) fn rest(&mut self, span: Span) {
+        let end = self.now + span;
+        while self.now.is_before(end) {
+            self.turn(false);
+            self.skip_to_next_timer();
+        }
+    }
+
+    /// Goes to the next timer, unless something is to be sent before.
+    fn skip_to_next_timer(&mut self) {
+        let next = self.feps.iter().filter_map(Fep::poll_timeout);
+        let next = next.reduce(|a, b| if b.is_before(a) { b } else { a });
+        if let Some(next) = next.filter(|at| !self.now.is_at_or_after(*at))
+            && !self.feps.iter().any(Fep::wants_to_transmit)
+        {
+            self.now = next;
         }
     }
 
@@ -277,17 +319,12 @@ impl Fabric {
             if self.sessions.is_empty() && self.feps.iter().all(|fep| fep.leaks().next().is_none()) {
                 break;
             }
-            let next = self.feps.iter().filter_map(Fep::poll_timeout);
-            let next = next.reduce(|a, b| if b.is_before(a) { b } else { a });
-            if let Some(next) = next.filter(|at| !self.now.is_at_or_after(*at))
-                && !self.feps.iter().any(Fep::wants_to_transmit)
-            {
-                self.now = next;
-            }
+            self.skip_to_next_timer();
         }
         self.check();
+        let explained = || self.feps.iter().map(|fep| fep.explain(self.now)).collect::<Vec<_>>();
         for fep in &self.feps {
-            assert_eq!(fep.leaks().collect::<Vec<_>>(), [""; 0], "{:?}", fep.explain(self.now));
+            assert_eq!(fep.leaks().collect::<Vec<_>>(), [""; 0], "{:?}", explained());
             assert_eq!(fep.check_accounts(), (0, 0, 0), "endpoint {}", fep.addr().0);
         }
         assert!(self.sessions.is_empty());

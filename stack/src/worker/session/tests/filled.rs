@@ -1,12 +1,13 @@
 //! Each limit filled by one holder: the others get what is reserved for them, as fast as before.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::ops::Range;
 
 use super::fabric::{APPLICATIONS, Fabric, MEMORY};
 use super::*;
 use crate::buffer::Buffer;
-use crate::fep::{Completion, ConnectionId, FepConfig, Limits, Receive, Send};
+use crate::fep::{Completion, ConnectionId, Datagram, FepConfig, Limits, Receive, Send};
 use crate::packet::Packet;
 use crate::pdc::RodReceive;
 use crate::wire::pds::DeliveryMode;
@@ -27,7 +28,7 @@ const HALF_OPEN: usize = 16;
 const NOBODY: u16 = 999;
 
 /// Of connections to a peer 2 are reserved for each application, of messages that wait 10, and 10,000 bytes of them.
-fn limits() -> Limits {
+pub(super) fn limits() -> Limits {
     Limits {
         connections: 40,
         pdcs_per_peer: 16,
@@ -131,7 +132,7 @@ fn process_of(fabric: &Fabric, guest: usize) -> u16 {
 /// Alice opens the connections that are reserved for her, and so does her peer, and they exchange messages: some wait, as many
 /// as a peer may always leave to her, some are early, some get responses that are stored, and all others meet receives.
 /// Returns the turns that it takes.
-fn alice_and_her_peer(fabric: &mut Fabric) -> u64 {
+pub(super) fn alice_and_her_peer(fabric: &mut Fabric) -> u64 {
     let begin = fabric.now;
     let alice = process_of(fabric, ALICE);
     let client = &mut fabric.guests[ALICE].client;
@@ -339,6 +340,47 @@ fn applications(fabric: &mut Fabric) {
     assert!(matches!(refused, Err(OpenError::Full(APPLICATIONS))));
 }
 
+/// The hog's datagrams wait for a peer that does not answer.
+fn held_datagrams(fabric: &mut Fabric) {
+    let (silent, hop) = (Addr(9), IpAddr::from([10, 0, 0, 9]));
+    fabric.peers.set(silent, Err(Unreachable::Resolving { hop, asked: 1 }));
+    until(fabric, "the end of operations", |fabric| {
+        let to = Source { peer: silent, process: 1 };
+        let datagram = fabric.guests[HOG].client.send_datagram(to, extent(0, 1), 0, 0);
+        matches!(datagram, Err(ClientError::Exhausted { what: Resource::Operations, .. }))
+    });
+    run(fabric, 20);
+    assert_eq!(fabric.sessions.held_datagrams(), fabric.guests[HOG].config.operations as usize);
+}
+
+/// Processes for datagrams only have all places that are left. Two peers flood them, and send them messages that they do not
+/// take.
+fn processes_for_datagrams(fabric: &mut Fabric) {
+    for guest in 2..APPLICATIONS {
+        let config = SessionConfig { operations: 8, connections: 1, only_datagrams: true, ..SMALL };
+        fabric.join_as(config);
+        for _ in 0..8 {
+            fabric.guests[guest].client.receive_datagram(extent(0, 1), 0).unwrap();
+        }
+        run(fabric, 2);
+        let process = process_of(fabric, guest);
+        for _ in 0..40 {
+            let buffer = Buffer::Virtual(1);
+            let datagram = Datagram { buffer, peer: Addr(0), process, header_data: 0, context: 0 };
+            fabric.feps[guest].post_datagram_of(0, datagram).unwrap();
+        }
+        let id = connect_to(fabric, guest, process, DeliveryMode::Rud);
+        (0..20).for_each(|_| post(fabric, guest, id, 1, None));
+    }
+    let one = SessionConfig { operations: 1, connections: 1, only_datagrams: true, ..SMALL };
+    let refused = fabric.sessions.open(&mut fabric.feps[0], &one, None);
+    assert!(matches!(refused, Err(OpenError::Full(APPLICATIONS))));
+    until(fabric, "the last datagram", |fabric| {
+        let counters = fabric.feps[0].counters();
+        (counters.datagrams_received, counters.datagrams_dropped) == (2 * 8, 2 * 32)
+    });
+}
+
 /// Some peers send messages of `len` bytes to an application, which receives none of them, until no more are taken.
 fn unexpected(fabric: &mut Fabric, peers: Range<usize>, guest: usize, len: u32) {
     let process = process_of(fabric, guest);
@@ -476,13 +518,15 @@ type Fill = (&'static str, fn(&mut Fabric));
 
 #[test]
 fn each_limit_filled_by_one_holder_leaves_the_others_their_part_and_their_speed() {
-    let fills: [Fill; 17] = [
+    let fills: [Fill; 19] = [
         ("applications", applications),
         ("operations", operations),
         ("memory", memory),
         ("connections", connections),
         ("connections to one peer", connections_to_alices_peer),
         ("kinds of receives", kinds_of_receives),
+        ("held datagrams", held_datagrams),
+        ("processes for datagrams only", processes_for_datagrams),
         ("unexpected messages", unexpected_messages),
         ("unexpected messages of one peer", unexpected_messages_of_a_peer),
         ("bytes of unexpected messages", unexpected_bytes),
