@@ -16,6 +16,7 @@ use rustix::process::{Pid, Resource as System, Rlimit, getrlimit, prlimit};
 use tempfile::TempDir;
 use weft_stack::fep::{CallError, ConnectOptions, Failure, PeerRefusal, ReceiveError, Resource, SendError};
 use weft_stack::packet::Addr;
+use weft_stack::rng::Rng;
 use weft_stack::ses::{Matching, Source};
 use weft_stack::wire::ses::{JobId, ReturnCode};
 use weft_stack::worker::session::{
@@ -303,6 +304,48 @@ fn a_receiver_that_is_killed_fails_messages_to_it() {
     alice.send(connection, extent(0, 1_000), None, 0, 2).expect("room");
     assert_eq!(sent(&mut alice), refused);
     transfer(&mut alice, &mut bob, 7, 1_000_000);
+}
+
+/// What others send and receive is cut off at any moment, and the messages beside it arrive whole. `WEFT_SERVE_SEED` draws what
+/// happens, `WEFT_SERVE_CASES` says how often.
+#[test]
+fn applications_exchange_messages_while_others_are_killed() {
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect(name));
+    let (seed, cases) = (number("WEFT_SERVE_SEED").unwrap_or(5), number("WEFT_SERVE_CASES").unwrap_or(2));
+    let mut rng = Rng::new(seed, 0);
+    let hosts = Hosts::new(9);
+    let (mut alice, mut bob) = (hosts.left.join(None), hosts.right.join(None));
+    let mut bytes = 0;
+    for case in 0..cases {
+        // The other end of what is cut off, on whose side nobody is killed.
+        let (victim, other, died) = if rng.below(2) == 0 {
+            let mut other = hosts.right.join(None);
+            other.receive(extent(0, LONG), None, Matching::Untagged, 1).expect("room");
+            (Victim::start(&hosts.left, "sender", other.process()), other, &hosts.left)
+        } else {
+            let process = 60 + (case % 1000) as u16;
+            let victim = Victim::start(&hosts.right, "receiver", process);
+            hosts.right.await_line(&format!("process {process}: come"));
+            let mut other = hosts.left.join(None);
+            let connection = other.connect(Addr(1), to(process), 0).expect("room");
+            other.send(connection, extent(0, LONG), None, 0, 1).expect("room");
+            (victim, other, &hosts.right)
+        };
+        thread::sleep(Duration::from_millis(rng.below(60).into()));
+        let mut transfer = |from: &mut Client, to_client: &mut Client| {
+            let len = [1, 1000, 100_000, 2_000_000][rng.below(4) as usize] - rng.below(2) as usize;
+            transfer(from, to_client, case as u32, len);
+            bytes += len;
+        };
+        transfer(&mut alice, &mut bob);
+        victim.kill();
+        transfer(&mut bob, &mut alice);
+        died.await_line("died");
+        drop(other);
+        transfer(&mut alice, &mut bob);
+    }
+    // For scripts/soak.sh.
+    println!("{cases} cases: {bytes} bytes");
 }
 
 #[test]

@@ -446,11 +446,18 @@ def soft(seed):
     return Counts(1, sent, found["flows"]["total"] * size)
 
 
-def serve(_):
-    """Real: the tests of weft serve, without chance: applications that are killed, that leave, and that ask for too much."""
-    said = cargo_test("weft-apps", "serve", [], {}, 600)
+def serve(seed):
+    """Real: applications of two servers of weft serve exchange messages, whose bytes are compared, while others are killed at any
+    moment; and the other tests of weft serve, without chance."""
+    cases = 5
+    environment = {"WEFT_SERVE_CASES": str(cases), "WEFT_SERVE_SEED": str(seed % 2**32)}
+    said = cargo_test("weft-apps", "serve", [], environment, 600)
+    found = re.search(r"(\d+) cases: (\d+) bytes", said)
+    if not found or int(found[1]) != cases:
+        raise Failed(f"the tests have not said what they have run:\n{said[-2000:]}")
+    # A server does not say how many packets it has sent. All tests but the drawn cases' count as one case each.
     passed = sum(map(int, re.findall(r"(\d+) passed", said)))
-    return Counts(passed)
+    return Counts(passed - 1 + cases, None, int(found[2]))
 
 
 CAMPAIGNS = [fabrics, endpoints, joint, siege, path, stopped, killed, soft, serve]
