@@ -194,11 +194,8 @@ impl Fabric {
         let starts = kind & 0x100 == 0;
         Ses::Standard(StandardRequest {
             opcode: [Opcode::SEND, Opcode::TAGGED_SEND, Opcode::READ, Opcode::WRITE][flags as usize >> 8 & 3],
-            flags: RequestFlags {
-                start_of_message: starts,
-                end_of_message: kind & 0x200 == 0,
-                ..RequestFlags::default()
-            },
+            flags: (RequestFlags::START_OF_MESSAGE.only_if(starts))
+                .with(RequestFlags::END_OF_MESSAGE.only_if(kind & 0x200 == 0)),
             msg_id: id as u16 & 7,
             ri_generation: 0,
             job_id: 0,
