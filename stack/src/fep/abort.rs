@@ -153,6 +153,8 @@ impl Initiator {
             let connection = self.connections.get(key).map(|connection| connection.source);
             let Some((process, mut messages)) = connection.zip(core.aborts.messages.remove(&key)) else {
                 *budget -= SEARCH;
+                // Others may wait behind it, so the turn was not idle.
+                count += 1;
                 continue;
             };
             let mut piece = PIECE.min(*budget);

@@ -585,9 +585,15 @@ impl Receives {
 
     /// The turn of message `name` has come: finds its receive. Returns the message if it has met one and is complete.
     /// Without a receive, it waits for it as an unexpected message.
+    ///
+    /// Nothing happens if the message of that name does not wait for its turn: a peer may give the number of one that was
+    /// turned away to another one, which has had its turn.
     pub fn take_turn(&mut self, room: &mut Room, name: MessageName) -> Option<Delivery> {
         let &key = self.by_name.get(&name)?;
-        let message = self.messages.get_mut(key)?;
+        let waits = |message: &&mut Incoming| {
+            matches!(message.destination, Destination::Own { wait: Wait::Turn, .. })
+        };
+        let message = self.messages.get_mut(key).filter(waits)?;
         let (source, tag, complete) = (message.source, message.tag, message.is_complete());
         if let Some(posted) = self.posted.take(source, tag, message.total, &mut self.many) {
             return self.hand_over_to(room, key, posted);

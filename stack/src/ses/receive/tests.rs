@@ -186,6 +186,20 @@ fn an_early_message_meets_its_receive_in_its_turn() {
     }
 }
 
+/// Its number is that of a message which was turned away before its turn.
+#[test]
+fn a_message_that_has_had_its_turn_has_no_further_one() {
+    let mut receives = Alone::new(room(1 << 20));
+    let message = send(60, None, 1);
+    assert!(part(&mut receives, 1, &message, 0, 30).unwrap().is_none());
+    assert!(receives.take_turn((PdcId(1), 1)).is_none());
+    assert_eq!(receives.receives.check(&receives.room), (1, 60));
+    assert_eq!(receives.unexpected(), 1);
+    assert!(receives.post(receive(1, Matching::Untagged, 60)).is_none());
+    assert_eq!(part(&mut receives, 1, &message, 30, 30).unwrap().unwrap().buffer, message.buffer);
+    assert_eq!(receives.receives.check(&receives.room), (0, 0));
+}
+
 #[test]
 fn a_receive_posted_during_a_message_gets_both_halves() {
     let mut receives = Alone::new(room(1 << 20));
