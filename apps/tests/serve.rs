@@ -306,8 +306,8 @@ fn a_receiver_that_is_killed_fails_messages_to_it() {
     transfer(&mut alice, &mut bob, 7, 1_000_000);
 }
 
-/// What others send and receive is cut off at any moment, and the messages beside it arrive whole. `WEFT_SERVE_SEED` draws what
-/// happens, `WEFT_SERVE_CASES` says how often.
+/// Other applications are killed at random moments; the messages of those that live arrive whole. `WEFT_SERVE_SEED` is the seed
+/// of the random moments, `WEFT_SERVE_CASES` the number of cases.
 #[test]
 fn applications_exchange_messages_while_others_are_killed() {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect(name));

@@ -36,7 +36,7 @@ struct All {
 }
 
 impl Addresses {
-    /// Those of a map, or of a table.
+    /// An empty address vector of type FI_AV_MAP if `is_map`, else FI_AV_TABLE.
     pub(crate) fn new(is_map: bool) -> Addresses {
         Addresses { is_map, ..Addresses::default() }
     }

@@ -10,7 +10,7 @@ use crate::counter::Counter;
 use crate::error::{FiError, lock};
 use crate::rdm::Rdm;
 
-/// What `fi_mr_key` answers where there is no key (FI_KEY_NOTAVAIL).
+/// `fi_mr_key` returns this value if a region has no key (FI_KEY_NOTAVAIL).
 const NO_KEY: u64 = u64::MAX;
 
 /// Memory that peers may access.

@@ -109,7 +109,7 @@ impl Params {
         })
     }
 
-    /// What an environment without any of the variables says.
+    /// The values if none of the variables is set.
     #[cfg(test)]
     pub(crate) fn unset() -> Params {
         Params {

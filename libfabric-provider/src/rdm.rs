@@ -86,7 +86,8 @@ pub(crate) struct Caps {
 }
 
 impl Caps {
-    /// Those of libfabric's bits, with those that they imply. What costs time has to be named.
+    /// The capabilities that these bits of libfabric name, with those that they imply. Those that cost time count
+    /// only if they are named.
     pub(crate) fn of(kind: Kind, bits: u64) -> Caps {
         let has = |bit| bits & bit != 0;
         Caps {

@@ -1,11 +1,12 @@
 //! Two endpoints over a channel that loses, copies, reorders and trims packets at random, and against forged packets.
 
 mod endpoint_model;
-
-use std::cell::Cell;
+#[path = "../src/worker/session/tests/explore.rs"]
+mod explore;
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+
+use self::explore::explore;
 
 /// Bytes that are printed in one line.
 #[derive(Clone)]
@@ -17,30 +18,6 @@ impl std::fmt::Debug for Bytes {
     }
 }
 
-/// Runs `property` on many cases, which are the same in every run. `WEFT_ENDPOINT_CASES` sets their number,
-/// `WEFT_ENDPOINT_SEED` draws others.
-fn explore(default: u32, choices: impl Strategy<Value = Bytes>, property: fn(&[u8]) -> (u64, u64)) {
-    let number = |variable| std::env::var(variable).ok().map(|text| text.parse::<u32>().expect(variable));
-    let cases = number("WEFT_ENDPOINT_CASES").unwrap_or(default);
-    let config = Config { cases, failure_persistence: None, max_shrink_time: 30_000, ..Config::default() };
-    let mut seed = [5; 32];
-    if let Some(number) = number("WEFT_ENDPOINT_SEED") {
-        seed[..4].copy_from_slice(&number.to_le_bytes());
-    }
-    let (packets, payload) = (Cell::new(0), Cell::new(0));
-    let run = |bytes: Bytes| {
-        let arrived = property(&bytes.0);
-        packets.set(packets.get() + arrived.0);
-        payload.set(payload.get() + arrived.1);
-        Ok(())
-    };
-    TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &seed))
-        .run(&choices, run)
-        .unwrap_or_else(|error| panic!("{error}"));
-    // For scripts/soak.sh.
-    println!("{cases} cases: {} packets, {} bytes", packets.get(), payload.get());
-}
-
 #[test]
 fn every_message_arrives_once_over_any_channel() {
     let choices = prop_oneof![
@@ -50,13 +27,13 @@ fn every_message_arrives_once_over_any_channel() {
         prop::collection::vec(0u8..30, 0..2_000),
     ]
     .prop_map(Bytes);
-    explore(2_000, choices, endpoint_model::every_message_arrives_once);
+    explore("ENDPOINT", 2_000, choices, |bytes: Bytes| endpoint_model::every_message_arrives_once(&bytes.0));
 }
 
 #[test]
 fn every_message_ends_whatever_the_path_swallows() {
     let choices = prop::collection::vec(any::<u8>(), 30..150).prop_map(Bytes);
-    explore(1_000, choices, endpoint_model::every_message_ends);
+    explore("ENDPOINT", 1_000, choices, |bytes: Bytes| endpoint_model::every_message_ends(&bytes.0));
 }
 
 /// Swift's window had become a thousandth of a packet while round trips took milliseconds, and connections are never given up
