@@ -116,7 +116,7 @@ impl fmt::Debug for MbufPool {
 /// Others may be able to reach the memory. A network card writes to mbufs that it was given to receive into, and reads
 /// those that it was given to send; both are DPDK's until they come back. The backend of a `net_virtio_user` device,
 /// which maps all of DPDK's memory, and the peer of a `net_memif` with `zero-copy=yes` could write to any mbuf at any
-/// time. They are trusted not to, as drivers are (`docs/threat-model.md`, "Behind a DPDK device"): with one that does,
+/// time. They are trusted not to, as drivers are (`docs/attacks.md`, "Behind a DPDK device"): with one that does,
 /// the references that the blocks below make are unsound.
 ///
 /// Only two kinds of frame have more segments: one with an [`Attachment`](crate::port::Attachment), between writing
