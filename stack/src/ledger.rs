@@ -6,6 +6,14 @@ use std::hash::{BuildHasherDefault, Hash};
 
 use rustc_hash::FxHasher;
 
+/// What is reserved for each of up to `holders` holders that share `total`: half of it in even parts, or all of it for one.
+pub fn reserved_part(total: u64, holders: u64) -> u64 {
+    match holders {
+        0 | 1 => total,
+        _ => total / 2 / holders,
+    }
+}
+
 /// An amount of something, which holders share. Half of it is reserved for them, in even parts; the rest is for those
 /// that need more. (A single holder has all of it reserved.)
 ///
@@ -29,11 +37,15 @@ pub(crate) struct Shares<H> {
 impl<H: Copy + Eq + Hash> Shares<H> {
     /// `total` for up to `holders` holders, none of which has anything. It is the caller's to have no more of them.
     pub(crate) fn new(total: u64, holders: u64) -> Shares<H> {
-        let each = match holders {
-            0 | 1 => total,
-            _ => total / 2 / holders,
-        };
+        let each = reserved_part(total, holders);
         Shares { each, free: (total - each * holders.max(1)) as i64, used: HashMap::default() }
+    }
+
+    /// Shares of another total, or for another number of holders, which have what they have of these.
+    pub(crate) fn resized(&self, total: u64, holders: u64) -> Shares<H> {
+        let mut resized = Shares::new(total, holders);
+        self.used.iter().for_each(|(holder, used)| resized.put(*holder, *used));
+        resized
     }
 
     /// What `holder` has.
@@ -160,6 +172,18 @@ mod tests {
         assert!(!shares.take(7, 1_000), "nobody gets more than there is");
         shares.give_back(0, 500);
         assert!(shares.available(7) >= 150, "{}", shares.available(7));
+    }
+
+    #[test]
+    fn a_smaller_total_leaves_the_holders_what_they_have_and_a_larger_one_gives_them_more() {
+        let mut shares = Shares::new(1_600, 8);
+        assert_eq!(take_all(&mut shares, 0), 100 + 400);
+        let mut smaller = shares.resized(480, 8);
+        assert_eq!((smaller.used(0), smaller.available(0)), (500, 0));
+        assert_eq!(take_all(&mut smaller, 1), 30, "its part");
+        let mut larger = smaller.resized(3_200, 8);
+        larger.check(3_200, 8, 0);
+        assert_eq!(take_all(&mut larger, 0), 200 + 800);
     }
 
     #[test]

@@ -88,6 +88,15 @@ pub struct AddressBook {
     changes: u64,
 }
 
+/// The room of an address book.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct BookRoom {
+    /// The number of entries that it can have.
+    pub capacity: usize,
+    /// Those that are not kept for good, so that peers may have them which applications add.
+    pub for_applications: usize,
+}
+
 /// Why an address was not entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BookError {
@@ -325,6 +334,12 @@ impl AddressBook {
     /// An application for which `addr` was [held](AddressBook::hold) needs it no more.
     pub(super) fn release(&mut self, addr: Addr) {
         self.places.release(addr);
+    }
+
+    /// How many entries it can have, and how many of them peers may have that applications add.
+    pub(super) fn room(&self) -> BookRoom {
+        let (capacity, kept) = (self.places.capacity(), self.places.kept());
+        BookRoom { capacity, for_applications: capacity.saturating_sub(kept) }
     }
 
     /// Whether peers that come should show soon that they are there, as so many have come that nobody keeps.

@@ -113,7 +113,7 @@ mod wait;
 
 pub use affinity::{CoreListError, PinError, parse_cores, pin_to, usable_cores};
 pub use backoff::{Idle, TimedOut};
-pub use book::{AddressBook, BookError, HostAddr, Route, Strangers};
+pub use book::{AddressBook, BookError, BookRoom, HostAddr, Route, Strangers};
 pub use clock::{Clock, ClockSource, Unfit};
 pub use codec::{Checksum, Codec, LinkConfig, ReadError, WriteError};
 pub use ip_prefix::{IpPrefix, PrefixError, PrefixZones};

@@ -85,6 +85,11 @@ impl Places {
         self.capacity
     }
 
+    /// How many holders are kept for good.
+    pub(super) fn kept(&self) -> usize {
+        self.kept
+    }
+
     /// The place in `name`, whether that is its present name or not.
     #[inline]
     pub(super) fn slot(&self, name: Addr) -> usize {

@@ -24,6 +24,7 @@ use crate::packet::Addr;
 use crate::region::Region;
 use crate::ses::{Matching, ReceiveId, Source};
 use crate::wire::ethernet::MacAddr;
+use crate::worker::BookRoom;
 use crate::worker::ring::{Broken, Consumer, Producer};
 
 /// The most commands of one application that are executed in a turn.
@@ -311,7 +312,7 @@ impl Application {
                     Some(addr) => addr,
                     None => self.add_peer(served, now, all, ip, mac)?,
                 };
-                self.hold_peer(served, addr);
+                self.hold_peer(served, all, addr)?;
                 self.tell(&Report::Peer { operation, addr });
                 Ok(())
             }
@@ -404,6 +405,11 @@ impl Application {
         if self.held_peers.len() as u32 + all.peer_costs.count(now, account) >= self.peers {
             return Err(CallError::Limit { what: Resource::SessionPeers, limit: self.peers as usize });
         }
+        let BookRoom { capacity, for_applications } = served.book_room();
+        // A book without room for applications says by itself that it is full.
+        if for_applications > 0 && !all.held_peers.may_add(account, for_applications as u64) {
+            return Err(CallError::Limit { what: Resource::Peers, limit: capacity });
+        }
         let added = served.add_peer(ip, mac);
         // The port has made system calls, so that this must not go on for ever: not with those that it refuses, nor with those
         // that make room when the application leaves.
@@ -416,11 +422,30 @@ impl Application {
     }
 
     /// Keeps `peer` in the address book as long as the application is there, if its quota allows.
-    fn hold_peer(&mut self, served: &mut impl Served, peer: Addr) {
+    ///
+    /// # Errors
+    /// Nobody holds the peer, and the application's account has its part of the book: without its entry the peer would be refused,
+    /// too, and one that nobody holds may be forgotten at any time.
+    fn hold_peer(
+        &mut self,
+        served: &mut impl Served,
+        all: &mut Connections,
+        peer: Addr,
+    ) -> Result<(), CallError> {
         let may = self.held_peers.len() < self.peers as usize && !self.held_peers.contains(&peer);
-        if may && served.hold_peer(peer) {
-            self.held_peers.insert(peer);
+        // Entries that the owner keeps count for nobody.
+        if !may || !served.hold_peer(peer) {
+            return Ok(());
         }
+        let BookRoom { capacity, for_applications } = served.book_room();
+        let account = all.account(self.id.slot);
+        if !all.held_peers.may_hold(account, peer, for_applications as u64) {
+            served.release_peer(peer);
+            return Err(CallError::Limit { what: Resource::Peers, limit: capacity });
+        }
+        all.held_peers.hold(peer, self.id.slot, account);
+        self.held_peers.insert(peer);
+        Ok(())
     }
 
     /// Opens a connection, which is held while its peer's Ethernet address is being asked for.

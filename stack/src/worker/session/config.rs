@@ -71,6 +71,24 @@ pub enum OpenError {
         /// How much the endpoint has.
         limit: u64,
     },
+    /// The process that asks has applications already, and would have more with this one than an even part among the processes that
+    /// are there, and than it would leave to others.
+    #[error(
+        "this process would have {wanted} of {limit} {what}, and leave {left}: \
+         it may have {part}, and else as many as it leaves to others"
+    )]
+    Share {
+        /// The unit that it counts.
+        what: &'static str,
+        /// How many its applications would have together, with those whose connections are being closed.
+        wanted: u64,
+        /// An even part among the processes that are there, of which at least two are counted.
+        part: u64,
+        /// How many would be left.
+        left: u64,
+        /// How many there are.
+        limit: u64,
+    },
     /// All sessions are taken.
     #[error("all {0} sessions are in use")]
     Full(usize),

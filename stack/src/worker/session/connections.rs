@@ -8,6 +8,7 @@ use weft_cc::{Span, Time};
 
 use super::held::HeldConnections;
 use super::held_datagrams::HeldDatagrams;
+use super::held_peers::HeldPeers;
 use super::peer_costs::PeerCosts;
 use crate::fep::{CallError, ConnectionId, Failure, Resource};
 use crate::ledger::Shares;
@@ -20,6 +21,7 @@ pub(super) struct Connections {
     pub(super) numbers: HashMap<ConnectionId, (u32, u32), BuildHasherDefault<FxHasher>>,
     pub(super) held: HeldConnections,
     pub(super) datagrams: HeldDatagrams,
+    pub(super) held_peers: HeldPeers,
     pub(super) peer_costs: PeerCosts,
     /// How many applications there can be.
     applications: usize,
@@ -42,6 +44,7 @@ impl Connections {
             numbers: HashMap::default(),
             held: HeldConnections::default(),
             datagrams: HeldDatagrams::default(),
+            held_peers: HeldPeers::new(applications),
             peer_costs: PeerCosts::new(applications),
             applications,
             accounts: vec![0; applications],
@@ -54,6 +57,11 @@ impl Connections {
     /// The account of the application in `slot`.
     pub(super) fn account(&self, slot: u32) -> u32 {
         self.accounts[slot as usize]
+    }
+
+    /// The application in `slot` holds `peer` in the address book no more.
+    pub(super) fn release_peer(&mut self, slot: u32, peer: Addr) {
+        self.held_peers.release(peer, slot, |slot| self.accounts[slot as usize]);
     }
 
     /// Lets the application in `slot` open a connection to `peer`, of `limit` that the peer takes of all.

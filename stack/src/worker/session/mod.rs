@@ -73,6 +73,7 @@ mod config;
 mod connections;
 mod held;
 mod held_datagrams;
+mod held_peers;
 mod join;
 mod link;
 mod listener;
@@ -108,6 +109,8 @@ pub use report::{Report, Request};
 pub use serve::{ServerEvent, SessionServer};
 pub use served::{PlacePeer, Served};
 pub use server::{Ended, SessionId, Sessions};
+
+pub use crate::ledger::reserved_part;
 
 /// A descriptor: one cache line.
 pub type Slot = [u64; 8];

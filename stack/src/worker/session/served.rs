@@ -8,7 +8,7 @@ use crate::fep::{CallError, Fep, PeerRefusal, Resource, Unreachable};
 use crate::packet::Addr;
 use crate::port::Port;
 use crate::wire::ethernet::MacAddr;
-use crate::worker::{BookError, HostAddr, Worker};
+use crate::worker::{BookError, BookRoom, HostAddr, Worker};
 
 /// An endpoint, and its address book if it has one.
 pub trait Served {
@@ -45,6 +45,9 @@ pub trait Served {
 
     /// Whether `peer` was in the address book once and is not any more.
     fn is_forgotten(&self, peer: Addr) -> bool;
+
+    /// What the address book has room for.
+    fn book_room(&self) -> BookRoom;
 }
 
 /// Without a worker, packets reach every peer, and nothing is known about IP addresses.
@@ -77,6 +80,10 @@ impl Served for Fep {
 
     fn is_forgotten(&self, _: Addr) -> bool {
         false
+    }
+
+    fn book_room(&self) -> BookRoom {
+        BookRoom::default()
     }
 }
 
@@ -130,6 +137,10 @@ impl<P: Port> Served for Worker<P> {
     fn is_forgotten(&self, peer: Addr) -> bool {
         self.book.is_forgotten(peer)
     }
+
+    fn book_room(&self) -> BookRoom {
+        self.book.room()
+    }
 }
 
 /// Prepares a port for a peer, and returns the Ethernet address that frames to it carry: for ports that are no Ethernet
@@ -179,6 +190,10 @@ impl<P: Port> Served for Placing<'_, P> {
 
     fn is_forgotten(&self, peer: Addr) -> bool {
         self.worker.book.is_forgotten(peer)
+    }
+
+    fn book_room(&self) -> BookRoom {
+        self.worker.book_room()
     }
 }
 

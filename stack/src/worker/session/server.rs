@@ -43,6 +43,28 @@ pub enum Ended {
     Closed,
 }
 
+/// The sessions that a process may have whatever it leaves to others: one for each direction, or for each of two threads.
+const ALWAYS: u64 = 2;
+
+/// What some sessions have together.
+#[derive(Clone, Copy)]
+struct Share {
+    places: u64,
+    /// Bytes of memory.
+    memory: u64,
+}
+
+impl Share {
+    fn one(memory: u64) -> Share {
+        Share { places: 1, memory }
+    }
+
+    fn add(&mut self, other: Share) {
+        self.places += other.places;
+        self.memory = self.memory.saturating_add(other.memory);
+    }
+}
+
 /// The applications of one endpoint. The endpoint's completions are all theirs: its owner must not poll them, and
 /// should [close](Fep::close_process) process 0, so that messages to process 0 are refused instead of kept.
 pub struct Sessions {
@@ -138,6 +160,7 @@ impl Sessions {
         let slot = self.slots.iter().position(Option::is_none).ok_or(OpenError::Full(self.slots.len()))?;
         let account = self.choose_account(tenant).ok_or(OpenError::Full(self.slots.len()))?;
         self.check_left(&fep.config().limits, config, layout.total as u64)?;
+        self.check_share(tenant, account as u32, layout.total as u64)?;
         let commands = Consumer::at(region, 0, config.commands)?;
         let reports = Producer::at(region, layout.reports, config.reports)?;
         let memory = region.carve(layout.memory, config.memory as usize)?;
@@ -218,6 +241,50 @@ impl Sessions {
         let most = limits.most_connections() as u64;
         check(Resource::Connections, most, connections, config.connections.into())?;
         check(Resource::SessionMemory, self.memory, reserved(|session| session.memory), memory)
+    }
+
+    /// Checks that the process `tenant`, whose sessions have `account`, takes no more places and memory than it may with a session
+    /// more, of `memory` bytes. It may have [`ALWAYS`] sessions in any case, and as much as it leaves to others, and an even part
+    /// among the processes that are there, of which at least two are counted: so a job whose processes have all places between
+    /// them can join, and a process that joins over and over leaves half of everything.
+    ///
+    /// Sessions that are leaving are no fault of a process, so they do not count where there is room. Where there is none, they do:
+    /// otherwise one that joins and leaves over and over could have all.
+    ///
+    /// The owner's own process is trusted, and one that is not known can be told from no other.
+    fn check_share(&self, tenant: Option<u32>, account: u32, memory: u64) -> Result<(), OpenError> {
+        if tenant.is_none() || tenant == Some(std::process::id()) {
+            return Ok(());
+        }
+        let (mut open, mut held, mut taken) = (Share::one(memory), Share::one(memory), Share::one(memory));
+        let mut is_there = vec![false; self.tenants.len()];
+        is_there[account as usize] = true;
+        for session in self.slots.iter().flatten() {
+            let (of, share) = (self.connections.account(session.id.slot), Share::one(session.memory));
+            taken.add(share);
+            if of == account {
+                held.add(share);
+            }
+            if !session.leaving {
+                is_there[of as usize] = true;
+                if of == account {
+                    open.add(share);
+                }
+            }
+        }
+        if held.places <= ALWAYS {
+            return Ok(());
+        }
+        let processes = is_there.into_iter().filter(|is_there| *is_there).count().max(2) as u64;
+        let check = |what, limit: u64, of: fn(Share) -> u64| {
+            let (part, left) = (limit / processes, limit.saturating_sub(of(taken)));
+            match of(open) <= left || of(held) <= part {
+                true => Ok(()),
+                false => Err(OpenError::Share { what, wanted: of(held), part, left, limit }),
+            }
+        };
+        check("applications", self.slots.len() as u64, |share| share.places)?;
+        check("bytes of memory", self.memory, |share| share.memory)
     }
 
     fn open_process(&mut self, fep: &mut Fep, wanted: Option<u16>) -> Result<u16, OpenError> {
@@ -336,12 +403,15 @@ impl Sessions {
         // Of all applications together, which take turns.
         count += served.fep_mut().cancel_aborted(now, &mut { BYTES_PER_TURN });
         count += self.distribute(served.fep_mut(), now);
-        for slot in &mut self.slots {
-            if let Some(session) = slot {
-                session.publish();
-                if session.leaving && session.in_use == 0 && !session.clears_away {
-                    session.held_peers.iter().for_each(|peer| served.release_peer(*peer));
-                    *slot = None;
+        for slot in 0..self.slots.len() {
+            let Some(session) = &mut self.slots[slot] else { continue };
+            session.publish();
+            if session.leaving && session.in_use == 0 && !session.clears_away {
+                let held = std::mem::take(&mut session.held_peers);
+                self.slots[slot] = None;
+                for peer in held {
+                    served.release_peer(peer);
+                    self.connections.release_peer(slot as u32, peer);
                 }
             }
         }

@@ -10,6 +10,7 @@ mod killed;
 mod leaving;
 mod listener;
 mod peers;
+mod places;
 mod processes;
 mod resolving;
 mod serving;

@@ -11,6 +11,7 @@ use crate::fep::{CallError, Fep, FepConfig, JobId, Unreachable};
 use crate::packet::{Addr, Packet, Payload};
 use crate::rng::Rng;
 use crate::wire::ethernet::MacAddr;
+use crate::worker::BookRoom;
 
 pub(super) fn config() -> Arc<FepConfig> {
     let network = CcParams {
@@ -96,6 +97,10 @@ impl Served for Side<'_> {
 
     fn is_forgotten(&self, peer: Addr) -> bool {
         self.0.is_forgotten(peer)
+    }
+
+    fn book_room(&self) -> BookRoom {
+        self.0.book_room()
     }
 }
 

@@ -355,12 +355,14 @@ fn applications_with_many_connections_leave_others_theirs_to_the_same_peer() {
 #[test]
 fn connections_that_fail_count_until_their_peer_has_forgotten_them() {
     let config = FepConfig {
-        limits: Limits { pdcs_per_peer: 16, ..Limits::default() },
+        limits: Limits { pdcs_per_peer: 32, ..Limits::default() },
         idle_timeout: Span::from_ms(20),
         ..(*config()).clone()
     };
     let mut world = World::with(&Arc::new(config));
-    let many = SessionConfig { connections: 64, ..SMALL };
+    // A process that joins twice has to leave as many places.
+    world.sessions[0] = Sessions::new(8);
+    let many = SessionConfig { connections: 64, commands: 64, ..SMALL };
     let (mut alice, bob) = (world.open(0), world.open(1));
     let answers_are_lost = |packet: &crate::packet::Packet| packet.net.src == Addr(0);
     let mut total = 0;
@@ -390,7 +392,7 @@ fn connections_that_fail_count_until_their_peer_has_forgotten_them() {
             }
         }
         total += connections.len();
-        assert_eq!((total, world.feps[1].open_targets()), (6, 6), "until round {round}");
+        assert_eq!((total, world.feps[1].open_targets()), (10, 10), "until round {round}");
         drop(hog);
         world.step(1);
     }
@@ -420,13 +422,14 @@ fn connections_that_fail_count_until_their_peer_has_forgotten_them() {
     }
 }
 
-/// Another process than the server's joins as often as it can. All its sessions together have what one application may have at
+/// Another process than the server's joins several times. All its sessions together have what one application may have at
 /// a peer, as long as they are there and until their failed connections count no more.
 #[test]
 fn a_process_that_joins_several_times_at_once_has_one_part_of_a_peer_s_pdcs() {
-    let limits = Limits { pdcs_per_peer: 16, ..Limits::default() };
+    let limits = Limits { pdcs_per_peer: 32, ..Limits::default() };
     let config = FepConfig { limits, idle_timeout: Span::from_ms(20), ..(*config()).clone() };
     let mut world = World::with(&Arc::new(config));
+    world.sessions[0] = Sessions::new(8);
     let bob = world.open(1);
     let join = |world: &mut World, process| {
         let region = Region::allocate(SMALL.layout().unwrap().total).unwrap();
@@ -447,7 +450,7 @@ fn a_process_that_joins_several_times_at_once_has_one_part_of_a_peer_s_pdcs() {
             }
         }
     }
-    assert_eq!(opened, 2 + 4, "its own part, and half of what is nobody's");
+    assert_eq!(opened, 2 + 8, "its own part, and half of what is nobody's");
     // All fail, and the process leaves.
     while world.feps[0].waits(world.now).next().is_some() {
         world.step_through(4, |packet| packet.net.src == Addr(0));

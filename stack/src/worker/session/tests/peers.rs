@@ -79,6 +79,140 @@ fn an_application_can_add_no_more_peers_than_its_quota() {
     assert_eq!(ask(&mut side, &mut third, address(101), None), Ok(NEXT));
 }
 
+/// A process that is not the server's own joins, to add so many peers.
+fn join_as(side: &mut Side, tenant: u32, peers: u32) -> Client {
+    let config = SessionConfig { peers, ..SMALL };
+    let region = Region::allocate(config.layout().unwrap().total).unwrap();
+    let (own, other) = Link::pair().unwrap();
+    let id = side.sessions.admit(side.worker.fep_mut(), &config, None, &region, own, Some(tenant)).unwrap();
+    let process = side.sessions.process(id).unwrap();
+    Client::new(&config, &region, other, None, Addr(0), process).unwrap()
+}
+
+/// One whose address book has room for so many peers of four applications, which may each have 100.
+struct Book {
+    side: Side,
+    _deaf: MemoryPort,
+    entries: usize,
+    next: u8,
+}
+
+impl Book {
+    fn new(room: usize) -> Book {
+        let (left, deaf) = pair(&MemoryConfig::default()).unwrap();
+        let entries = 3 + room;
+        Book { side: Side::with_book(0, left, entries), _deaf: deaf, entries, next: 20 }
+    }
+
+    fn open(&mut self) -> Client {
+        let config = SessionConfig { peers: 100, ..SMALL };
+        self.side.sessions.open(self.side.worker.fep_mut(), &config, None).unwrap()
+    }
+
+    fn ask(&mut self, client: &mut Client, last: u8) -> Result<Addr, CallError> {
+        ask(&mut self.side, client, address(last), None)
+    }
+
+    /// The error of those that ask for more than their part.
+    fn full(&self) -> CallError {
+        CallError::Limit { what: Resource::Peers, limit: self.entries }
+    }
+
+    /// An application adds peers until it may add no more. Returns how many.
+    fn fill(&mut self, client: &mut Client) -> u32 {
+        for count in 0.. {
+            self.next += 1;
+            match self.ask(client, self.next) {
+                Ok(_) => {}
+                Err(error) if error == self.full() => return count,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        unreachable!()
+    }
+}
+
+/// Of the 32 entries that the book has for four applications, four are reserved for each.
+#[test]
+fn applications_that_add_all_the_peers_they_may_leave_others_their_part_of_the_book() {
+    let mut book = Book::new(32);
+    let mut hogs = [(); 3].map(|()| book.open());
+    assert_eq!(hogs.each_mut().map(|hog| book.fill(hog)), [12, 8, 6]);
+    let mut other = book.open();
+    assert_eq!(book.fill(&mut other), 5, "its part, and half of what is left beside");
+    // What somebody has in the book already takes no further entry.
+    (21..33).for_each(|last| assert!(book.ask(&mut other, last).is_ok(), "{last}"));
+    // Its entries count for the one that still needs them.
+    drop(hogs);
+    book.side.turn(Time::ZERO);
+    book.side.turn(Time::ZERO);
+    let mut third = book.open();
+    let taken = book.fill(&mut third);
+    assert!((4..=12).contains(&taken), "{taken}");
+    let is_there = |last| book.side.worker.book().find(address(last)).is_some();
+    (21..33).for_each(|last| assert!(is_there(last), "{last} is needed"));
+    drop(third);
+    book.side.assert_nothing_is_left(Time::ZERO, other);
+}
+
+#[test]
+fn a_process_that_joins_over_and_over_has_one_part_of_the_book() {
+    let mut book = Book::new(32);
+    let mut hogs = [(); 2].map(|()| join_as(&mut book.side, 1, 100));
+    assert_eq!(hogs.each_mut().map(|hog| book.fill(hog)), [12, 0]);
+    let mut others = [2, 3].map(|tenant| join_as(&mut book.side, tenant, 100));
+    assert_eq!(others.each_mut().map(|other| book.fill(other)), [8, 6]);
+    // What two of its applications hold counts for it until both are gone.
+    let [first, mut second] = hogs;
+    (21..33).for_each(|last| assert!(book.ask(&mut second, last).is_ok(), "{last}"));
+    drop(first);
+    book.side.turn(Time::ZERO);
+    book.side.turn(Time::ZERO);
+    assert_eq!(book.fill(&mut second), 0);
+    drop((second, others));
+    book.side.turn(Time::ZERO);
+    book.side.turn(Time::ZERO);
+    let mut next = join_as(&mut book.side, 4, 100);
+    assert_eq!(book.fill(&mut next), 12);
+}
+
+/// An address that is not held may be forgotten at any time, so none is given to one that has its part.
+#[test]
+fn an_application_that_has_its_part_of_the_book_gets_no_address_that_nobody_holds() {
+    let mut book = Book::new(32);
+    let mut leaver = book.open();
+    assert!(book.ask(&mut leaver, 200).is_ok());
+    drop(leaver);
+    book.side.turn(Time::ZERO);
+    book.side.turn(Time::ZERO);
+    let (mut hog, mut other) = (book.open(), book.open());
+    assert_eq!(book.fill(&mut hog), 12);
+    assert!(book.side.worker.book().find(address(200)).is_some(), "nobody has needed its room");
+    assert_eq!(book.ask(&mut hog, 200), Err(book.full()));
+    assert_eq!(
+        ask(&mut book.side, &mut hog, ip(PEER), None),
+        Ok(PEER),
+        "the server keeps that one for everybody"
+    );
+    let held = book.ask(&mut other, 200);
+    assert!(held.is_ok() && book.ask(&mut hog, 200) == held, "another one holds it");
+}
+
+/// Half of the entries that applications had are the owner's now.
+#[test]
+fn parts_of_the_book_follow_what_the_owner_leaves_of_it() {
+    let mut book = Book::new(32);
+    let (mut hog, mut other) = (book.open(), book.open());
+    assert_eq!(book.fill(&mut hog), 12);
+    for last in 200..216 {
+        let addr = book.side.worker.free_addr().unwrap();
+        let host = HostAddr { mac: MacAddr([2, 0, 0, 0, 0, last]), ip: address(last) };
+        book.side.worker.meet_at(addr, host).unwrap();
+    }
+    assert_eq!(book.fill(&mut other), 2, "what is reserved for it");
+    assert_eq!(book.fill(&mut hog), 0);
+}
+
 #[test]
 fn addresses_of_no_single_host_are_refused_and_cost_nothing() {
     let (mut side, _deaf) = alone();
@@ -197,7 +331,7 @@ fn a_peer_with_a_connection_makes_no_room() {
     }
     let (mut third, mut fourth) = (side.open(), side.open());
     ask(&mut side, &mut third, address(92), None).unwrap();
-    ask(&mut side, &mut third, address(93), None).unwrap();
+    ask(&mut side, &mut fourth, address(93), None).unwrap();
     let full = CallError::Limit { what: Resource::Peers, limit: 8 };
     assert_eq!(ask(&mut side, &mut fourth, address(94), None), Err(full), "the connection is being closed");
     assert_eq!(side.worker.book().find(address(80)), Some(busy));
@@ -261,11 +395,6 @@ fn an_application_that_leaves_and_comes_again_can_add_no_more_peers_than_if_it_h
     assert_eq!(add(&mut side, late + PERIOD, 32), Ok(()));
     assert_eq!(add(&mut side, late + PERIOD, 33), Ok(()));
     assert_eq!(add(&mut side, late + PERIOD, 34), Err(quota));
-    let region = Region::allocate(SMALL.layout().unwrap().total).unwrap();
-    let (own, other) = Link::pair().unwrap();
-    let fep = side.worker.fep_mut();
-    let id = side.sessions.admit(fep, &SMALL, None, &region, own, Some(1)).unwrap();
-    let process = side.sessions.process(id).unwrap();
-    let mut stranger = Client::new(&SMALL, &region, other, None, Addr(0), process).unwrap();
+    let mut stranger = join_as(&mut side, 1, SMALL.peers);
     ask_at(late + PERIOD, &mut side, &mut stranger, address(34), None).unwrap();
 }

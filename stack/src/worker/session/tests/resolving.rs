@@ -42,11 +42,16 @@ pub(super) struct Side {
 
 impl Side {
     pub(super) fn new(own: u32, port: MemoryPort) -> Side {
+        Side::with_book(own, port, 8)
+    }
+
+    /// One whose address book has room for so many, of which three are kept.
+    pub(super) fn with_book(own: u32, port: MemoryPort, entries: usize) -> Side {
         let config = Arc::new((*config()).clone().with_zones(|zone| zone.pdc.rto_init = RTO));
         let mut fep = Fep::new(Addr(own), config, Rng::new(3, own.into()), Time::ZERO).unwrap();
         fep.close_process(0).unwrap();
         let host = HostAddr { mac: MacAddr([2, 0, 0, 0, 0, own as u8]), ip: ip(Addr(own)) };
-        let book = AddressBook::new(Addr(own), host, 8, Strangers::Refuse).unwrap();
+        let book = AddressBook::new(Addr(own), host, entries, Strangers::Refuse).unwrap();
         let clock = Clock::system(Time::ZERO);
         let mut worker = Worker::new(fep, port, book, LinkConfig::default(), clock).unwrap();
         let other = Addr(u32::from(own == 0));
