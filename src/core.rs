@@ -105,4 +105,4 @@ pub use weft_stack::rng::Rng;
 pub use weft_stack::ses::{ReceiveId, apply};
 pub use weft_stack::{event, port, region, spray, wire, worker};
 
-pub use crate::endpoint::{Attachment, LinkRate, Settings, Setup, ZoneSettings};
+pub use crate::endpoint::{Attachment, BOOK, LinkRate, Settings, Setup, ZoneSettings};

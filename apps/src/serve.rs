@@ -53,6 +53,10 @@ pub(crate) struct ServeArgs {
     /// Bytes of memory that all applications may have together, their rings included: half of the host's unless set.
     #[arg(long, value_name = "BYTES", value_parser = units::bytes)]
     memory_total: Option<u64>,
+    /// Bytes of messages without a receive that the endpoint keeps, and as many of packets of ordered connections that are early,
+    /// 1GiB or more. Unless set, each is an eighth of the host's memory, 4 GiB at most, and the first 1 GiB at least.
+    #[arg(long, value_name = "BYTES", value_parser = unexpected_total)]
+    unexpected_total: Option<u64>,
     /// Messages and receives that an application may have posted. The endpoint has as many for each of --applications.
     #[arg(long, value_name = "N", default_value_t = 1 << 16, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     operations: u32,
@@ -73,6 +77,15 @@ pub(crate) struct ServeArgs {
 const OWN: Addr = Addr(0);
 /// Peers that one application may add to the address book.
 const PEERS: u32 = 256;
+
+/// The least that messages without a receive may have together, bytes: senders of libfabric count on 64 MiB at each of their peers,
+/// in which room that is reserved for many applications must not leave too little (decision 0120).
+const LEAST_UNEXPECTED: u64 = 1 << 30;
+
+fn unexpected_total(text: &str) -> Result<u64, units::ValueError> {
+    let bytes = units::bytes(text)?;
+    (bytes >= LEAST_UNEXPECTED).then_some(bytes).ok_or_else(|| units::ValueError::expected("1GiB or more"))
+}
 
 /// Serves until a signal comes.
 ///
@@ -104,7 +117,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), Failure> {
     if let Some(place) = place {
         server.place_peers(place);
     }
-    server.limit_memory(args.memory_total.unwrap_or_else(half_of_memory));
+    server.limit_memory(args.memory_total.unwrap_or_else(|| memory_of_host() / 2));
     server.listen(&args.socket, args.most()).map_err(|error| failed(&error))?;
     stop_on_signals(waker).map_err(|error| failed(&error))?;
     for notice in endpoint.notices(&worker) {
@@ -118,12 +131,27 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), Failure> {
 
 impl ServeArgs {
     /// The limits of the endpoint: enough messages and connections that as many applications as can come each get what one
-    /// may ask for, except connections beyond what PDCIDs can number.
+    /// may ask for, except connections beyond what PDCIDs can number. What peers can make it keep depends on the host's memory unless an
+    /// option says otherwise.
     fn limits(&self) -> Limits {
+        self.limits_on(memory_of_host())
+    }
+
+    /// The same on a host with so many bytes of memory.
+    fn limits_on(&self, memory: u64) -> Limits {
         let sends = usize::from(self.applications) * self.operations as usize;
         let limits = Limits::default();
         let connections = usize::from(u16::MAX);
-        Limits { connections, sends: sends.max(limits.sends), processes: self.applications.into(), ..limits }
+        let kept =
+            |most: u64, least: u64| self.unexpected_total.unwrap_or_else(|| most.min(least.max(memory / 8)));
+        Limits {
+            connections,
+            sends: sends.max(limits.sends),
+            processes: self.applications.into(),
+            unexpected_bytes: kept(limits.unexpected_bytes, LEAST_UNEXPECTED),
+            reorder_bytes: kept(limits.reorder_bytes, 0),
+            ..limits
+        }
     }
 
     /// The most resources that one application may ask for.
@@ -141,11 +169,15 @@ impl ServeArgs {
     }
 }
 
-/// Half of the memory that this host has, bytes; no limit where the system does not tell.
-fn half_of_memory() -> u64 {
-    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+/// The memory that this host has, bytes; no limit where the system does not tell.
+fn memory_of_host() -> u64 {
+    memory_in(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default())
+}
+
+/// The memory that the host has according to `info`, which is in the format of `/proc/meminfo`.
+fn memory_in(info: &str) -> u64 {
     let total = info.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
-    total.and_then(|kb| kb.parse::<u64>().ok()).map_or(u64::MAX, |kb| kb * 1024 / 2)
+    total.and_then(|kb| kb.parse::<u64>().ok()).map_or(u64::MAX, |kb| kb.saturating_mul(1024))
 }
 
 fn describe(event: ServerEvent) -> String {
@@ -174,4 +206,58 @@ fn stop_on_signals(waker: Waker) -> std::io::Result<()> {
         }
     })?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Command {
+        #[command(flatten)]
+        serve: ServeArgs,
+    }
+
+    fn serve(options: &[&str]) -> ServeArgs {
+        let fixed = ["serve", "--socket", "/nonexistent", "--port", "udp:127.0.0.1"];
+        Command::try_parse_from(fixed.iter().chain(options)).expect("the options are right").serve
+    }
+
+    /// What peers can make a server keep, and what applications share with it, fits into the host beside other things.
+    #[test]
+    fn a_host_with_little_memory_has_limits_that_fit_into_it() {
+        const GIB: u64 = 1 << 30;
+        for memory in [8 * GIB, 16 * GIB, 31 * GIB] {
+            let limits = serve(&[]).limits_on(memory);
+            assert_eq!((limits.unexpected_bytes, limits.reorder_bytes), (memory / 8, memory / 8));
+        }
+        // Senders of libfabric rely on what messages without a receive have.
+        for memory in [GIB / 2, 4 * GIB] {
+            let limits = serve(&[]).limits_on(memory);
+            assert_eq!((limits.unexpected_bytes, limits.reorder_bytes), (GIB, memory / 8));
+        }
+        let large = serve(&[]).limits_on(1024 * GIB);
+        assert_eq!((large.unexpected_bytes, large.reorder_bytes), (4 * GIB, 4 * GIB));
+        let set = serve(&["--unexpected-total", "3GiB"]).limits_on(GIB);
+        assert_eq!((set.unexpected_bytes, set.reorder_bytes), (3 * GIB, 3 * GIB));
+    }
+
+    #[test]
+    fn messages_without_a_receive_have_no_less_than_senders_of_libfabric_count_on() {
+        let set = |total: &str| unexpected_total(total).map_err(|error| error.to_string());
+        assert_eq!(set("1023MiB"), Err("expected 1GiB or more".to_owned()));
+        assert_eq!(set("1GiB"), Ok(1 << 30));
+        let (limits, peers) = (serve(&[]).limits_on(0), 2);
+        // Two peers take all that they may of what an application may have when all others have only their parts.
+        let may_have = limits.unexpected_bytes / 4 / (peers + 1);
+        assert!(may_have >= limits.unexpected_bytes_per_peer, "{may_have}");
+    }
+
+    #[test]
+    fn the_memory_of_the_host_is_what_the_system_says() {
+        assert_eq!(memory_in("MemTotal:       24684096 kB\nMemFree:        6223044 kB\n"), 24_684_096 << 10);
+        assert_eq!(memory_in("MemFree: 3 kB\n"), u64::MAX, "no limit where the system does not tell");
+    }
 }

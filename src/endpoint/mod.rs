@@ -36,7 +36,7 @@ pub use self::builder::Builder;
 pub use self::completion::{Completion, ConnectionId, OperationId, ReceiveOptions, SendOptions};
 pub use self::error::{BuildError, Error, PeerError, PostError};
 pub use self::memory::{Memory, MemorySlice};
-pub use self::setup::{Attachment, LinkRate, Settings, Setup};
+pub use self::setup::{Attachment, BOOK, LinkRate, Settings, Setup};
 pub use self::zone::ZoneSettings;
 
 /// The longest message that [`Endpoint::send_copy`] takes, bytes.

@@ -22,8 +22,8 @@ use crate::port::{AnyPort, OpenPort, PeerAddress, PeerSpec, PortFacts, PortInfo}
 const PAYLOAD: u32 = 4096;
 /// The round-trip time of the idle network if nobody says it.
 pub(super) const GUESSED_RTT: Span = Span::from_us(100);
-/// Peers that an endpoint can know.
-const BOOK: usize = 4096;
+/// Entries of an endpoint's address book: peers that it can know, and itself.
+pub const BOOK: usize = 4096;
 
 /// How an endpoint works, where the port does not decide it.
 #[derive(Clone)]

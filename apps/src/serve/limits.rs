@@ -1,8 +1,9 @@
 //! The table of what a server has of each resource, who may have how much of it, and what happens at the limit.
 
-use weft::core::worker::session::{BYTES_PER_TURN, COMMANDS_PER_TURN, JOINING};
+use weft::core::worker::session::{BYTES_PER_TURN, COMMANDS_PER_TURN, JOINING, reserved_part};
+use weft::core::{BOOK, Limits};
 
-use super::{PEERS, ServeArgs};
+use super::{LEAST_UNEXPECTED, PEERS, ServeArgs};
 
 /// One resource.
 struct Row {
@@ -34,20 +35,51 @@ pub(super) fn table(args: &ServeArgs) -> String {
 }
 
 fn rows(args: &ServeArgs) -> Vec<Row> {
-    let limits = args.limits();
+    // Each of them has a row, so that a new one is not forgotten.
+    let Limits {
+        connections,
+        pdcs_per_peer,
+        pdcs,
+        half_open_pdcs,
+        half_open_pdcs_per_peer,
+        closed_pdcs_per_peer,
+        credit_senders,
+        sends,
+        // Those of an application are operations of it, of which there are enough.
+        receives: _,
+        receive_kinds,
+        // Applications.
+        processes: _,
+        unexpected_messages,
+        unexpected_bytes,
+        unexpected_messages_per_peer,
+        unexpected_bytes_per_peer,
+        reorder_bytes,
+        response_bytes_per_peer,
+        response_bytes,
+        control_queue,
+        reorder_packets,
+    } = args.limits();
     let applications = u64::from(args.applications);
     let none = || "–".to_owned();
-    let part = |total: u64| if applications > 1 { total / 2 / applications } else { total }.to_string();
+    let part = |total: u64| reserved_part(total, applications).to_string();
     let asked = || "what it asks for".to_owned();
     let rest = || "its part and half of the rest".to_owned();
-    let (connections, pdcs) = (limits.connections as u64, limits.pdcs_per_peer);
+    // How much these are depends on the host.
+    let kept = |bytes: u64, default: u64, least: &str| match args.unexpected_total {
+        Some(_) => bytes.to_string(),
+        None => format!("{default}, or an eighth of the host's memory if that is less{least}"),
+    };
+    let least_unexpected = format!(", but at least {LEAST_UNEXPECTED}");
+    let most = Limits::default();
+    let book = BOOK.saturating_sub(1 + args.peers.len()) as u64;
     vec![
         Row {
             what: "applications",
             all: applications.to_string(),
-            holder: "–",
-            reserved: none(),
-            most: none(),
+            holder: "process",
+            reserved: "0".to_owned(),
+            most: "2, an even part, or as many as it leaves".to_owned(),
             then: "the join is refused",
         },
         Row {
@@ -60,7 +92,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
         },
         Row {
             what: "operations of applications",
-            all: limits.sends.to_string(),
+            all: sends.to_string(),
             holder: "application",
             reserved: asked(),
             most: args.operations.to_string(),
@@ -71,7 +103,10 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             all: args.memory_total.map_or_else(|| "half of the host's".to_owned(), |bytes| bytes.to_string()),
             holder: "application",
             reserved: asked(),
-            most: format!("{}, and its rings", args.memory),
+            most: format!(
+                "{}, and its rings; a process with more than 2 an even part, or as much as it leaves",
+                args.memory
+            ),
             then: "the join is refused",
         },
         Row {
@@ -84,18 +119,18 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
         },
         Row {
             what: "connections to one peer",
-            all: pdcs.to_string(),
+            all: pdcs_per_peer.to_string(),
             holder: "process",
-            reserved: part(pdcs.into()),
+            reserved: part(pdcs_per_peer.into()),
             most: rest(),
             then: "`Limit { PeerConnections }`",
         },
         Row {
             what: "peers that applications add",
-            all: "what the address book has left".to_owned(),
-            holder: "application",
-            reserved: "0".to_owned(),
-            most: PEERS.to_string(),
+            all: book.to_string(),
+            holder: "process",
+            reserved: reserved_part(book, applications).min(PEERS.into()).to_string(),
+            most: format!("{PEERS} of each application; its part and half of the rest"),
             then: "the one needed least makes room; `Limit { Peers }`, `Limit { SessionPeers }`",
         },
         Row {
@@ -110,15 +145,15 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             what: "kinds of receives",
             all: none(),
             holder: "application",
-            reserved: limits.receive_kinds.to_string(),
-            most: limits.receive_kinds.to_string(),
+            reserved: receive_kinds.to_string(),
+            most: receive_kinds.to_string(),
             then: "`Limit { ReceiveKinds }`",
         },
         Row {
             what: "unexpected messages",
-            all: limits.unexpected_messages.to_string(),
+            all: unexpected_messages.to_string(),
             holder: "application",
-            reserved: part(limits.unexpected_messages as u64),
+            reserved: part(unexpected_messages as u64),
             most: rest(),
             then: "NO_SES_MSG_AVAIL",
         },
@@ -127,14 +162,17 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             all: "as above".to_owned(),
             holder: "peer",
             reserved: "0".to_owned(),
-            most: format!("{}, and half of what there is", limits.unexpected_messages_per_peer),
+            most: format!("{unexpected_messages_per_peer}, and half of what there is"),
             then: "NO_SES_MSG_AVAIL",
         },
         Row {
             what: "bytes of unexpected messages",
-            all: limits.unexpected_bytes.to_string(),
+            all: kept(unexpected_bytes, most.unexpected_bytes, &least_unexpected),
             holder: "application",
-            reserved: part(limits.unexpected_bytes),
+            reserved: match args.unexpected_total {
+                Some(_) => part(unexpected_bytes),
+                None => format!("{}, or as much less", part(most.unexpected_bytes)),
+            },
             most: rest(),
             then: "NO_PKT_BUFFER",
         },
@@ -143,28 +181,28 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             all: "as above".to_owned(),
             holder: "peer",
             reserved: "0".to_owned(),
-            most: format!("{}, and half of what there is", limits.unexpected_bytes_per_peer),
+            most: format!("{unexpected_bytes_per_peer}, and half of what there is"),
             then: "NO_PKT_BUFFER",
         },
         Row {
             what: "PDCs that peers open",
-            all: limits.pdcs.to_string(),
+            all: pdcs.to_string(),
             holder: "peer",
             reserved: "0".to_owned(),
-            most: format!("{pdcs}, and as much as it leaves"),
+            most: format!("{pdcs_per_peer}, and as much as it leaves"),
             then: "NO_PDC_AVAIL",
         },
         Row {
             what: "half-open PDCs",
-            all: limits.half_open_pdcs.to_string(),
+            all: half_open_pdcs.to_string(),
             holder: "peer",
             reserved: "0".to_owned(),
-            most: limits.half_open_pdcs_per_peer.to_string(),
+            most: half_open_pdcs_per_peer.to_string(),
             then: "the oldest that was asked makes room, of the peer's own after an RTO; NO_PDC_AVAIL",
         },
         Row {
             what: "contexts that ask for credit and have no PDC",
-            all: limits.credit_senders.to_string(),
+            all: credit_senders.to_string(),
             holder: "peer",
             reserved: "0".to_owned(),
             most: "256".to_owned(),
@@ -174,24 +212,24 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             what: "PDCs open or remembered",
             all: none(),
             holder: "peer",
-            reserved: limits.closed_pdcs_per_peer.to_string(),
-            most: limits.closed_pdcs_per_peer.to_string(),
+            reserved: closed_pdcs_per_peer.to_string(),
+            most: closed_pdcs_per_peer.to_string(),
             then: "NO_PDC_AVAIL",
         },
         Row {
             what: "early ROD packets of one PDC",
             all: none(),
             holder: "peer",
-            reserved: limits.reorder_packets.to_string(),
-            most: limits.reorder_packets.to_string(),
+            reserved: reorder_packets.to_string(),
+            most: reorder_packets.to_string(),
             then: "ROD_OOO",
         },
         Row {
             what: "bytes of early ROD packets",
-            all: limits.reorder_bytes.to_string(),
+            all: kept(reorder_bytes, most.reorder_bytes, ""),
             holder: "peer",
             reserved: "0".to_owned(),
-            most: format!("{}, and as much as it leaves", limits.unexpected_bytes_per_peer),
+            most: format!("{unexpected_bytes_per_peer}, and as much as it leaves"),
             then: "ROD_OOO",
         },
         Row {
@@ -204,15 +242,15 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
         },
         Row {
             what: "bytes of stored responses",
-            all: limits.response_bytes.to_string(),
+            all: response_bytes.to_string(),
             holder: "peer",
             reserved: "the first of each PDC".to_owned(),
-            most: format!("{}, and as much as it leaves", limits.response_bytes_per_peer),
+            most: format!("{response_bytes_per_peer}, and as much as it leaves"),
             then: "NO_GTD_DEL_AVAIL",
         },
         Row {
             what: "control packets that wait for the port",
-            all: limits.control_queue.to_string(),
+            all: control_queue.to_string(),
             holder: "–",
             reserved: none(),
             most: none(),
