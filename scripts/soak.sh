@@ -28,7 +28,7 @@ if [[ -z ${WEFT:-} ]]; then
 fi
 export WEFT
 # The tests that campaigns run: building them takes no time from the soak.
-cargo test --quiet --profile ci --no-run -p weft-stack --test endpoint_pair
+cargo test --quiet --profile ci --no-run -p weft-stack --test virtual_time
 cargo test --quiet --profile ci --no-run -p weft-stack --lib
 cargo test --quiet --profile ci --no-run -p weft-testbed --test random_fabrics
 cargo test --quiet --profile ci --no-run -p weft-apps --test serve

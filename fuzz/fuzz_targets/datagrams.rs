@@ -3,6 +3,8 @@
 
 #[path = "../../stack/tests/datagram_model/mod.rs"]
 mod datagram_model;
+#[path = "../../stack/tests/harness/mod.rs"]
+mod harness;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     datagram_model::datagrams_arrive_at_most_as_often_as_their_packets(bytes);

@@ -4,6 +4,8 @@
 
 #[path = "../../stack/tests/endpoint_model/mod.rs"]
 mod endpoint_model;
+#[path = "../../stack/tests/harness/mod.rs"]
+mod harness;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     endpoint_model::every_message_arrives_once(bytes);

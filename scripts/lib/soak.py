@@ -147,7 +147,7 @@ def endpoints(seed):
     """Simulated: two endpoints, any calls at any time, any fault of the channel, forged packets; then it heals."""
     cases = 1500
     environment = {"WEFT_ENDPOINT_CASES": str(cases), "WEFT_ENDPOINT_SEED": str(seed % 2**32)}
-    said = cargo_test("weft-stack", "endpoint_pair", ["every_message"], environment, 600)
+    said = cargo_test("weft-stack", "virtual_time", ["endpoint_pair::every_message"], environment, 600)
     return counted(said, cases, 2)
 
 

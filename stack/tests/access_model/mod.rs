@@ -3,12 +3,9 @@
 //!
 //! A property test and a fuzz target share this.
 
-#[path = "../harness/mod.rs"]
-mod harness;
-
 use std::ops::Range;
 
-use harness::{Pair, RTO, Transit, config, untagged};
+use crate::harness::{Pair, RTO, Transit, config, untagged};
 use weft_stack::buffer::Buffer;
 use weft_stack::fep::{Completion, ConnectOptions, ConnectionId, Exposure, FepConfig, Limits, Rights};
 use weft_stack::packet::{Addr, Packet, Payload};

@@ -3,13 +3,10 @@
 //!
 //! A property test and a fuzz target share this.
 
-#[path = "../harness/mod.rs"]
-mod harness;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use harness::{Pair, Transit, params};
+use crate::harness::{self, Pair, Transit, params};
 use weft_stack::buffer::Buffer;
 use weft_stack::cc::{CcChoice, CcParams};
 use weft_stack::fep::{

@@ -18,8 +18,8 @@ use weft_stack::spray::LbChoice;
 use weft_stack::spray::registry::BALANCERS;
 use weft_stack::wire::pds::{DeliveryMode, NackCode};
 
-use super::harness::{self, Pair, Transit, params};
 use super::{Choices, congestion_control};
+use crate::harness::{self, Pair, Transit, params};
 
 /// No run lasts so long.
 const LIMIT: Span = Span::from_ms(3_600_000);

@@ -7,15 +7,13 @@
 //!
 //! A property test and a fuzz target share this.
 
-#[path = "../harness/mod.rs"]
-mod harness;
 mod hostile;
 mod ledger;
 mod liveness;
 
 use std::sync::Arc;
 
-use harness::{Pair, params};
+use crate::harness::{self, Pair, params};
 use ledger::{Ledger, MEMORY};
 pub(crate) use liveness::every_message_ends;
 use weft_cc::registry::all_names;

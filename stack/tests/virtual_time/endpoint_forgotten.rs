@@ -2,9 +2,7 @@
 //! answer sends nothing for which that memory may be too short: its packets would open the PDC again, and their
 //! messages would be delivered twice.
 
-mod harness;
-
-use harness::{Pair, RTO, Transit, params, receive_any, untagged};
+use crate::harness::{Pair, RTO, Transit, params, receive_any, untagged};
 use weft_stack::cc::{CcChoice, CcParams};
 use weft_stack::fep::{Completion, Failure, FepConfig};
 use weft_stack::wire::pds::Pds;

@@ -1,9 +1,7 @@
 //! The source of a message is a process of an endpoint: receives can ask for it, and completions tell it. See
 //! docs/decisions/0049-the-source-is-a-process.md.
 
-mod harness;
-
-use harness::{Pair, Transit, config, content};
+use crate::harness::{Pair, Transit, config, content};
 use weft_stack::buffer::Buffer;
 use weft_stack::fep::{
     CallError, Completion, ConnectOptions, ConnectionId, MAX_PROCESS, PostError, Receive, Send,

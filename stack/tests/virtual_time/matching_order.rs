@@ -1,9 +1,8 @@
 //! Messages of one connection meet receives in the order in which they were sent, whatever happens to their packets: see
 //! docs/decisions/0048-messages-match-in-order.md. The design has a model of its own in `matching_model.rs`.
 
-mod harness;
-
-use harness::{Pair, START, fep, params, untagged};
+use crate::harness;
+use crate::harness::{Pair, START, fep, params, untagged};
 use proptest::prelude::*;
 use weft_stack::Span;
 use weft_stack::buffer::Buffer;

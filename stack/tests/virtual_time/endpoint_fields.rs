@@ -1,9 +1,7 @@
 //! The header fields that endpoints fill in, as UET defines them. Two endpoints of ours would agree on any meaning, so
 //! what they send is compared with the standard's words instead of with what the other end makes of it.
 
-mod harness;
-
-use harness::{Alone, MTU, Pair, content, forge, params, untagged};
+use crate::harness::{Alone, MTU, Pair, content, forge, params, untagged};
 use weft_stack::Span;
 use weft_stack::cc::CcChoice;
 use weft_stack::fep::{CallError, ConnectOptions, FepConfig, JobId, SendError};

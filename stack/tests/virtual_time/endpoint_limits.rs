@@ -1,9 +1,7 @@
 //! A peer can use up only its own share of a target, and windows and numbers hold at their limits.
 
-mod harness;
-
-use harness::forge::syn;
-use harness::{Alone, Pair, SHORT_RTO, fep, impatient_config, params, receive_any, untagged};
+use crate::harness::forge::syn;
+use crate::harness::{Alone, Pair, SHORT_RTO, fep, impatient_config, params, receive_any, untagged};
 use weft_stack::buffer::Buffer;
 use weft_stack::cc::{CcChoice, CcParams};
 use weft_stack::fep::{

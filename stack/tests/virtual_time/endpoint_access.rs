@@ -1,8 +1,7 @@
 //! Writes and atomic operations on a peer's memory: each is done once, whole, and only where it may.
 
-mod harness;
-
-use harness::{MTU, Pair, Transit, config, content, receive_any};
+use crate::harness;
+use crate::harness::{MTU, Pair, Transit, config, content, receive_any};
 use proptest::prelude::*;
 use weft_stack::buffer::Buffer;
 use weft_stack::fep::{

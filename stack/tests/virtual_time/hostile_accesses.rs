@@ -1,7 +1,6 @@
 //! Requests for exposed memory that say anything.
 
-mod access_model;
-
+use crate::access_model;
 use proptest::prelude::*;
 
 proptest! {

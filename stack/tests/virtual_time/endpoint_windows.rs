@@ -1,10 +1,9 @@
 //! Windows per connection, and windows that the connections of a pair of endpoints share.
 
-mod harness;
-
+use crate::harness;
 use std::collections::BTreeSet;
 
-use harness::{Alone, Pair, fep, params, receive_any};
+use crate::harness::{Alone, Pair, fep, params, receive_any};
 use weft_stack::Time;
 use weft_stack::buffer::Buffer;
 use weft_stack::cc::CcChoice;

@@ -1,11 +1,9 @@
 //! Connections end within the bounds that the documentation states, whatever their peer and the path to it do.
 
-mod harness;
-
 use std::sync::Arc;
 
-use harness::forge::nack;
-use harness::{Alone, Pair, SHORT_RTO, Transit, fep, impatient_config, params, receive_any};
+use crate::harness::forge::nack;
+use crate::harness::{Alone, Pair, SHORT_RTO, Transit, fep, impatient_config, params, receive_any};
 use weft_stack::buffer::Buffer;
 use weft_stack::cc::{CcChoice, CcParams, Credit, DataSample, ReceiverCc, SenderId};
 use weft_stack::event::Recorder;

@@ -1,7 +1,6 @@
 //! Datagrams: over a channel that does its worst, and beside messages; what a flood of them costs.
 
-mod datagram_model;
-
+use crate::datagram_model;
 use proptest::prelude::*;
 
 proptest! {

@@ -1,10 +1,8 @@
 //! Peers in different zones: windows, timeouts, ranges and credit follow the zone of each peer.
 
-mod harness;
-
 use std::sync::Arc;
 
-use harness::{fep, params};
+use crate::harness::{fep, params};
 use weft_stack::buffer::Buffer;
 use weft_stack::cc::{CcChoice, CcParams};
 use weft_stack::fep::{ConnectOptions, ConnectionId, Fep, FepConfig, Send, Zone, ZoneMap};

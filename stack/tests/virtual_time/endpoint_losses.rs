@@ -1,10 +1,8 @@
 //! Loss recovery where switches drop: nothing is sent twice that was not lost, and what was lost is found soon.
 
-mod harness;
-
 use std::sync::{Arc, Mutex};
 
-use harness::{Pair, Transit, params};
+use crate::harness::{Pair, Transit, params};
 use weft_stack::buffer::Buffer;
 use weft_stack::cc::{AckSample, CcChoice, CcParams, CcSnapshot, LossSample, NackSample, SenderCc, Window};
 use weft_stack::event::{Event, Recorder};

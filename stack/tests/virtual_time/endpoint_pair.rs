@@ -1,12 +1,9 @@
 //! Two endpoints over a channel that loses, copies, reorders and trims packets at random, and against forged packets.
 
-mod endpoint_model;
-#[path = "../src/worker/session/tests/explore.rs"]
-mod explore;
-
+use crate::endpoint_model;
 use proptest::prelude::*;
 
-use self::explore::explore;
+use crate::explore::explore;
 
 /// Bytes that are printed in one line.
 #[derive(Clone)]
@@ -40,7 +37,9 @@ fn every_message_ends_whatever_the_path_swallows() {
 /// for lack of progress. A packet left in some ten seconds then.
 #[test]
 fn pacing_after_long_round_trips_holds_no_packet_back_for_long() {
-    endpoint_model::every_message_arrives_once(include_bytes!("golden/swift_after_long_round_trips.bytes"));
+    endpoint_model::every_message_arrives_once(include_bytes!(
+        "../golden/swift_after_long_round_trips.bytes"
+    ));
 }
 
 /// The target of an ordered connection is busy, and its refusal seems to be that of an earlier transmission, because the
@@ -48,5 +47,5 @@ fn pacing_after_long_round_trips_holds_no_packet_back_for_long() {
 /// again, until its timer expired.
 #[test]
 fn an_ordered_connection_pauses_for_a_busy_target_on_a_path_that_has_become_fast() {
-    endpoint_model::every_message_arrives_once(include_bytes!("golden/busy_ordered_path.bytes"));
+    endpoint_model::every_message_arrives_once(include_bytes!("../golden/busy_ordered_path.bytes"));
 }

@@ -1,8 +1,6 @@
 //! More hosts than an address book holds send to an endpoint that learns its peers. They cost the others nothing.
 
-mod harness;
-
-use harness::{START, config, content, fep, receive_any};
+use crate::harness::{START, config, content, fep, receive_any};
 use weft_stack::buffer::Buffer;
 use weft_stack::fep::{CallError, Completion, ConnectOptions, ConnectionId, Receive, Send, Unreachable};
 use weft_stack::packet::Addr;

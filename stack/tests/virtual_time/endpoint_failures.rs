@@ -1,9 +1,7 @@
 //! An endpoint whose peer is dead, refuses its packets, or cannot be reached over the path that was chosen.
 
-mod harness;
-
-use harness::forge::nack;
-use harness::{Alone, Pair, SHORT_RTO, impatient_config, params, untagged};
+use crate::harness::forge::nack;
+use crate::harness::{Alone, Pair, SHORT_RTO, impatient_config, params, untagged};
 use weft_stack::cc::{CcChoice, CcParams};
 use weft_stack::event::{Event, Recorder};
 use weft_stack::fep::{CallError, Completion, ConnectOptions, Failure, FepConfig, Send, SendError};

@@ -1,9 +1,7 @@
 //! Two endpoints over a link in memory that loses, duplicates, reorders, delays and damages frames: every message
 //! arrives once and as it was sent, and the endpoints keep nothing.
 
-mod harness;
-
-use harness::{MTU, Results, START, WorkerPair, config, content, worker};
+use crate::harness::{MTU, Results, START, WorkerPair, config, content, worker};
 use weft_stack::Span;
 use weft_stack::event::{Counters, Event, Recorder};
 use weft_stack::fep::FepConfig;

@@ -2,11 +2,9 @@
 //! stated error within the stated bound, whatever the number of connections, the congestion control and the switches.
 //! Timers are those of production.
 
-mod harness;
-
 use std::collections::VecDeque;
 
-use harness::{MTU, Pair, Transit, fep, params};
+use crate::harness::{MTU, Pair, Transit, fep, params};
 use weft_stack::buffer::Buffer;
 use weft_stack::cc::registry::all_names;
 use weft_stack::cc::{CcChoice, CcParams};

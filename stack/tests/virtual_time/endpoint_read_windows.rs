@@ -1,8 +1,6 @@
 //! Readers whose window, packet range or patience is tested: how much they keep in flight, and what they take for lost.
 
-mod harness;
-
-use harness::{MTU, Pair, config_with, receive_any, untagged};
+use crate::harness::{MTU, Pair, config_with, receive_any, untagged};
 use weft_stack::buffer::Buffer;
 use weft_stack::cc::CcChoice;
 use weft_stack::fep::{Completion, Exposure, FepConfig, Read, Rights};

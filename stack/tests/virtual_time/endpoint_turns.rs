@@ -1,11 +1,9 @@
 //! Processes of one endpoint have equal parts of its link, and of a window or credit that they share, however many
 //! connections they have. So have the connections of a process.
 
-mod harness;
-
 use std::collections::VecDeque;
 
-use harness::{Alone, MTU, Pair, fep, params, receive_any};
+use crate::harness::{Alone, MTU, Pair, fep, params, receive_any};
 use weft_stack::buffer::Buffer;
 use weft_stack::cc::CcChoice;
 use weft_stack::fep::{Completion, ConnectOptions, ConnectionId, Fep, FepConfig, Send};

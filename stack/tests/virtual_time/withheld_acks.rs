@@ -2,12 +2,10 @@
 //! withheld acknowledgement: where no packet is lost, every message is delivered without a timer, whichever packets are
 //! trimmed or overtaken, and whatever the windows do meanwhile.
 
-mod harness;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use harness::{MTU, Pair, Transit, fep, params};
+use crate::harness::{MTU, Pair, Transit, fep, params};
 use weft_stack::buffer::Buffer;
 use weft_stack::cc::{AckSample, CcChoice, CcParams, CcSnapshot, LossSample, NackSample, SenderCc, Window};
 use weft_stack::fep::{

@@ -1,10 +1,8 @@
 //! SYNs that ask for a PDC whose name another one has: forged ones, late ones, and those of a peer that was started anew.
 
-mod harness;
-
 use std::sync::Arc;
 
-use harness::{Pair, SHORT_RTO, Transit, fep, impatient_config, receive_any, untagged};
+use crate::harness::{Pair, SHORT_RTO, Transit, fep, impatient_config, receive_any, untagged};
 use weft_stack::Time;
 use weft_stack::buffer::Buffer;
 use weft_stack::cc::CcChoice;

@@ -1,9 +1,7 @@
 //! Connections that close while copies of their packets are late, and PDCs that are used again.
 
-mod harness;
-
-use harness::forge::{nack, syn};
-use harness::{Alone, Pair, impatient_config, receive_any, untagged};
+use crate::harness::forge::{nack, syn};
+use crate::harness::{Alone, Pair, impatient_config, receive_any, untagged};
 use weft_stack::buffer::Buffer;
 use weft_stack::fep::{Completion, Failure, Fep, FepConfig, Limits, Send, SendError};
 use weft_stack::packet::{Addr, Packet, Payload};

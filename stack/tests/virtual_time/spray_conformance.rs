@@ -1,8 +1,6 @@
 //! The requirements on every load balancer, and those on its kind.
 
-#[path = "../../cc/tests/table/mod.rs"]
-mod table;
-
+use crate::table;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use weft_stack::rng::Rng;

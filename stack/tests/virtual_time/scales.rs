@@ -1,10 +1,8 @@
 //! Windows, timers and counters hold for much data, long paths and fast links.
 
-mod harness;
-
 use std::collections::VecDeque;
 
-use harness::fep;
+use crate::harness::fep;
 use weft_stack::buffer::{Buffer, MAX_MESSAGE};
 use weft_stack::cc::{CcChoice, CcParams, Delays};
 use weft_stack::fep::{Completion, ConnectOptions, Fep, FepConfig, Receive, Send};

@@ -1,11 +1,12 @@
 //! Reads of a peer's memory: every byte arrives as it was, once, or the read fails with a reason.
 
-mod harness;
-
+use crate::harness;
 use std::collections::BTreeMap;
 
-use harness::{Alone, MTU, Pair, Results, START, Transit, WorkerPair, config, content, impatient_config};
-use harness::{fep, forge, params, untagged, worker};
+use crate::harness::{
+    Alone, MTU, Pair, Results, START, Transit, WorkerPair, config, content, impatient_config,
+};
+use crate::harness::{fep, forge, params, untagged, worker};
 use weft_stack::buffer::Buffer;
 use weft_stack::cc::CcChoice;
 use weft_stack::fep::{
