@@ -173,7 +173,7 @@ fn of_book(error: &BookError) -> FiError {
 fn of_failure(failure: &Failure) -> i32 {
     match failure {
         Failure::Refused { .. } => sys::FI_ECONNREFUSED,
-        Failure::ClosedByPeer { .. } => sys::FI_ECONNABORTED,
+        Failure::ClosedByPeer { .. } | Failure::FalseAck { .. } => sys::FI_ECONNABORTED,
         _ => sys::FI_ETIMEDOUT,
     }
 }

@@ -268,6 +268,17 @@ pub enum Failure {
         /// How long the packet has waited.
         waited: Span,
     },
+    /// The target of an ordered connection waits for a packet that was acknowledged, by itself or by somebody in its name. It
+    /// takes nothing that comes behind that packet, which nobody sends any more.
+    #[error("PDC {} to endpoint {}: PSN {} was acknowledged, but the target still waits for it", pdc.0, peer.0, psn.0)]
+    FalseAck {
+        /// The initiator's PDCID.
+        pdc: PdcId,
+        /// Address of the target.
+        peer: Addr,
+        /// PSN of the packet.
+        psn: Psn,
+    },
     /// The target asked for the connection to be closed, while nothing waited to be sent. Targets do so
     /// when nothing has arrived for [`FepConfig::idle_timeout`](super::FepConfig::idle_timeout); every message posted has been delivered.
     #[error("PDC {} to endpoint {}: closed at the target's request", pdc.0, peer.0)]

@@ -290,10 +290,25 @@ impl Initiator {
         };
         context.hear(now);
         context.on_feedback();
-        match verdict {
-            Verdict::Trimmed(cause) => note_trim(now, context, nack, &outcome, cause),
-            Verdict::Busy => put_off(core, now, key, connection, context, nack),
-            _ => {}
+        let waits = match verdict {
+            Verdict::Trimmed(cause) => {
+                note_trim(now, context, nack, &outcome, cause);
+                false
+            }
+            Verdict::Again if nack.code == NackCode::ROD_OOO => {
+                let config = &core.zone(context.zone).pdc;
+                let silence = config.silence(context.rto(config));
+                if is_misled(now, connection, nack, &outcome, silence) {
+                    let failure = Failure::FalseAck { pdc, peer, psn: Psn(nack.payload) };
+                    return self.fail(core, now, key, failure);
+                }
+                connection.pdc.goes_back_in_vain()
+            }
+            Verdict::Busy => true,
+            _ => false,
+        };
+        if waits {
+            put_off(core, now, key, connection, context, nack);
         }
         let context = connection.context;
         if self.check_life(core, now, key) {
@@ -301,7 +316,7 @@ impl Initiator {
         }
         self.unblock(&core.config, context);
         // A connection that was put off does not go on until its pause is over.
-        if !matches!(verdict, Verdict::Busy) {
+        if !waits {
             self.make_ready(key);
         }
     }
@@ -421,10 +436,21 @@ fn note_trim(now: Time, context: &mut Context, nack: &Nack, outcome: &NackOutcom
     context.path_feedback(now, outcome.entropy, feedback);
 }
 
-/// The target lacks a resource: the connection pauses, and polls it ever more rarely, with another message each time:
-/// the target may have a receive for one of them, or keep room for what comes first. The refused bytes are no longer
-/// in flight, so the caller has to let other connections try; the connection itself must not wait for a window that
-/// nothing will open.
+/// Whether the target of an ordered connection expects a packet that was acknowledged, by itself or in its name, so that nobody
+/// sends it any more. A refusal that left before the packet came may arrive behind its acknowledgement. So what is refused must
+/// have left since then; where it is unknown which transmission that was, nothing must have arrived for as long as a peer
+/// may be silent.
+#[cold]
+fn is_misled(now: Time, connection: &Connection, nack: &Nack, outcome: &NackOutcome, silence: Span) -> bool {
+    let stuck = now.since(connection.progress_at);
+    let proves = outcome.rtt.map_or(stuck >= silence, |age| age < stuck);
+    proves && connection.pdc.mode == DeliveryMode::Rod && connection.pdc.was_acknowledged(Psn(nack.payload))
+}
+
+/// The target lacks a resource, or refuses all of an ordered connection again and again: the connection pauses, and polls
+/// it ever more rarely, with another message each time: the target may have a receive for one of them, or keep room for
+/// what comes first. The refused bytes are no longer in flight, so the caller has to let other connections try; the
+/// connection itself must not wait for a window that nothing will open.
 fn put_off(
     core: &mut Core,
     now: Time,

@@ -67,6 +67,10 @@ pub struct TxPdc {
     lost_bytes: u64,
     /// The shortest time that an answer has taken.
     fastest: Option<Span>,
+    /// The first packet that had not arrived when a ROD target last refused what came out of order, and how often it has done
+    /// so since that has been the first.
+    stuck_at: Psn,
+    go_backs: u8,
     /// Sender-side loss inference.
     pub(super) recovery: LossRecovery,
 }
@@ -154,6 +158,8 @@ impl TxPdc {
             start_psn,
             missing_ack: None,
             fastest: None,
+            stuck_at: start_psn,
+            go_backs: 0,
             recovery: LossRecovery::default(),
         }
     }
@@ -565,6 +571,9 @@ impl TxPdc {
         let rtt = unambiguous.then_some(age);
         self.note_rtt(rtt);
         if nack.code == NackCode::ROD_OOO {
+            if self.draining.is_none() {
+                self.note_go_back();
+            }
             self.draining = Some(Psn(nack.payload));
             self.go_back(Psn(nack.payload), nack.psn, record.sent_at);
         }
@@ -574,6 +583,27 @@ impl TxPdc {
         }
         self.mark_lost(nack.psn);
         Some(NackOutcome { bytes: u64::from(record.bytes), rtt, entropy: record.entropy })
+    }
+
+    /// All from the packet on that a ROD target expects is to be sent again.
+    fn note_go_back(&mut self) {
+        let una = self.first_unacknowledged();
+        let before = if self.stuck_at == una { self.go_backs } else { 0 };
+        (self.stuck_at, self.go_backs) = (una, before.saturating_add(1));
+    }
+
+    /// Whether to send all that a ROD target has refused again at once is in vain: it has been refused as often as
+    /// [`MAX_GO_BACKS`], and nothing has arrived in between.
+    pub fn goes_back_in_vain(&self) -> bool {
+        self.stuck_at == self.first_unacknowledged() && self.go_backs > MAX_GO_BACKS
+    }
+
+    /// Whether the packet `psn` was sent and is acknowledged, and is one that its target may still expect.
+    pub fn was_acknowledged(&self, psn: Psn) -> bool {
+        let una = self.first_unacknowledged();
+        let acknowledged = self.numbered - self.next_psn().distance(una) as u64;
+        let behind = una.distance(psn);
+        behind > 0 && behind as u64 <= acknowledged.min(self.mp_range.into())
     }
 
     /// When [`TxPdc::on_timer`] may find something, with a retransmission timeout of `rto`; `None` while nothing is
@@ -813,6 +843,10 @@ impl TxPdc {
         self.records.heap_bytes() + crate::heap::of_deque(&self.lost)
     }
 }
+
+/// How often a window is sent again at once because a ROD target has refused what came out of order, while the first packet of
+/// the window has not arrived. That packet may be lost several times; whoever refuses all is not to be sent windows for ever.
+const MAX_GO_BACKS: u8 = 4;
 
 /// An `ooo_count` that says nothing.
 const UNKNOWN_COUNT: u16 = 0xffff;

@@ -174,7 +174,9 @@ impl<'a> Court<'a> {
             Failure::Refused { code: NackCode::INV_DPDCID, .. } => {
                 (Span::ZERO, failure.at.since(Time::ZERO) >= self.endpoint.idle_timeout.times(2))
             }
-            Failure::Refused { .. } | Failure::ClosedByPeer { .. } => (Span::ZERO, false),
+            Failure::Refused { .. } | Failure::FalseAck { .. } | Failure::ClosedByPeer { .. } => {
+                (Span::ZERO, false)
+            }
         };
         if !is_in_time {
             complain(format!("it was given up after {waited}, silence {silence}"));

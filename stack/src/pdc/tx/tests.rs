@@ -180,6 +180,47 @@ fn rod_does_not_resend_packets_sent_after_the_refused_one() {
     assert!(!pdc.has_lost());
 }
 
+/// Sends all that waits for retransmission again at `now`.
+fn resend_all(pdc: &mut TxPdc, now: Time) {
+    while pdc.peek_lost().is_some() {
+        pdc.resend(now, Entropy(0));
+    }
+}
+
+#[test]
+fn rod_goes_back_in_vain_once_five_windows_were_refused_and_nothing_has_arrived() {
+    let mut pdc = pdc_with(6);
+    let first = Psn(u32::MAX - 1);
+    let refuse_all = |pdc: &mut TxPdc, now: u64, expected: u32, retx| {
+        for psn in expected + 1..6 {
+            let nack = nack(psn, NackCode::ROD_OOO, retx, first.plus(expected));
+            pdc.on_nack(at(now), &nack, Entropy(0)).unwrap();
+        }
+        let in_vain = pdc.goes_back_in_vain();
+        resend_all(pdc, at(now));
+        in_vain
+    };
+    for round in 0..5 {
+        assert_eq!(refuse_all(&mut pdc, 10 * (round + 1), 0, round > 0), round == 4, "round {round}");
+    }
+    pdc.on_ack(at(55), &ack(1, 0, 0, 0, 4160), |_, _, _| ()).unwrap();
+    assert!(!pdc.goes_back_in_vain(), "a packet has arrived");
+    for round in 0..5 {
+        assert_eq!(refuse_all(&mut pdc, 60 + 10 * round, 1, true), round == 4, "round {round}");
+    }
+}
+
+#[test]
+fn packets_that_were_sent_and_are_acknowledged_are_known_as_such() {
+    let mut pdc = pdc_with(6);
+    let first = Psn(u32::MAX - 1);
+    assert!(!pdc.was_acknowledged(first.minus(1)), "the PDC has sent no such packet");
+    pdc.on_ack(at(10), &ack(3, 0, 0, 0, 3 * 4160), |_, _, _| ()).unwrap();
+    let known: Vec<i32> = (-2..8).filter(|n| pdc.was_acknowledged(first.offset(*n))).collect();
+    assert_eq!(known, [0, 1, 2]);
+    assert!(!pdc.was_acknowledged(first.offset(i32::MIN)));
+}
+
 #[test]
 fn copies_of_a_nack_do_not_multiply_retransmissions() {
     let mut pdc = pdc_with(1);

@@ -13,6 +13,7 @@
 //! | 8 | `ReceiveError::Truncated` | | bits 0–31 length of the message, 32–63 of the receive | | |
 //! | 9 | `ReceiveError::PeerLost` | | | | |
 //! | 10 | `Failure::NoProgress` | | bits 0–15 PDC, 16–23 times sent, 24 probes answered, 32–63 peer | 0–31 PSN, 32–63 length of its payload | waited, ps |
+//! | 11 | `Failure::FalseAck` | | bits 0–15 PDC, 32–63 peer | 0–31 PSN | |
 //!
 //! Everything else is 0. Decoding ignores bits that mean nothing: its caller encodes what it gets, and compares.
 
@@ -36,6 +37,7 @@ const CANCELLED: u8 = 7;
 const TRUNCATED: u8 = 8;
 const PEER_LOST: u8 = 9;
 const NO_PROGRESS: u8 = 10;
+const FALSE_ACK: u8 = 11;
 
 /// An outcome in a report's words.
 #[derive(Clone, Copy, Debug, Default)]
@@ -66,6 +68,7 @@ impl Outcome {
                 (NO_PROGRESS, pdc, peer, psn, len, zero, waited)
             }
             Failure::NoCredit { pdc, peer, psn, waited } => (NO_CREDIT, pdc, peer, psn, 0, zero, waited),
+            Failure::FalseAck { pdc, peer, psn } => (FALSE_ACK, pdc, peer, psn, 0, zero, Span::ZERO),
             Failure::ClosedByPeer { pdc, peer } => (CLOSED_BY_PEER, pdc, peer, Psn(0), 0, zero, Span::ZERO),
         };
         let seen = match failure {
@@ -92,6 +95,7 @@ impl Outcome {
                 Failure::NoProgress { pdc, peer, psn, len, sent, probed, waited }
             }
             NO_CREDIT => Failure::NoCredit { pdc, peer, psn, waited },
+            FALSE_ACK => Failure::FalseAck { pdc, peer, psn },
             CLOSED_BY_PEER => Failure::ClosedByPeer { pdc, peer },
             code => return Err(DescriptorError::Value("an outcome", code.into())),
         })

@@ -287,7 +287,7 @@ mod tests {
     use crate::wire::ses::ReturnCode;
 
     fn failure() -> impl Strategy<Value = Failure> {
-        (0..6, any::<(u16, u32, u32)>(), any::<(u8, u8, u64)>()).prop_map(
+        (0..7, any::<(u16, u32, u32)>(), any::<(u8, u8, u64)>()).prop_map(
             |(kind, (pdc, peer, psn), (sent, code, waited))| {
                 let (pdc, peer, psn) = (PdcId(pdc), Addr(peer), Psn(psn));
                 let (code, waited) = (NackCode(code), Span::from_ps(waited));
@@ -300,6 +300,7 @@ mod tests {
                         let (len, probed) = (waited.as_ps() as u32, code.0 & 1 == 1);
                         Failure::NoProgress { pdc, peer, psn, len, sent, probed, waited }
                     }
+                    5 => Failure::FalseAck { pdc, peer, psn },
                     _ => Failure::ClosedByPeer { pdc, peer },
                 }
             },
