@@ -51,7 +51,8 @@ impl TargetPdcs {
     }
 
     /// Opens a PDC, which [`TargetPdcs::name`] then gives its PDCID. Its initiator is to be asked whether it is there if there
-    /// are many half-open ones, or the caller is `wary` of the peer. If one has made room for it, it takes nothing from others.
+    /// are many half-open ones, or the caller is `wary` of the peer. If one has made room for it, [`TargetPdcs::take_what_makes_room`]
+    /// has seen to it that the peer leaves enough to others.
     ///
     /// # Errors
     /// The NACK code to answer with: there are too many, or the peer would leave too few to others.
@@ -86,6 +87,7 @@ impl TargetPdcs {
         });
         self.by_origin.insert(origin, key);
         if asks {
+            self.half_open.get_or_insert_default().asked += 1;
             self.half_open.get_or_insert_default().suspect(
                 &self.table,
                 key,
@@ -122,7 +124,9 @@ impl TargetPdcs {
 
     /// Takes out the half-open PDC that makes room for a further one of `peer`, if there is too little room. Of the peer's own,
     /// and where there is room but the peer would leave too little of it, it is one whose initiator has not answered for as long
-    /// as `rto`: an honest peer may open many in a round trip.
+    /// as `rto`: an honest peer may open many in a round trip. None makes room for a peer that would leave too little even if
+    /// all that others have and that could make room were gone: it may have opened them itself, in the names of hosts that
+    /// are not there.
     pub(super) fn take_what_makes_room(
         &mut self,
         limits: &Limits,
@@ -134,7 +138,7 @@ impl TargetPdcs {
         if used.has_too_many_open(limits) {
             let half_open = self.half_open.as_mut()?;
             take_oldest(half_open.by_peer.get_mut(&peer)?, &self.table, now, rto)
-        } else if used.has_closed_too_many(limits) {
+        } else if used.has_closed_too_many(limits) || !self.would_leave_pdcs(limits, peer, used.half_open) {
             None
         } else if self.is_full(limits) {
             take_oldest(&mut self.half_open.as_mut()?.suspects, &self.table, now, Span::ZERO)
@@ -143,6 +147,14 @@ impl TargetPdcs {
         } else {
             None
         }
+    }
+
+    /// Whether `peer`, of whose PDCs so many are half-open, leaves as many PDCs as it has with one more, if the half-open ones
+    /// of others whose initiators have been asked count as free.
+    fn would_leave_pdcs(&self, limits: &Limits, peer: Addr, own_half_open: u32) -> bool {
+        let asked = self.half_open.as_ref().map_or(0, |half_open| half_open.asked);
+        let of_others = asked.saturating_sub(own_half_open) as usize;
+        self.usage.leaves_pdcs(limits, peer, self.table.len() - of_others)
     }
 
     /// Closes a PDC and remembers it for `time_wait`. Returns when to forget one again if none was remembered so far.
@@ -160,6 +172,7 @@ impl TargetPdcs {
         let half_open = u32::from(pdc.is_half_open());
         if let Some(all) = &mut self.half_open {
             all.count -= half_open;
+            all.asked -= u32::from(pdc.proof == Proof::Asked);
             all.drawn.release(pdc.rx.id);
         }
         self.usage.change(origin.0, |used| {
@@ -199,6 +212,8 @@ impl TargetPdcs {
 #[derive(Default)]
 pub(super) struct HalfOpen {
     count: u32,
+    /// How many of them are in [`Proof::Asked`].
+    asked: u32,
     /// PDCs that were opened while there were many, in order, whose initiators are asked whether they are there. Some
     /// have answered, or are gone.
     suspects: VecDeque<Key>,
@@ -274,10 +289,11 @@ pub(super) fn note_proven(
     pdc: &mut TargetPdc,
 ) {
     core.note_proven(pdc.rx.peer, pdc.proof);
-    pdc.proof = Proof::Given;
     if let Some(half_open) = half_open {
         half_open.count -= 1;
+        half_open.asked -= u32::from(pdc.proof == Proof::Asked);
     }
+    pdc.proof = Proof::Given;
     usage.change(pdc.rx.peer, |used| used.half_open -= 1);
     forget_suspects(half_open, usage, pdc.rx.peer);
 }

@@ -1,5 +1,7 @@
 //! A peer can use up only its own share of a target, and windows and numbers hold at their limits.
 
+use std::ops::RangeInclusive;
+
 use crate::harness::forge::syn;
 use crate::harness::{Alone, Pair, SHORT_RTO, fep, impatient_config, params, receive_any, untagged};
 use weft_stack::buffer::Buffer;
@@ -324,31 +326,74 @@ fn peers_that_open_as_many_pdcs_as_they_may_leave_some_to_others() {
         ..Limits::default()
     };
     let mut alone = Alone::new(FepConfig { limits, ..impatient_config() });
-    let mut open = |peer, pdcs| {
-        let opens = |pdc: &u16| {
-            alone.arrive(&syn(peer, *pdc, 0, 100), &[0; 100]);
-            let answers = alone.transmit_all();
-            match &answers[0].pds {
-                Pds::Nack(nack) => {
-                    assert_eq!(nack.code, NackCode::NO_PDC_AVAIL);
-                    false
-                }
-                Pds::Ack(ack) => {
-                    let mut next = Packet { payload_len: 100, ..syn(peer, *pdc, 1, 100) };
-                    let Pds::Request(request) = &mut next.pds else { unreachable!() };
-                    request.destination = Destination::Pdc(ack.spdcid);
-                    alone.arrive(&next, &[0; 100]);
-                    assert!(matches!(alone.transmit_all()[0].pds, Pds::Ack(_)));
-                    true
-                }
-                other => panic!("{other:?}"),
-            }
-        };
-        (1..=pdcs).filter(opens).count()
-    };
+    let mut open = |peer, pdcs| open_proven(&mut alone, peer, 1..=pdcs);
     let many: Vec<_> = (1..=15).map(|peer| open(peer, 60)).collect();
     assert_eq!(many, [40, 40, 40, 40, 40, 40, 40, 40, 40, 40, 40, 40, 40, 40, 20]);
     assert_eq!([16, 17, 18].map(|peer| open(peer, 5)), [5, 5, 5], "others have as many as they need");
+}
+
+/// A peer that leaves as many PDCs as it has opens half-open ones in the names of hosts that are not there, and then tries to
+/// have their places, both while there is room and when there is none for half-open PDCs.
+#[test]
+fn a_peer_gets_no_more_pdcs_by_half_open_ones_that_it_makes_itself() {
+    for most_half_open in [60, 40] {
+        let mut alone = Alone::new(FepConfig { limits: few_pdcs(most_half_open), ..impatient_config() });
+        assert_eq!(open_proven(&mut alone, 1, 1..=80), 50);
+        assert_eq!(open_half_way(&mut alone, 101..=104, 10), [10, 10, 10, 10]);
+        alone.now += Span::from_ms(10);
+        assert_eq!(open_proven(&mut alone, 1, 81..=160), 0, "it would leave less than it has");
+        assert_eq!(open_proven(&mut alone, 2, 1..=80), 25, "another one has half of the rest");
+    }
+}
+
+/// Where half-open PDCs whose initiators do not answer stand in the way, peers have as many as without them.
+#[test]
+fn half_open_pdcs_leave_a_peer_its_part() {
+    let mut alone = Alone::new(FepConfig { limits: few_pdcs(60), ..impatient_config() });
+    assert_eq!(open_proven(&mut alone, 1, 1..=40), 40);
+    // Ten of them are not asked, as there are few PDCs yet: they stay, and are no part of the rest.
+    assert_eq!(open_half_way(&mut alone, 101..=103, 10), [10, 10, 10]);
+    assert_eq!(open_proven(&mut alone, 1, 41..=80), 0, "they have had no time to answer");
+    alone.now += Span::from_ms(10);
+    assert_eq!(open_proven(&mut alone, 1, 41..=80), 5);
+}
+
+/// Limits with 100 PDCs, 80 of one peer.
+fn few_pdcs(half_open_pdcs: usize) -> Limits {
+    Limits { pdcs: 100, pdcs_per_peer: 80, half_open_pdcs, half_open_pdcs_per_peer: 20, ..Limits::default() }
+}
+
+/// Peers `names` open so many PDCs each, and never name them. Returns how many each has got.
+fn open_half_way(alone: &mut Alone, names: RangeInclusive<u32>, pdcs: u16) -> Vec<usize> {
+    let mut opens = |peer, pdc| {
+        alone.arrive(&syn(peer, pdc, 0, 100), &[0; 100]);
+        matches!(alone.transmit_all()[0].pds, Pds::Ack(_))
+    };
+    names.map(|peer| (1..=pdcs).filter(|pdc| opens(peer, *pdc)).count()).collect()
+}
+
+/// A peer tries to open these PDCs, and names those that it gets, so that they are not half-open. Returns how many it has got.
+fn open_proven(alone: &mut Alone, peer: u32, pdcs: RangeInclusive<u16>) -> usize {
+    let opens = |pdc: &u16| {
+        alone.arrive(&syn(peer, *pdc, 0, 100), &[0; 100]);
+        let answers = alone.transmit_all();
+        match &answers[0].pds {
+            Pds::Nack(nack) => {
+                assert_eq!(nack.code, NackCode::NO_PDC_AVAIL);
+                false
+            }
+            Pds::Ack(ack) => {
+                let mut next = Packet { payload_len: 100, ..syn(peer, *pdc, 1, 100) };
+                let Pds::Request(request) = &mut next.pds else { unreachable!() };
+                request.destination = Destination::Pdc(ack.spdcid);
+                alone.arrive(&next, &[0; 100]);
+                assert!(matches!(alone.transmit_all()[0].pds, Pds::Ack(_)));
+                true
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    pdcs.filter(opens).count()
 }
 
 /// SYNs from addresses where nobody answers, each followed by a packet that names the PDC as the next one would be if
