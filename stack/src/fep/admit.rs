@@ -180,7 +180,7 @@ fn admit_write(
         Ok(place) => place,
         Err(code) => {
             let is_new = begun.is_none() && !pdc.has_refused(header.msg_id, psn);
-            let refusal = error_or_busy(core, usage, pdc, psn, header, code);
+            let refusal = error_or_busy(core, usage, pdc, (psn, payload.len()), header, code);
             if matches!(refusal, Refusal::Unsupported(_)) {
                 if is_new {
                     pass_over(&mut processes.room, pdc, psn, header);

@@ -522,23 +522,30 @@ fn admit(
     }
     if core.has_jobs && !processes.is_of_job(header) {
         if pdc.has_refused(msg_id, psn) {
-            return Err(error_or_busy(core, usage, pdc, psn, header, ReturnCode::BAD_JOB_ID));
+            return Err(error_or_busy(
+                core,
+                usage,
+                pdc,
+                (psn, payload.len()),
+                header,
+                ReturnCode::BAD_JOB_ID,
+            ));
         }
         let bad_job = Refusal::Unsupported(ReturnCode::BAD_JOB_ID);
-        return Err(turn_away(core, usage, &mut processes.room, pdc, psn, header, bad_job));
+        return Err(turn_away(core, usage, &mut processes.room, pdc, (psn, payload.len()), header, bad_job));
     }
     if pdc.has_refused(msg_id, psn) {
-        return Err(error_or_busy(core, usage, pdc, psn, header, ReturnCode::BAD_PID));
+        return Err(error_or_busy(core, usage, pdc, (psn, payload.len()), header, ReturnCode::BAD_PID));
     }
     let is_turn = |pdc: &TargetPdc| pdc.order.is_turn(msg_id, psn, pdc.rx.expected());
     let Some((receives, room)) = processes.get_mut(header.pid_on_fep) else {
         if processes.has_left(header.pid_on_fep, (pdc.rx.id, msg_id)) {
             let expected = pdc.rx.expected();
             usage.refuse_rest(&core.config.limits, pdc, msg_id, expected);
-            return Err(error_or_busy(core, usage, pdc, psn, header, ReturnCode::BAD_PID));
+            return Err(error_or_busy(core, usage, pdc, (psn, payload.len()), header, ReturnCode::BAD_PID));
         }
         let bad_pid = Refusal::Unsupported(ReturnCode::BAD_PID);
-        return Err(turn_away(core, usage, &mut processes.room, pdc, psn, header, bad_pid));
+        return Err(turn_away(core, usage, &mut processes.room, pdc, (psn, payload.len()), header, bad_pid));
     };
     if payload.len() == header.request_length
         && is_turn(pdc)
@@ -549,7 +556,7 @@ fn admit(
     }
     let part = match Part::new(header, payload) {
         Ok(part) => part,
-        Err(why) => return Err(turn_away(core, usage, room, pdc, psn, header, why)),
+        Err(why) => return Err(turn_away(core, usage, room, pdc, (psn, payload.len()), header, why)),
     };
     let message = match receives.find((pdc.rx.id, msg_id)) {
         Some(message) => message,
@@ -567,26 +574,27 @@ pub(super) fn may_store(core: &Core, usage: &PeerUsage, pdc: &TargetPdc, psn: Ps
     is_first || usage.may_store(&core.config.limits, pdc.rx.peer, cost)
 }
 
-/// The refusal of packet `psn` with the error `code`; as busy while there is no room to store the error, or to note that the
-/// rest of its message is refused.
+/// The refusal of packet `psn`, with `len` bytes of payload, with the error `code`; as busy while there is no room to store the
+/// error, or to note that the rest of its message is refused, if it has one.
 #[cold]
 pub(super) fn error_or_busy(
     core: &Core,
     usage: &PeerUsage,
     pdc: &TargetPdc,
-    psn: Psn,
+    (psn, len): (Psn, u32),
     header: &StandardRequest,
     code: ReturnCode,
 ) -> Refusal {
-    let may_refuse =
-        pdc.has_refused(header.msg_id, psn) || usage.may_refuse_rest(&core.config.limits, pdc, psn);
+    let may_refuse = header.request_length <= len
+        || pdc.has_refused(header.msg_id, psn)
+        || usage.may_refuse_rest(&core.config.limits, pdc, psn);
     match may_refuse && may_store(core, usage, pdc, psn, Answer::Plain(respond(header, code, 0)).cost()) {
         true => Refusal::Unsupported(code),
         false => Refusal::Busy(NackCode::NO_GTD_DEL_AVAIL),
     }
 }
 
-/// The refusal of packet `psn`, whose message no process takes because of `why`: the messages behind it do not wait for it,
+/// The refusal of packet `psn`, with `len` bytes of payload, whose message no process takes because of `why`: the messages behind it do not wait for it,
 /// unless it is to come again.
 #[cold]
 fn turn_away(
@@ -594,12 +602,12 @@ fn turn_away(
     usage: &PeerUsage,
     room: &mut Room,
     pdc: &mut TargetPdc,
-    psn: Psn,
+    (psn, len): (Psn, u32),
     header: &StandardRequest,
     why: Refusal,
 ) -> Refusal {
     let refusal = match why {
-        Refusal::Unsupported(code) => error_or_busy(core, usage, pdc, psn, header, code),
+        Refusal::Unsupported(code) => error_or_busy(core, usage, pdc, (psn, len), header, code),
         why => why,
     };
     if !matches!(refusal, Refusal::Busy(_)) {

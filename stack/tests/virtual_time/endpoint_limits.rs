@@ -157,6 +157,33 @@ fn notes_of_refused_messages_are_bounded_for_each_peer() {
     }
 }
 
+/// A message of one packet for nobody needs no note, so it is answered also where the peer has no room for another.
+#[test]
+fn whole_messages_for_nobody_are_answered_where_there_is_no_room_for_notes() {
+    let limits = Limits { unexpected_bytes_per_peer: 3_000, ..Limits::default() };
+    let config = FepConfig { limits, ..impatient_config() }.with_zones(|zone| zone.pdc.mp_range = 256);
+    let mut alone = Alone::new(config);
+    // The first packet is missing.
+    let mut code = |packet: &Packet| {
+        alone.arrive(packet, &[0; 100]);
+        match &alone.transmit_all()[0].pds {
+            Pds::Ack(ack) => {
+                assert_eq!(ack.next, NextHeader::Response);
+                None
+            }
+            Pds::Nack(nack) => Some(nack.code),
+            other => panic!("{other:?}"),
+        }
+    };
+    let noted = (1..200).take_while(|psn| code(&for_nobody(5, 1, *psn)).is_none()).count() as u32;
+    assert!((60..80).contains(&noted), "{noted} notes of 48 bytes in 3,000, and 16 more");
+    let mut whole = for_nobody(5, 1, noted + 1);
+    let Ses::Standard(header) = &mut whole.ses else { unreachable!() };
+    header.request_length = 100;
+    assert_eq!(code(&whole), None, "it has no rest to be refused");
+    assert_eq!(code(&for_nobody(5, 1, noted + 2)), Some(NackCode::NO_GTD_DEL_AVAIL));
+}
+
 /// A message that overtakes another one may need room for both, even if receives are there: while there is none it is put off
 /// until the other one has arrived. In their order both need none.
 #[test]
