@@ -301,7 +301,7 @@ impl Reservation<'_> {
         self.check(payload.len())?;
         let payload = if self.burst.multi_segment && !payload.is_empty() {
             let TxBurst { frames, count, kept, .. } = &mut *self.burst;
-            match frames[*count].attach(payload, kept) {
+            match frames[*count].attach(payload, Some(kept)) {
                 Ok(()) => {
                     self.burst.payloads.attached += 1;
                     return Ok(());

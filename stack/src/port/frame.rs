@@ -111,13 +111,18 @@ impl Frame {
         let Some(shared) = shared else { return self.gather(pool) };
         let mut copy = pool.copy(self)?;
         copy.set_checksum_status(self.checksum_status());
-        copy.attach(shared.clone(), &mut KeptBuffers::default()).is_ok().then_some(copy)
+        copy.attach(shared.clone(), None).is_ok().then_some(copy)
     }
 
-    /// Attaches payload, with a buffer of those `kept` if it takes one, or gives it back if that is not possible.
+    /// Attaches payload, or gives it back if that is not possible. If it takes a buffer, that is one of those `kept`, which are
+    /// filled up for the frames that follow if there is none; without them it takes one from the pool.
     #[inline]
     #[cfg_attr(not(feature = "dpdk"), expect(unused_variables, reason = "only mbufs are kept"))]
-    pub(super) fn attach(&mut self, payload: Attachment, kept: &mut KeptBuffers) -> Result<(), Attachment> {
+    pub(super) fn attach(
+        &mut self,
+        payload: Attachment,
+        kept: Option<&mut KeptBuffers>,
+    ) -> Result<(), Attachment> {
         match &mut self.0 {
             Buffer::Heap(buffer) => {
                 buffer.tail = Some(payload);
@@ -125,7 +130,7 @@ impl Frame {
             }
             Buffer::Borrowed(_) => Err(payload),
             #[cfg(feature = "dpdk")]
-            Buffer::Mbuf(mbuf) => mbuf.attach(payload, &mut kept.0),
+            Buffer::Mbuf(mbuf) => mbuf.attach(payload, kept.map(|kept| &mut kept.0)),
         }
     }
 
@@ -580,7 +585,7 @@ mod tests {
     fn frames_continue_with_their_attachment() {
         let pool = FramePool::heap(2, 40).unwrap();
         let mut frame = pool.copy(&[7; 20]).unwrap();
-        frame.attach(Attachment::from(Arc::from([8u8; 10])), &mut KeptBuffers::default()).unwrap();
+        frame.attach(Attachment::from(Arc::from([8u8; 10])), None).unwrap();
         assert!(frame.is_attached() && frame.extend(1).is_none());
         assert_eq!((frame.len(), frame.total_len()), (20, 30));
         assert_eq!(frame.gather(&pool).unwrap()[18..], [7, 7, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8]);

@@ -22,13 +22,14 @@ const _: () = assert!(align_of::<Attachment>() <= 8);
 const BOOKKEEPING: usize = 24 + sys::WEFT_OWNER_SIZE as usize;
 
 impl Mbuf {
-    /// Makes `payload` the last part of the frame, without copying it. Takes another mbuf of the pool, perhaps one of those
-    /// `kept`, which keeps the payload's memory until the device has sent it. Gives the payload back if there is no mbuf.
+    /// Makes `payload` the last part of the frame, without copying it. Takes another mbuf of the pool, one of those `kept` if the
+    /// caller has some, which keeps the payload's memory until the device has sent it. Gives the payload back if there is no
+    /// mbuf.
     #[inline]
     pub(in crate::port) fn attach(
         &mut self,
         payload: Attachment,
-        kept: &mut KeptMbufs,
+        kept: Option<&mut KeptMbufs>,
     ) -> Result<(), Attachment> {
         let raw = self.as_ptr();
         // SAFETY: the mbuf is ours, and its pool is never freed.
@@ -41,9 +42,13 @@ impl Mbuf {
             return Err(payload);
         }
         // SAFETY: `pool` is a mempool of mbufs, never freed, from which any thread may allocate (`MbufPool`).
-        let Some(tail) = NonNull::new(pool).and_then(|pool| unsafe { kept.take(pool) }) else {
-            return Err(payload);
+        let take = |pool| unsafe {
+            match kept {
+                Some(kept) => kept.take(pool),
+                None => KeptMbufs::take_one(pool),
+            }
         };
+        let Some(tail) = NonNull::new(pool).and_then(take) else { return Err(payload) };
         let tail = ManuallyDrop::new(tail);
         let data = payload.as_ptr().cast_mut().cast::<c_void>();
         // SAFETY: the tail is new and ours, and its buffer has place for the attachment, as checked above; so
@@ -214,6 +219,7 @@ mod tests {
 
     use super::*;
     use crate::port::dpdk::{Eal, EalOptions, MbufPoolConfig};
+    use crate::port::frame::FramePool;
 
     fn pool(name: &str, buffers: u32) -> MbufPool {
         let config = MbufPoolConfig { buffers, buffer_size: 1000, cache: 0, socket: None };
@@ -223,7 +229,7 @@ mod tests {
     fn chained(pool: &MbufPool, owner: &Arc<[u8]>) -> Mbuf {
         let mut mbuf = pool.allocate(100).unwrap();
         mbuf.fill(1);
-        mbuf.attach(Attachment::from(Arc::clone(owner)), &mut KeptMbufs::default()).unwrap();
+        mbuf.attach(Attachment::from(Arc::clone(owner)), None).unwrap();
         mbuf
     }
 
@@ -277,6 +283,20 @@ mod tests {
         assert_eq!(mbuf.extend(890).unwrap().len(), 890);
     }
 
+    /// Seven more would be taken for nothing, and go back at once.
+    #[test]
+    fn a_duplicate_takes_no_more_mbufs_than_it_needs() {
+        let ordinary = FramePool::heap(1, 100).unwrap();
+        let mut frame = ordinary.copy(&[7; 60]).unwrap();
+        frame.attach(Attachment::from(Arc::<[u8]>::from(vec![8; 40])), None).unwrap();
+        let mbufs = pool("duplicated", 15);
+        let mut copy = None;
+        let taken = crate::steps::of(|| copy = frame.duplicate(&mbufs.into()));
+        let copy = copy.unwrap();
+        assert_eq!((copy.total_len(), copy.is_attached(), mbufs.available()), (100, true, 13));
+        assert_eq!(taken, 1, "mbufs for its tail");
+    }
+
     #[test]
     fn the_payload_is_returned_if_no_mbuf_is_free() {
         let pool = pool("comes_back", 1);
@@ -284,7 +304,7 @@ mod tests {
         let mut mbuf = pool.allocate(100).unwrap();
         let attach = |mbuf: &mut Mbuf, len| {
             let part = Attachment::bytes(Arc::clone(&owner), 0..len).unwrap();
-            mbuf.attach(part, &mut KeptMbufs::default())
+            mbuf.attach(part, None)
         };
         assert_eq!(attach(&mut mbuf, 20).unwrap_err().len(), 20);
         assert_eq!(attach(&mut mbuf, 70_000).unwrap_err().len(), 70_000);

@@ -280,11 +280,26 @@ impl KeptMbufs {
         if unsafe { sys::weft_rte_pktmbuf_alloc_bulk(pool.as_ptr(), first, TOGETHER as u32) } != 0 {
             // There are fewer, but perhaps not none.
             // SAFETY: as above.
-            return NonNull::new(unsafe { sys::weft_rte_pktmbuf_alloc(pool.as_ptr()) }).map(Mbuf);
+            return unsafe { KeptMbufs::take_one(pool) };
         }
+        #[cfg(test)]
+        crate::steps::count(TOGETHER);
         // SAFETY: all of these pointers were written, to new mbufs, which belong to whom they were handed to.
         unsafe { self.0.set_len(TOGETHER) };
         self.0.pop()
+    }
+
+    /// An mbuf of `pool` without data, for a caller that needs no others; `None` if none is free.
+    ///
+    /// # Safety
+    ///
+    /// As of [`KeptMbufs::take`].
+    #[inline(never)]
+    pub(super) unsafe fn take_one(pool: NonNull<sys::rte_mempool>) -> Option<Mbuf> {
+        #[cfg(test)]
+        crate::steps::count(1);
+        // SAFETY: `pool` is a mempool of mbufs that is never freed.
+        NonNull::new(unsafe { sys::weft_rte_pktmbuf_alloc(pool.as_ptr()) }).map(Mbuf)
     }
 }
 
