@@ -9,6 +9,10 @@ use super::Slot;
 /// worker touches in a turn of messages whose connections are aborted, for all applications together.
 pub const BYTES_PER_TURN: i64 = if cfg!(test) { 1 << 10 } else { 64 << 10 };
 
+/// What the worker touches of messages whose connections are aborted in a turn in which no application has commands, so that
+/// those which have left do not keep their places for long.
+pub(super) const BYTES_PER_IDLE_TURN: i64 = 16 * BYTES_PER_TURN;
+
 /// What one application has in store for later turns.
 #[derive(Debug, Default)]
 pub(super) struct PutOff {

@@ -14,7 +14,7 @@ use super::connections::Connections;
 use super::held::Settled;
 use super::link::Link;
 use super::peer_costs::Lately;
-use super::put_off::{BYTES_PER_TURN, PutOff};
+use super::put_off::{BYTES_PER_IDLE_TURN, BYTES_PER_TURN, PutOff};
 use super::report::{Report, Request};
 use super::served::Served;
 use crate::fep::{CallError, Completion, ConnectionId, Fep, Limits, MAX_PROCESS, Resource};
@@ -389,19 +389,23 @@ impl Sessions {
         if !self.connections.datagrams.is_empty() {
             count += self.settle_datagrams(served, now);
         }
+        let mut obeyed = 0;
         for slot in 0..self.slots.len() {
             let Some(session) = &mut self.slots[slot] else { continue };
             if session.leaving {
                 count += usize::from(session.clear_away(served.fep_mut(), &mut self.connections));
                 continue;
             }
-            count += session.flush() + session.obey(served, now, &mut self.connections);
+            count += session.flush();
+            obeyed += session.obey(served, now, &mut self.connections);
             if let Some(how) = session.has_ended() {
                 self.end(served.fep_mut(), now, slot, how);
             }
         }
-        // Of all applications together, which take turns.
-        count += served.fep_mut().cancel_aborted(now, &mut { BYTES_PER_TURN });
+        count += obeyed;
+        // Of all applications together, which take turns. As long as none has commands, none waits for the end of the turn.
+        let mut budget = if obeyed == 0 { BYTES_PER_IDLE_TURN } else { BYTES_PER_TURN };
+        count += served.fep_mut().cancel_aborted(now, &mut budget);
         count += self.distribute(served.fep_mut(), now);
         for slot in 0..self.slots.len() {
             let Some(session) = &mut self.slots[slot] else { continue };

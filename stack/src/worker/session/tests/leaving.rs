@@ -116,11 +116,6 @@ fn an_aborted_connection_ends_its_messages_and_the_session_goes_on() {
 /// that has left. Other applications get their turns meanwhile, and the connection ends last.
 #[test]
 fn messages_that_wait_to_be_sent_are_cancelled_in_several_turns() {
-    let left = |world: &World| {
-        let leaks: Vec<String> = world.feps[0].leaks().collect();
-        let line = leaks.iter().find_map(|line| line.strip_suffix(" messages on their way out"));
-        line.map_or(0, |count| count.parse::<u32>().unwrap())
-    };
     for leaves in [false, true] {
         let mut world = World::new();
         let (mut alice, bob, mut other) = (world.open(0), world.open(1), world.open(0));
@@ -165,6 +160,63 @@ fn messages_that_wait_to_be_sent_are_cancelled_in_several_turns() {
             assert!(matches!(world.event(&mut alice).report, Report::Closed { result: Ok(()), .. }));
         }
         drop((bob, other));
+        world.assert_nothing_is_left();
+    }
+}
+
+/// The messages of the endpoint of side 0 that have not ended.
+fn left(world: &World) -> u32 {
+    let leaks: Vec<String> = world.feps[0].leaks().collect();
+    let line = leaks.iter().find_map(|line| line.strip_suffix(" messages on their way out"));
+    line.map_or(0, |count| count.parse().unwrap())
+}
+
+/// Clients of side 0, each with so many messages on a connection to a process of side 1 that have not left.
+fn with_waiting_messages(world: &mut World, clients: usize, messages: u64) -> Vec<Client> {
+    let mut open = || {
+        let config = SessionConfig { operations: 64, ..SMALL };
+        let mut client = world.sessions[0].open(&mut world.feps[0], &config, None).unwrap();
+        let options = ConnectOptions { process: 9, ..ConnectOptions::default() };
+        let connection = client.connect(Addr(1), options, 1_000).unwrap();
+        world.serve(0);
+        assert!(matches!(client.poll().unwrap().unwrap().report, Report::Connected { .. }));
+        for n in 0..messages {
+            client.send(connection, extent(0, 4096), None, 0, n).unwrap();
+            world.serve(0);
+        }
+        client
+    };
+    (0..clients).map(|_| open()).collect()
+}
+
+/// Turns in which no application has commands are used for more: the places of those that have left come free sooner.
+#[test]
+fn messages_are_cancelled_sooner_in_turns_in_which_no_application_has_commands() {
+    const EACH: u64 = 40;
+    for is_busy in [false, true] {
+        let mut world = World::new();
+        let leaving = with_waiting_messages(&mut world, 2, EACH);
+        let mut other = world.open(0);
+        assert_eq!(u64::from(left(&world)), 2 * EACH);
+        drop(leaving);
+        let mut turns = 0;
+        let most = if is_busy { 1 } else { 8 };
+        while left(&world) > 0 {
+            if is_busy {
+                let receive = other.receive(extent(0, 1), None, Matching::Untagged, turns).unwrap();
+                other.cancel(receive).unwrap();
+            }
+            let before = left(&world);
+            world.serve(0);
+            let ended = before - left(&world);
+            assert!(ended <= most, "{ended} messages ended in a turn");
+            while other.poll().unwrap().is_some() {}
+            turns += 1;
+            assert!(turns < 1_000, "{} messages are left", left(&world));
+        }
+        let expected = 2 * EACH / u64::from(most);
+        assert!((expected..expected + 4).contains(&turns), "{turns} turns, is busy: {is_busy}");
+        drop(other);
         world.assert_nothing_is_left();
     }
 }
