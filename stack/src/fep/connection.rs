@@ -175,17 +175,18 @@ impl Connection {
     }
 
     /// Takes message `key` of `sends` out of the queue, where it has `place`. The time that this takes does not depend on
-    /// how many wait.
-    pub(super) fn withdraw(&mut self, sends: &mut Table<SendMessage>, key: Key, place: u32) {
+    /// how many wait. Returns whether it was there.
+    pub(super) fn withdraw(&mut self, sends: &mut Table<SendMessage>, key: Key, place: u32) -> bool {
         let first = self.queue.front().and_then(|&first| sends.get(first)).map_or(place, |first| first.place);
         let at = self.queue.get_mut(place.wrapping_sub(first) as usize);
-        let Some(at) = at.filter(|at| **at == key) else { return };
+        let Some(at) = at.filter(|at| **at == key) else { return false };
         *at = WITHDRAWN;
         self.withdrawn += 1;
         self.trim();
         if self.withdrawn > GAPS && self.withdrawn as usize > self.queue.len() / 2 {
             self.close_gaps(sends);
         }
+        true
     }
 
     /// The first message of the queue leaves it.

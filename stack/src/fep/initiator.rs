@@ -284,11 +284,13 @@ impl Initiator {
         let Some((key, connection)) = self.connections.at_mut(message.connection.into()) else {
             return Err(CallError::TooLate);
         };
-        connection.withdraw(&mut self.sends, id.0, place);
+        let is_its = connection.withdraw(&mut self.sends, id.0, place);
+        if !is_its && !connection.aborting {
+            // It is of one that has failed, and its end is near.
+            return Err(CallError::TooLate);
+        }
         // That of an abort which goes on is not in it any more.
-        if !connection.aborting
-            && let Some(context) = self.contexts.get_mut(connection.context)
-        {
+        if is_its && let Some(context) = self.contexts.get_mut(connection.context) {
             context.leave_backlog(connection, bytes);
         }
         fail_send(&mut self.sends, core, id.0, SendError::Cancelled);
@@ -334,7 +336,7 @@ impl Initiator {
         Ok(())
     }
 
-    /// Gives a connection up: everything that waits in it fails.
+    /// Gives a connection up: everything that waits in it fails, or will.
     pub(super) fn fail(&mut self, core: &mut Core, now: Time, key: Key, failure: Failure) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let context_key = connection.context;
@@ -343,8 +345,11 @@ impl Initiator {
             context.leave_backlog(connection, bytes);
         }
         let error = SendError::Failed(failure);
-        for &send in &connection.queue {
-            fail_send(&mut self.sends, core, send, error);
+        let mut waiting = std::mem::take(&mut connection.queue);
+        if !core.aborts.spreads() {
+            for send in waiting.drain(..) {
+                fail_send(&mut self.sends, core, send, error);
+            }
         }
         // A message that has failed is no longer in the table, so each fails once, however many packets it has.
         for record in connection.pdc.unacknowledged() {
@@ -354,7 +359,9 @@ impl Initiator {
                 fail_send(&mut self.sends, core, send, error);
             }
         }
-        if connection.aborting {
+        if core.aborts.spreads() {
+            core.aborts.fail(key, connection.source, waiting, (connection.pdc.peer, failure));
+        } else if connection.aborting {
             self.cancel_rest(core, key);
         }
         self.remove_connection(core, now, key, Err(failure));
@@ -393,7 +400,9 @@ impl Initiator {
         }
         core.note_disconnected(peer);
         core.events.emit(now, Event::PdcClosed { peer, pdc: connection.pdc.id });
-        core.completions.push_back(Completion::Closed { id: ConnectionId(key), peer, result });
+        if !core.aborts.tells_end_of(key) {
+            core.completions.push_back(Completion::Closed { id: ConnectionId(key), peer, result });
+        }
     }
 
     /// Puts a connection into the scheduler's queue if it has something to send.

@@ -148,6 +148,44 @@ fn every_message_of_a_connection_that_fails_ends_once() {
     assert_eq!(fep.leaks().collect::<Vec<_>>(), [""; 0]);
 }
 
+/// Where failures are spread, the messages that wait end bit by bit, and their connection after them. They cannot be cancelled
+/// meanwhile: the place of their connection may be that of another one.
+#[test]
+fn the_messages_of_a_connection_that_has_failed_end_when_they_are_told_to() {
+    let mut fep = fep(Limits::default());
+    fep.spread_failures();
+    let connect = |fep: &mut Fep| fep.connect(Time::ZERO, Addr(1), ConnectOptions::default()).unwrap();
+    let failing = connect(&mut fep);
+    let posted: Vec<SendId> = (0..200).map(|_| fep.post_send(failing, message(3_000)).unwrap()).collect();
+    let packets = transmit_all(&mut fep);
+    fep.on_packet(Time::ZERO, &fatal_nack(&packets[0]), Payload::EMPTY);
+    assert!(!fep.is_open(failing));
+    let begun = completions(&mut fep).len();
+    assert!((1..150).contains(&begun), "{begun} messages had left");
+    // The context has gone with the connection.
+    let next = connect(&mut fep);
+    assert_eq!(next.0.index, failing.0.index);
+    let spared = fep.post_send(next, message(10)).unwrap();
+    assert_eq!(fep.cancel_send(posted[199]), Err(CallError::TooLate));
+    fep.check_accounts();
+    fep.cancel_send(spared).unwrap();
+    assert_eq!(completions(&mut fep).len(), 1);
+    let mut budget = 2 * crate::fep::abort::COST;
+    assert_eq!(fep.cancel_aborted(Time::ZERO, &mut budget), 2);
+    // A part of the first one may have left.
+    let ended = completions(&mut fep).len();
+    assert!((1..3).contains(&ended));
+    while fep.cancel_aborted(Time::ZERO, &mut { 10_000 }) > 0 {}
+    let mut rest = completions(&mut fep);
+    assert!(matches!(rest.pop(), Some(Completion::Closed { id, result: Err(_), .. }) if id == failing));
+    assert_eq!(rest.len(), posted.len() - begun - ended);
+    let failed =
+        |done: &Completion| matches!(done, Completion::Sent { result: Err(SendError::Failed(_)), .. });
+    assert!(rest.iter().all(failed), "{rest:?}");
+    fep.close(Time::ZERO, next).unwrap();
+    assert_eq!(fep.leaks().collect::<Vec<_>>(), [""; 0]);
+}
+
 #[test]
 fn a_cancelled_message_leaves_all_remaining_messages_in_order() {
     let mut fep = fep(Limits::default());

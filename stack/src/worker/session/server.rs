@@ -1,10 +1,12 @@
 //! The worker's side of all sessions: applications come and go, and the endpoint's completions are reported to them.
 
 use core::net::IpAddr;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::hash::BuildHasherDefault;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
+use rustc_hash::FxHasher;
 use weft_cc::Time;
 
 use super::application::{Application, COMMANDS_PER_TURN, Posted};
@@ -82,6 +84,8 @@ pub struct Sessions {
     waker: Option<Waker>,
     /// A receive for many messages of an application that does not read its reports: it must not go on.
     unread: Option<ReceiveId>,
+    /// Connections that are refused, as soon as their messages are, because their peers cannot be reached.
+    given_up: HashMap<ConnectionId, CallError, BuildHasherDefault<FxHasher>>,
     ended: VecDeque<(SessionId, u16, Ended)>,
 }
 
@@ -99,6 +103,7 @@ impl Sessions {
             host: None,
             waker: None,
             unread: None,
+            given_up: HashMap::default(),
             ended: VecDeque::new(),
         }
     }
@@ -165,6 +170,7 @@ impl Sessions {
         let reports = Producer::at(region, layout.reports, config.reports)?;
         let memory = region.carve(layout.memory, config.memory as usize)?;
         let process = self.open_process(fep, process)?;
+        fep.spread_failures();
         fep.set_job(process, config.job)?;
         if config.only_datagrams {
             fep.receive_only_datagrams(process)?;
@@ -404,8 +410,10 @@ impl Sessions {
         }
         count += obeyed;
         // Of all applications together, which take turns. As long as none has commands, none waits for the end of the turn.
-        let mut budget = if obeyed == 0 { BYTES_PER_IDLE_TURN } else { BYTES_PER_TURN };
-        count += served.fep_mut().cancel_aborted(now, &mut budget);
+        if served.fep_mut().has_aborted() {
+            let budget = if obeyed == 0 { BYTES_PER_IDLE_TURN } else { BYTES_PER_TURN };
+            count += self.end_aborted(served.fep_mut(), now, budget);
+        }
         count += self.distribute(served.fep_mut(), now);
         for slot in 0..self.slots.len() {
             let Some(session) = &mut self.slots[slot] else { continue };
@@ -512,6 +520,22 @@ impl Sessions {
         count
     }
 
+    /// Ends messages of connections that were aborted, given up, or have failed, until that has touched `budget` bytes. Returns
+    /// how many completions that were.
+    #[cold]
+    fn end_aborted(&mut self, fep: &mut Fep, now: Time, mut budget: i64) -> usize {
+        let mut count = self.distribute(fep, now);
+        while let Some((id, ended)) = fep.cancel_some_aborted(now, &mut budget) {
+            count += ended;
+            // All completions now are its own.
+            let refusal = self.given_up.get(&id).copied();
+            while let Some(completion) = fep.poll_completion() {
+                self.report(fep, now, completion, refusal);
+            }
+        }
+        count
+    }
+
     /// Releases held connections whose peers have been found, and gives up those whose peers have been given up. The
     /// endpoint's completions have been taken before.
     fn settle(&mut self, served: &mut impl Served, now: Time) -> usize {
@@ -520,6 +544,10 @@ impl Sessions {
             count += connections.len();
             let fep = served.fep_mut();
             for id in connections {
+                if fep.is_aborting(id) {
+                    // Its application does not wait for the peer any more.
+                    continue;
+                }
                 match result {
                     Ok(()) => self.release(fep, id),
                     Err(why) => self.give_up(fep, now, id, CallError::Unreachable { peer, why }),
@@ -552,8 +580,10 @@ impl Sessions {
 
     #[cold]
     fn give_up(&mut self, fep: &mut Fep, now: Time, id: ConnectionId, error: CallError) {
-        // No packet of it has left, so it ends at once, and all completions now are its own.
-        let _ = fep.abort(now, id);
+        // Its messages are refused bit by bit, and then it is. Without any it ends at once, and the completion now is its own.
+        if fep.begin_abort(now, id).is_ok() {
+            self.given_up.insert(id, error);
+        }
         while let Some(completion) = fep.poll_completion() {
             self.report(fep, now, completion, Some(error));
         }
@@ -584,6 +614,7 @@ impl Sessions {
                 }
             }
             Completion::Closed { id, peer, result } => {
+                self.given_up.remove(&id);
                 let idle = fep.config().idle_timeout;
                 let removed = self.connections.remove(now, (id, peer), result, idle);
                 let Some((slot, connection)) = removed else { return };

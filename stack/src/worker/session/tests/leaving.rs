@@ -1,6 +1,7 @@
 //! Applications that leave in the middle of something.
 
 use super::*;
+use crate::fep::Failure;
 use crate::wire::ses::ReturnCode;
 
 /// Alice sends bob a message of 250 kB, and some of it has arrived.
@@ -219,6 +220,50 @@ fn messages_are_cancelled_sooner_in_turns_in_which_no_application_has_commands()
         drop(other);
         world.assert_nothing_is_left();
     }
+}
+
+/// The messages of a connection that fails end in several turns, and the connection after them.
+#[test]
+fn the_messages_of_a_connection_that_fails_end_in_several_turns() {
+    const COUNT: u64 = 60;
+    let mut world = World::new();
+    let mut client = with_waiting_messages(&mut world, 1, COUNT).pop().unwrap();
+    // Nobody answers.
+    let fep = &mut world.feps[0];
+    for _ in 0..200 {
+        while fep.poll_transmit(world.now).is_some() {}
+        world.now += Span::from_us(100);
+        fep.on_timeout(world.now);
+    }
+    assert!(u64::from(left(&world)) > COUNT / 2, "few of them had left");
+    let mut turns = 0;
+    let mut reports = Vec::new();
+    let mut silent = 0;
+    while silent < 4 {
+        let before = left(&world);
+        world.serve(0);
+        let ended = before - left(&world);
+        assert!(ended <= 8, "{ended} messages ended in a turn");
+        turns += u64::from(ended > 0);
+        let heard = reports.len();
+        while let Some(event) = client.poll().unwrap() {
+            reports.push(event);
+        }
+        silent = if reports.len() == heard { silent + 1 } else { 0 };
+    }
+    assert!(turns >= COUNT / 2 / 8, "{turns} turns");
+    let is_silence = |failure: &Failure| matches!(failure, Failure::NoAnswer { peer: Addr(1), .. });
+    let closed = reports.pop().unwrap().report;
+    assert!(
+        matches!(&closed, Report::Closed { result: Err(failure), .. } if is_silence(failure)),
+        "{closed:?}"
+    );
+    let contexts: Vec<u64> = reports.iter().map(|event| event.context).collect();
+    assert_eq!(contexts, (0..COUNT).collect::<Vec<_>>(), "in the order in which they were sent");
+    let failed = |event: &Event| matches!(&event.report, Report::Sent { result: Err(SendError::Failed(failure)), .. } if is_silence(failure));
+    assert!(reports.iter().all(failed), "{reports:?}");
+    drop(client);
+    world.assert_nothing_is_left();
 }
 
 /// The peers of a server that ends hear at once that its applications are gone, however many messages wait.

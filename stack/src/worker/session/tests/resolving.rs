@@ -142,6 +142,78 @@ fn a_connection_to_a_silent_peer_is_refused_once_the_peer_is_given_up() {
     }
 }
 
+/// Posts messages on a connection to a peer whose Ethernet address is being asked for.
+fn with_held_messages(world: &mut World, messages: u64) -> (Client, ConnectionHandle) {
+    world.peers[0].set(PEER, Err(Unreachable::Resolving { hop: ip(PEER), asked: 1 }));
+    let config = SessionConfig { operations: 64, ..SMALL };
+    let mut client = world.sessions[0].open(&mut world.feps[0], &config, None).unwrap();
+    let connection = client.connect(PEER, ConnectOptions::default(), 1_000).unwrap();
+    for n in 0..messages {
+        client.send(connection, extent(0, 1), None, 0, n).unwrap();
+        world.serve(0);
+    }
+    assert_eq!(client.poll(), Ok(None));
+    (client, connection)
+}
+
+/// Serves side 0 until `client` hears nothing for some turns. Returns what it has heard, and what it has heard at most in a turn.
+fn hear_all(world: &mut World, client: &mut Client) -> (Vec<Event>, usize) {
+    let (mut heard, mut most, mut silent) = (Vec::new(), 0, 0);
+    while silent < 4 {
+        world.serve(0);
+        let before = heard.len();
+        while let Some(event) = client.poll().unwrap() {
+            heard.push(event);
+        }
+        let now = heard.len() - before;
+        most = most.max(now);
+        silent = if now == 0 { silent + 1 } else { 0 };
+    }
+    (heard, most)
+}
+
+/// The messages to a peer that is given up are refused in several turns, and their connection after them.
+#[test]
+fn messages_to_a_peer_that_is_given_up_are_refused_in_several_turns() {
+    const COUNT: u64 = 50;
+    let mut world = World::new();
+    let (mut client, _) = with_held_messages(&mut world, COUNT);
+    let why = Unreachable::NoAnswer { hop: ip(PEER) };
+    world.peers[0].set(PEER, Err(why));
+    world.serve(0);
+    let rest = world.feps[0].leaks().find(|line| line.contains("on their way out"));
+    let (heard, _) = hear_all(&mut world, &mut client);
+    assert_eq!(rest, Some(format!("{} messages on their way out", COUNT - 8)), "after a turn");
+    let error = CallError::Unreachable { peer: PEER, why };
+    let expected = (0..COUNT).map(|n| (n, Request::Send, error)).chain([(1_000, Request::Connect, error)]);
+    assert!(heard.iter().map(refused).eq(expected), "{heard:?}");
+    drop(client);
+    world.assert_nothing_is_left();
+}
+
+/// An application that has aborted a connection does not hear that it is connected, if the peer is found while its messages are
+/// being cancelled, nor that these are refused if it is given up.
+#[test]
+fn an_aborted_connection_that_was_held_is_neither_connected_nor_refused() {
+    const COUNT: u64 = 50;
+    for found in [Ok(()), Err(Unreachable::NoAnswer { hop: ip(PEER) })] {
+        let mut world = World::new();
+        let (mut client, connection) = with_held_messages(&mut world, COUNT);
+        client.abort(connection).unwrap();
+        world.serve(0);
+        world.peers[0].set(PEER, found);
+        let (heard, _) = hear_all(&mut world, &mut client);
+        let (closed, sent) = heard.split_last().unwrap();
+        assert!(matches!(closed.report, Report::Closed { result: Ok(()), .. }), "{closed:?}");
+        assert!(sent.iter().map(|event| event.context).eq(0..COUNT), "{sent:?}");
+        let cancelled =
+            |event: &Event| matches!(event.report, Report::Sent { result: Err(SendError::Cancelled), .. });
+        assert!(sent.iter().all(cancelled), "{sent:?}");
+        drop(client);
+        world.assert_nothing_is_left();
+    }
+}
+
 #[test]
 fn a_peer_that_was_given_up_is_asked_again_for_a_later_connection() {
     let (left, right) = pair(&MemoryConfig::default()).unwrap();
