@@ -91,7 +91,6 @@ impl Fep {
     /// The memory that the endpoint holds now. Looks at every connection, context, PDC and message.
     pub fn footprint(&self) -> Footprint {
         let Fep { core, initiator, target, datagrams, .. } = self;
-        let receives = || target.processes.iter();
         let exposed = target.processes.memory.as_deref();
         let sends = initiator.sends.iter().map(|(_, message)| heap::of_buffer(&message.buffer));
         Footprint {
@@ -100,14 +99,13 @@ impl Fep {
             contexts: initiator.context_bytes(),
             targets: target.pdcs.heap_bytes() + exposed.map_or(0, exposed_bytes),
             messages: initiator.sends.heap_bytes()
-                + receives().map(Receives::message_bytes).sum::<u64>()
+                + target.processes.iter().map(Receives::message_bytes).sum::<u64>()
                 + target.processes.room.heap_bytes(),
-            receives: receives().map(Receives::posted_bytes).sum::<u64>()
-                + datagrams.as_deref().map_or(0, Datagrams::heap_bytes),
+            receives: target.processes.posted_bytes() + datagrams.as_deref().map_or(0, Datagrams::heap_bytes),
             credit: target.granter.as_ref().map_or(0, |granter| granter.bytes()),
             timers: core.wheel.heap_bytes(),
             payload: sends.sum::<u64>()
-                + receives().map(Receives::payload_bytes).sum::<u64>()
+                + target.processes.payload_bytes()
                 + exposed.map_or(0, ExposedMemory::payload_bytes)
                 + datagrams.as_deref().map_or(0, Datagrams::payload_bytes),
         }

@@ -81,8 +81,24 @@ impl Processes {
 
     /// The receives of all processes, those included that have left messages behind.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Receives> {
-        let closing = self.closing.values().map(LeftBehind::messages);
-        self.zero.iter().chain(self.others.values()).chain(closing)
+        self.open_ones().chain(self.closing.values().map(LeftBehind::messages))
+    }
+
+    /// The receives of the processes that are open.
+    fn open_ones(&self) -> impl Iterator<Item = &Receives> {
+        self.zero.iter().chain(self.others.values())
+    }
+
+    /// Bytes of heap allocated for posted receives of all processes, those that are closed included, without their memory.
+    pub(super) fn posted_bytes(&self) -> u64 {
+        let closing = self.closing.values().map(LeftBehind::posted_bytes);
+        self.open_ones().map(Receives::posted_bytes).chain(closing).sum()
+    }
+
+    /// Bytes of the memory of posted receives and messages of all processes, those that are closed included.
+    pub(super) fn payload_bytes(&self) -> u64 {
+        let closing = self.closing.values().map(LeftBehind::payload_bytes);
+        self.open_ones().map(Receives::payload_bytes).chain(closing).sum()
     }
 
     /// See [`Fep::open_process`](super::Fep::open_process). `others` processes count as open besides.

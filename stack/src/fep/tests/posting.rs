@@ -57,6 +57,32 @@ fn fatal_nack(packet: &Packet) -> Packet {
     Packet { net, payload_len: 0, pds: Pds::Nack(nack), ses: Ses::None }
 }
 
+/// What a process leaves behind is there until it is cleared away, bit by bit.
+#[test]
+fn receives_of_a_process_that_is_closed_are_in_the_footprint_until_they_are_dropped() {
+    const RECEIVES: u64 = 1000;
+    let mut fep = fep(Limits::default());
+    let empty = fep.footprint();
+    fep.open_process(7).unwrap();
+    for tag in 0..RECEIVES {
+        let matching = Matching::Tagged { tag, ignore: 0 };
+        let buffer = Buffer::Heap(vec![0; 100]);
+        fep.post_receive_of(7, Receive { buffer, from: None, matching, context: 0 }).unwrap();
+    }
+    let posted = fep.footprint();
+    assert_eq!(posted.payload - empty.payload, RECEIVES * 100);
+    assert!(posted.receives - empty.receives >= RECEIVES * 32);
+    fep.begin_close_process(7).unwrap();
+    let left = fep.footprint();
+    assert_eq!((left.payload, left.receives), (posted.payload, posted.receives));
+    assert!(!fep.clear_away(7, &mut { 1 << 10 }));
+    let some = fep.footprint();
+    assert!(some.payload < left.payload && some.payload > empty.payload, "{some:?}");
+    while !fep.clear_away(7, &mut { 1 << 10 }) {}
+    let none = fep.footprint();
+    assert_eq!((none.payload, none.receives), (empty.payload, empty.receives));
+}
+
 #[test]
 fn a_message_that_is_not_posted_is_handed_back() {
     let mut fep = fep(Limits { sends: 1, ..Limits::default() });

@@ -41,6 +41,16 @@ impl LeftBehind {
         &self.receives
     }
 
+    /// Bytes of heap allocated for the receives, without their memory.
+    pub(crate) fn posted_bytes(&self) -> u64 {
+        self.posted.heap_bytes()
+    }
+
+    /// Bytes of the memory of receives and messages.
+    pub(crate) fn payload_bytes(&self) -> u64 {
+        self.posted.payload_bytes() + self.receives.payload_bytes()
+    }
+
     /// Drops receives and messages until that has touched `budget` bytes, which are taken from it. Hands the names of messages
     /// that have not arrived in full to `refuse`. Returns whether nothing is left.
     pub fn drop_some(
