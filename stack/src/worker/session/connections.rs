@@ -6,6 +6,7 @@ use std::hash::BuildHasherDefault;
 use rustc_hash::FxHasher;
 use weft_cc::{Span, Time};
 
+use super::accounts::Accounts;
 use super::held::HeldConnections;
 use super::held_datagrams::HeldDatagrams;
 use super::held_peers::HeldPeers;
@@ -25,9 +26,7 @@ pub(super) struct Connections {
     pub(super) peer_costs: PeerCosts,
     /// How many applications there can be.
     applications: usize,
-    /// The account of the application in each slot, of which there are as many: what applications have of what they share
-    /// counts there. Those of one process have one account.
-    pub(super) accounts: Vec<u32>,
+    pub(super) accounts: Accounts,
     /// The PDCs that this endpoint has at each peer, shared by accounts. A peer lets all of
     /// an endpoint have [`Limits::pdcs_per_peer`](crate::fep::Limits::pdcs_per_peer); its limit is taken to be ours.
     at_peer: HashMap<Addr, Shares<u32>, BuildHasherDefault<FxHasher>>,
@@ -47,7 +46,7 @@ impl Connections {
             held_peers: HeldPeers::new(applications),
             peer_costs: PeerCosts::new(applications),
             applications,
-            accounts: vec![0; applications],
+            accounts: Accounts::new(applications),
             at_peer: HashMap::default(),
             left_behind: VecDeque::new(),
             counts: vec![0; applications],
@@ -56,12 +55,12 @@ impl Connections {
 
     /// The account of the application in `slot`.
     pub(super) fn account(&self, slot: u32) -> u32 {
-        self.accounts[slot as usize]
+        self.accounts.of(slot)
     }
 
     /// The application in `slot` holds `peer` in the address book no more.
     pub(super) fn release_peer(&mut self, slot: u32, peer: Addr) {
-        self.held_peers.release(peer, slot, |slot| self.accounts[slot as usize]);
+        self.held_peers.release(peer, slot, |slot| self.accounts.of(slot));
     }
 
     /// Lets the application in `slot` open a connection to `peer`, of `limit` that the peer takes of all.

@@ -66,6 +66,7 @@
 #![forbid(unsafe_code)]
 
 mod acceptor;
+mod accounts;
 mod application;
 mod client;
 mod command;

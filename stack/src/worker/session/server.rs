@@ -71,8 +71,6 @@ impl Share {
 /// should [close](Fep::close_process) process 0, so that messages to process 0 are refused instead of kept.
 pub struct Sessions {
     slots: Vec<Option<Application>>,
-    /// The operating system's process that had each account last, as far as it is known.
-    tenants: Vec<Option<u32>>,
     connections: Connections,
     serial: u64,
     last_process: u16,
@@ -95,7 +93,6 @@ impl Sessions {
         let capacity = capacity.min(usize::from(MAX_PROCESS));
         Sessions {
             slots: (0..capacity).map(|_| None).collect(),
-            tenants: vec![None; capacity],
             connections: Connections::new(capacity),
             serial: 0,
             last_process: 0,
@@ -165,7 +162,7 @@ impl Sessions {
         let slot = self.slots.iter().position(Option::is_none).ok_or(OpenError::Full(self.slots.len()))?;
         let account = self.choose_account(tenant).ok_or(OpenError::Full(self.slots.len()))?;
         self.check_left(&fep.config().limits, config, layout.total as u64)?;
-        self.check_share(tenant, account as u32, layout.total as u64)?;
+        self.check_share(tenant, account, layout.total as u64)?;
         let commands = Consumer::at(region, 0, config.commands)?;
         let reports = Producer::at(region, layout.reports, config.reports)?;
         let memory = region.carve(layout.memory, config.memory as usize)?;
@@ -178,8 +175,7 @@ impl Sessions {
         self.serial += 1;
         let id = SessionId { slot: slot as u32, serial: self.serial };
         let (operations, connections) = (config.operations as usize, config.connections as usize);
-        self.tenants[account] = tenant;
-        self.connections.accounts[slot] = account as u32;
+        self.connections.accounts.begin(slot as u32, account, tenant);
         self.slots[slot] = Some(Application {
             id,
             process,
@@ -206,29 +202,14 @@ impl Sessions {
         Ok(id)
     }
 
-    /// The account of a session of `tenant`: that of its other sessions, or else the one that it had before, or else the one to
-    /// which the fewest PDCs count that earlier applications have left behind at peers, and then the fewest peers. By joining
-    /// several times, or leaving and coming again, a process does not get what others may use. The sessions of this process have
-    /// accounts of their own: its owner has opened them for whom it likes.
+    /// The account of a session of `tenant`: of those that are free, and that it has not had before, the one to which the fewest
+    /// PDCs count that earlier applications have left behind at peers, and then the fewest peers. See [`Accounts::choose`].
     ///
-    /// There are as many accounts as places for sessions, so that one is free when a place is.
-    fn choose_account(&self, tenant: Option<u32>) -> Option<usize> {
-        let is_in_use = |account: &usize| {
-            let mut sessions = self.slots.iter().flatten();
-            sessions.any(|session| self.connections.account(session.id.slot) as usize == *account)
-        };
-        let is_its_own = |account: &usize| tenant.is_some() && self.tenants[*account] == tenant;
-        let all = 0..self.tenants.len();
-        if tenant != Some(std::process::id())
-            && let Some(account) = all.clone().find(|account| is_its_own(account) && is_in_use(account))
-        {
-            return Some(account);
-        }
-        let free = all.filter(|account| !is_in_use(account));
+    /// [`Accounts::choose`]: super::accounts::Accounts::choose
+    fn choose_account(&self, tenant: Option<u32>) -> Option<u32> {
         let all = &self.connections;
-        free.min_by_key(|&account| {
-            (!is_its_own(&account), all.left_behind(account), all.peer_costs.last(account))
-        })
+        let rank = |account| (all.left_behind(account as usize), all.peer_costs.last(account as usize));
+        all.accounts.choose(tenant, rank)
     }
 
     /// Checks that there is left what a session with `config` and `memory` bytes can come to use: what sessions may have is
@@ -263,17 +244,12 @@ impl Sessions {
             return Ok(());
         }
         let (mut open, mut held, mut taken) = (Share::one(memory), Share::one(memory), Share::one(memory));
-        let mut is_there = vec![false; self.tenants.len()];
-        is_there[account as usize] = true;
         for session in self.slots.iter().flatten() {
-            let (of, share) = (self.connections.account(session.id.slot), Share::one(session.memory));
+            let share = Share::one(session.memory);
             taken.add(share);
-            if of == account {
+            if self.connections.account(session.id.slot) == account {
                 held.add(share);
-            }
-            if !session.leaving {
-                is_there[of as usize] = true;
-                if of == account {
+                if !session.leaving {
                     open.add(share);
                 }
             }
@@ -281,7 +257,7 @@ impl Sessions {
         if held.places <= ALWAYS {
             return Ok(());
         }
-        let processes = is_there.into_iter().filter(|is_there| *is_there).count().max(2) as u64;
+        let processes = self.connections.accounts.there_with(account).max(2) as u64;
         let check = |what, limit: u64, of: fn(Share) -> u64| {
             let (part, left) = (limit / processes, limit.saturating_sub(of(taken)));
             match of(open) <= left || of(held) <= part {
@@ -330,13 +306,15 @@ impl Sessions {
         for (slot, _) in self.connections.numbers.values() {
             *open.entry(self.connections.account(*slot)).or_default() += 1;
         }
-        for account in 0..self.tenants.len() {
+        for account in 0..self.slots.len() {
             let left_behind = self.connections.left_behind(account);
             if left_behind > 0 {
                 *open.entry(account as u32).or_default() += u64::from(left_behind);
             }
         }
         assert_eq!(self.connections.check(limits.pdcs_per_peer), open);
+        let sessions = self.slots.iter().flatten();
+        self.connections.accounts.check(sessions.map(|session| (session.id.slot, session.leaving)));
     }
 
     /// The account of a session.
@@ -425,6 +403,7 @@ impl Sessions {
                     served.release_peer(peer);
                     self.connections.release_peer(slot as u32, peer);
                 }
+                self.connections.accounts.end(slot as u32);
             }
         }
         count
@@ -641,6 +620,7 @@ impl Sessions {
     fn end(&mut self, fep: &mut Fep, now: Time, slot: usize, how: Ended) {
         let Some(session) = &mut self.slots[slot] else { return };
         session.leaving = true;
+        self.connections.accounts.leave(session.id.slot);
         session.regions.clear();
         session.backlog.clear();
         for connection in session.connections.iter().flatten() {

@@ -1,0 +1,143 @@
+//! Whose applications are: each has an account, where counts what it has of that which applications share.
+
+/// The accounts of applications: as many as there can be applications, so that one is free when a place is. Those of one process
+/// have one.
+#[derive(Debug)]
+pub(super) struct Accounts {
+    /// The account of the application in each slot, and whether it is there and not leaving.
+    slots: Vec<(u32, bool)>,
+    all: Vec<Account>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Account {
+    /// The operating system's process that had it last, as far as it is known.
+    tenant: Option<u32>,
+    /// Its sessions, those that are leaving included, and how many of them are not.
+    sessions: u32,
+    open: u32,
+}
+
+impl Accounts {
+    /// Those of up to `applications`, of which none is there.
+    pub(super) fn new(applications: usize) -> Accounts {
+        Accounts { slots: vec![(0, false); applications], all: vec![Account::default(); applications] }
+    }
+
+    /// The account of the application in `slot`.
+    pub(super) fn of(&self, slot: u32) -> u32 {
+        self.slots[slot as usize].0
+    }
+
+    /// How many sessions of `account` are not leaving.
+    pub(super) fn open(&self, account: u32) -> u32 {
+        self.all[account as usize].open
+    }
+
+    /// Whether there is a session in `slot` that is not leaving.
+    pub(super) fn is_open(&self, slot: u32) -> bool {
+        self.slots[slot as usize].1
+    }
+
+    /// How many accounts have sessions that are not leaving, or are `account`.
+    pub(super) fn there_with(&self, account: u32) -> usize {
+        (0..).zip(&self.all).filter(|(n, one)| one.open > 0 || *n == account).count()
+    }
+
+    /// The account of a session of `tenant`: that of its other sessions, or else the one that it had before, or else the one that
+    /// ranks lowest by `rank`. By joining several times, or leaving and coming again, a process does not get what others may use.
+    /// The sessions of this process have accounts of their own: its owner has opened them for whom it likes.
+    pub(super) fn choose<R: Ord>(&self, tenant: Option<u32>, rank: impl Fn(u32) -> R) -> Option<u32> {
+        let is_its_own = |account: &Account| tenant.is_some() && account.tenant == tenant;
+        if tenant != Some(std::process::id())
+            && let Some((account, _)) = self.look().find(|(_, one)| is_its_own(one) && one.sessions > 0)
+        {
+            return Some(account);
+        }
+        let free = self.look().filter(|(_, one)| one.sessions == 0);
+        free.min_by_key(|(account, one)| (!is_its_own(one), rank(*account))).map(|(account, _)| account)
+    }
+
+    /// Looks at one after the other.
+    fn look(&self) -> impl Iterator<Item = (u32, &Account)> {
+        #[cfg(test)]
+        let of_all = self.all.iter().inspect(|_| crate::steps::count(1));
+        #[cfg(not(test))]
+        let of_all = self.all.iter();
+        (0..).zip(of_all)
+    }
+
+    /// A session of `tenant` begins in `slot`, with an account that was [chosen](Accounts::choose) for it.
+    pub(super) fn begin(&mut self, slot: u32, account: u32, tenant: Option<u32>) {
+        self.slots[slot as usize] = (account, true);
+        let account = &mut self.all[account as usize];
+        account.tenant = tenant;
+        account.sessions += 1;
+        account.open += 1;
+    }
+
+    /// The session in `slot` is leaving from now on.
+    pub(super) fn leave(&mut self, slot: u32) {
+        let (account, is_open) = &mut self.slots[slot as usize];
+        if std::mem::take(is_open) {
+            self.all[*account as usize].open -= 1;
+        }
+    }
+
+    /// The session in `slot`, which was leaving, is gone.
+    pub(super) fn end(&mut self, slot: u32) {
+        let account = self.of(slot);
+        self.all[account as usize].sessions -= 1;
+    }
+
+    /// Checks that the sessions that are there are counted, of which these are the slots, and whether they are leaving.
+    #[cfg(test)]
+    pub(super) fn check(&self, sessions: impl Iterator<Item = (u32, bool)>) {
+        let mut counted = vec![(0, 0); self.all.len()];
+        for (slot, is_leaving) in sessions {
+            assert_eq!(self.is_open(slot), !is_leaving);
+            let (sessions, open) = &mut counted[self.of(slot) as usize];
+            *sessions += 1;
+            *open += u32::from(!is_leaving);
+        }
+        let counts = self.all.iter().map(|account| (account.sessions, account.open));
+        assert!(counts.eq(counted));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::steps;
+
+    #[test]
+    fn choosing_an_account_looks_at_each_of_them_twice_at_most() {
+        const APPLICATIONS: u32 = 4095;
+        let mut accounts = Accounts::new(APPLICATIONS as usize);
+        let own = std::process::id();
+        for slot in 0..APPLICATIONS {
+            let tenant = Some(own + 1 + slot / 3);
+            let before = accounts.there_with(u32::MAX);
+            let steps = steps::of(|| {
+                let account = accounts.choose(tenant, |_| 0).expect("one is free");
+                accounts.begin(slot, account, tenant);
+            });
+            assert!(steps <= 2 * u64::from(APPLICATIONS), "{steps} steps");
+            assert_eq!(
+                accounts.there_with(u32::MAX),
+                before + usize::from(slot % 3 == 0),
+                "one for three sessions"
+            );
+        }
+        accounts.check((0..APPLICATIONS).map(|slot| (slot, false)));
+        // A process that has an account gets no other one, whether its sessions are leaving or not.
+        accounts.leave(0);
+        let account = accounts.of(0);
+        assert_eq!((accounts.open(account), accounts.choose(Some(own + 1), |_| 0)), (2, Some(account)));
+        assert_eq!(
+            accounts.choose(Some(own), |n| APPLICATIONS - n),
+            Some(APPLICATIONS - 1),
+            "the lowest rank"
+        );
+    }
+}
