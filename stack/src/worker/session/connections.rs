@@ -1,6 +1,7 @@
 //! What applications use together: connections, the PDCs that a peer takes of this endpoint, and datagrams that are held.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
 
 use rustc_hash::FxHasher;
@@ -30,6 +31,8 @@ pub(super) struct Connections {
     /// The PDCs that this endpoint has at each peer, shared by accounts. A peer lets all of
     /// an endpoint have [`Limits::pdcs_per_peer`](crate::fep::Limits::pdcs_per_peer); its limit is taken to be ours.
     at_peer: HashMap<Addr, Shares<u32>, BuildHasherDefault<FxHasher>>,
+    /// How many of them each session has, if it has some, by its peer, account and slot.
+    of_sessions: BTreeMap<(Addr, u32, u32), u64>,
     /// PDCs that failed connections may have left at peers, the account for which they count, and until when.
     left_behind: VecDeque<(Time, Addr, u32)>,
     /// How many of them count for each account.
@@ -48,6 +51,7 @@ impl Connections {
             applications,
             accounts: Accounts::new(applications),
             at_peer: HashMap::default(),
+            of_sessions: BTreeMap::new(),
             left_behind: VecDeque::new(),
             counts: vec![0; applications],
         }
@@ -66,19 +70,46 @@ impl Connections {
     /// Lets the application in `slot` open a connection to `peer`, of `limit` that the peer takes of all.
     ///
     /// # Errors
-    /// Its account has its part, and what others must leave it is used up.
+    /// Its account has its part, and what others must leave it is used up; or the application has to leave some to another one of
+    /// its account, which has none.
     pub(super) fn claim(&mut self, peer: Addr, slot: u32, limit: u32) -> Result<(), CallError> {
         let account = self.account(slot);
         let all = || Shares::new(limit.into(), self.applications as u64);
-        match self.at_peer.entry(peer).or_insert_with(all).take(account, 1) {
-            true => Ok(()),
-            false => Err(CallError::Limit { what: Resource::PeerConnections, limit: limit as usize }),
+        let available = self.at_peer.entry(peer).or_insert_with(all).available(account);
+        if available == 0 || self.must_leave(peer, account, slot, available) {
+            return Err(CallError::Limit { what: Resource::PeerConnections, limit: limit as usize });
         }
+        self.at_peer.entry(peer).and_modify(|shares| shares.put(account, 1));
+        *self.of_sessions.entry((peer, account, slot)).or_default() += 1;
+        Ok(())
+    }
+
+    /// Whether the session in `slot` must leave what `account` may still have at `peer` to others of the account: it has more than
+    /// half of that, and another one has nothing.
+    fn must_leave(&self, peer: Addr, account: u32, slot: u32, available: u64) -> bool {
+        let open = self.accounts.open(account) as usize;
+        let has = self.of_sessions.get(&(peer, account, slot)).copied().unwrap_or(0);
+        if open < 2 || has * 2 <= available {
+            return false;
+        }
+        let of_account = self.of_sessions.range((peer, account, 0)..=(peer, account, u32::MAX));
+        of_account.filter(|((.., slot), _)| self.accounts.is_open(*slot)).count() < open
     }
 
     /// The application in `slot` has a PDC less at `peer`.
     pub(super) fn release(&mut self, peer: Addr, slot: u32) {
+        self.forget(peer, slot);
         self.give_back(peer, self.account(slot));
+    }
+
+    /// The session in `slot` has a PDC less at `peer`, whether its account has it still or not.
+    fn forget(&mut self, peer: Addr, slot: u32) {
+        if let Entry::Occupied(mut has) = self.of_sessions.entry((peer, self.account(slot), slot)) {
+            *has.get_mut() -= 1;
+            if *has.get() == 0 {
+                has.remove();
+            }
+        }
     }
 
     fn give_back(&mut self, peer: Addr, account: u32) {
@@ -106,6 +137,7 @@ impl Connections {
         match result {
             Ok(()) | Err(Failure::ClosedByPeer { .. }) => self.release(peer, slot),
             Err(_) => {
+                self.forget(peer, slot);
                 let account = self.account(slot);
                 self.left_behind.push_back((now + idle.times(2), peer, account));
                 self.counts[account as usize] += 1;
@@ -143,6 +175,8 @@ impl Connections {
             }
         }
         of_each.retain(|_, count| *count > 0);
+        let of_sessions: u64 = self.of_sessions.values().sum();
+        assert_eq!(of_sessions, self.numbers.len() as u64);
         of_each
     }
 }

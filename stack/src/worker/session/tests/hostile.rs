@@ -355,14 +355,12 @@ fn applications_with_many_connections_leave_others_theirs_to_the_same_peer() {
 #[test]
 fn connections_that_fail_count_until_their_peer_has_forgotten_them() {
     let config = FepConfig {
-        limits: Limits { pdcs_per_peer: 32, ..Limits::default() },
+        limits: Limits { pdcs_per_peer: 16, ..Limits::default() },
         idle_timeout: Span::from_ms(20),
         ..(*config()).clone()
     };
     let mut world = World::with(&Arc::new(config));
-    // A process that joins twice has to leave as many places.
-    world.sessions[0] = Sessions::new(8);
-    let many = SessionConfig { connections: 64, commands: 64, ..SMALL };
+    let many = SessionConfig { connections: 64, ..SMALL };
     let (mut alice, bob) = (world.open(0), world.open(1));
     let answers_are_lost = |packet: &crate::packet::Packet| packet.net.src == Addr(0);
     let mut total = 0;
@@ -392,7 +390,7 @@ fn connections_that_fail_count_until_their_peer_has_forgotten_them() {
             }
         }
         total += connections.len();
-        assert_eq!((total, world.feps[1].open_targets()), (10, 10), "until round {round}");
+        assert_eq!((total, world.feps[1].open_targets()), (6, 6), "until round {round}");
         drop(hog);
         world.step(1);
     }
@@ -422,6 +420,65 @@ fn connections_that_fail_count_until_their_peer_has_forgotten_them() {
     }
 }
 
+/// Another process than the server's joins, with what `config` asks for.
+fn join_as(world: &mut World, tenant: u32, config: &SessionConfig) -> Client {
+    let region = Region::allocate(config.layout().unwrap().total).unwrap();
+    let (own, other) = Link::pair().unwrap();
+    let (sessions, fep) = (&mut world.sessions[0], &mut world.feps[0]);
+    let id = sessions.admit(fep, config, None, &region, own, Some(tenant)).unwrap();
+    let number = sessions.process(id).unwrap();
+    Client::new(config, &region, other, None, Addr(0), number).unwrap()
+}
+
+/// Opens connections to a process of the peer until no more are to be had. Returns them.
+fn connect_all(world: &mut World, client: &mut Client, options: ConnectOptions) -> Vec<ConnectionHandle> {
+    let full = CallError::Limit { what: Resource::PeerConnections, limit: 32 };
+    let mut connections = Vec::new();
+    loop {
+        let connection = client.connect(Addr(1), options, 0).unwrap();
+        match world.event(client).report {
+            Report::Connected { .. } => connections.push(connection),
+            Report::Refused { error, .. } if error == full => return connections,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// A process has two sessions, and may have ten of the PDCs that its peer takes. Which of them asks first makes no difference.
+#[test]
+fn a_session_leaves_connections_to_a_peer_to_other_sessions_of_its_process_that_have_none() {
+    let limits = Limits { pdcs_per_peer: 32, ..Limits::default() };
+    let mut world = World::with(&Arc::new(FepConfig { limits, ..(*config()).clone() }));
+    world.sessions[0] = Sessions::new(8);
+    let bob = world.open(1);
+    let many = SessionConfig { connections: 64, commands: 64, ..SMALL };
+    let [mut first, mut second] = [(); 2].map(|()| join_as(&mut world, 1, &many));
+    let mut opened = connect_all(&mut world, &mut first, to(&bob));
+    assert_eq!(opened.len(), 4, "one more would be more than half of what there is for the other one");
+    let of_second = connect_all(&mut world, &mut second, to(&bob));
+    assert_eq!(of_second.len(), 6);
+    // The first has what the second gives up, as this has some still.
+    for connection in &of_second[..2] {
+        second.close(*connection).unwrap();
+        assert!(matches!(world.event(&mut second).report, Report::Closed { .. }));
+    }
+    opened.extend(connect_all(&mut world, &mut first, to(&bob)));
+    assert_eq!(opened.len(), 6);
+    // Nobody waits for one that is gone, or is leaving with a message under way.
+    let connection = of_second[2];
+    second.send(connection, extent(0, 1), None, 0, 0).unwrap();
+    world.step(0);
+    drop(second);
+    world.step(0);
+    while world.sessions[0].len() > 1 {
+        world.step(4);
+    }
+    opened.extend(connect_all(&mut world, &mut first, to(&bob)));
+    assert_eq!(opened.len(), 10, "all that the process may have");
+    drop((first, bob));
+    world.assert_nothing_is_left();
+}
+
 /// Another process than the server's joins several times. All its sessions together have what one application may have at
 /// a peer, as long as they are there and until their failed connections count no more.
 #[test]
@@ -431,15 +488,7 @@ fn a_process_that_joins_several_times_at_once_has_one_part_of_a_peer_s_pdcs() {
     let mut world = World::with(&Arc::new(config));
     world.sessions[0] = Sessions::new(8);
     let bob = world.open(1);
-    let join = |world: &mut World, process| {
-        let region = Region::allocate(SMALL.layout().unwrap().total).unwrap();
-        let (own, other) = Link::pair().unwrap();
-        let (sessions, fep) = (&mut world.sessions[0], &mut world.feps[0]);
-        let id = sessions.admit(fep, &SMALL, None, &region, own, Some(process)).unwrap();
-        let number = sessions.process(id).unwrap();
-        Client::new(&SMALL, &region, other, None, Addr(0), number).unwrap()
-    };
-    let mut hogs = [(); 3].map(|()| join(&mut world, 1));
+    let mut hogs = [(); 3].map(|()| join_as(&mut world, 1, &SMALL));
     let mut opened = 0;
     for hog in &mut hogs {
         let connections = [(); 4].map(|()| hog.connect(Addr(1), to(&bob), 0).unwrap());
@@ -459,7 +508,7 @@ fn a_process_that_joins_several_times_at_once_has_one_part_of_a_peer_s_pdcs() {
     while !world.sessions[0].is_empty() {
         world.step(1);
     }
-    let mut others = [2, 3, 4].map(|process| join(&mut world, process));
+    let mut others = [2, 3, 4].map(|process| join_as(&mut world, process, &SMALL));
     for other in &mut others {
         for _ in 0..2 {
             other.connect(Addr(1), to(&bob), 0).unwrap();
