@@ -134,11 +134,11 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             then: "the one needed least makes room; `Limit { Peers }`, `Limit { SessionPeers }`",
         },
         Row {
-            what: "peers that the port refuses, or that earlier sessions added, in 10 s",
+            what: "peers that applications add, or that the port refuses, in 10 s",
             all: none(),
             holder: "process",
             reserved: PEERS.to_string(),
-            most: format!("{PEERS}, with those of its session"),
+            most: PEERS.to_string(),
             then: "`Limit { SessionPeers }`",
         },
         Row {

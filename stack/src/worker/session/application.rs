@@ -9,7 +9,7 @@ use super::command::{Command, Extent, Found};
 use super::connections::Connections;
 use super::held_datagrams::HeldDatagram;
 use super::link::Link;
-use super::peer_costs::Lately;
+use super::peer_costs::MOST;
 use super::put_off::PutOff;
 use super::report::{Report, Request};
 use super::served::Served;
@@ -64,11 +64,8 @@ pub(super) struct Application {
     pub(super) memory: u64,
     /// How many operations and connections are in use.
     pub(super) in_use: usize,
-    /// How many peers it may have in the address book. Those count as well that the port has refused lately, and that its
-    /// process had lately in other sessions.
+    /// How many peers it may have in the address book.
     pub(super) peers: u32,
-    /// The peers that it has added.
-    pub(super) added_peers: Lately,
     /// The peers that it has asked for and that stay in the address book as long as it is there.
     pub(super) held_peers: BTreeSet<Addr>,
     /// Reports that the ring had no room for.
@@ -402,8 +399,13 @@ impl Application {
         mac: Option<MacAddr>,
     ) -> Result<Addr, CallError> {
         let account = all.account(self.id.slot);
-        if self.held_peers.len() as u32 + all.peer_costs.count(now, account) >= self.peers {
-            return Err(CallError::Limit { what: Resource::SessionPeers, limit: self.peers as usize });
+        let most_costs = MOST.max(self.peers);
+        for (count, limit) in
+            [(self.held_peers.len() as u32, self.peers), (all.peer_costs.count(now, account), most_costs)]
+        {
+            if count >= limit {
+                return Err(CallError::Limit { what: Resource::SessionPeers, limit: limit as usize });
+            }
         }
         let BookRoom { capacity, for_applications } = served.book_room();
         // A book without room for applications says by itself that it is full.
@@ -413,10 +415,8 @@ impl Application {
         let added = served.add_peer(ip, mac);
         // The port has made system calls, so that this must not go on for ever: not with those that it refuses, nor with those
         // that make room when the application leaves.
-        match added {
-            Ok(_) => self.added_peers.add(now, 1),
-            Err(CallError::Peer(PeerRefusal::Port)) => all.peer_costs.add(now, account, 1),
-            Err(_) => {}
+        if let Ok(_) | Err(CallError::Peer(PeerRefusal::Port)) = added {
+            all.peer_costs.add(now, account);
         }
         added
     }

@@ -1,32 +1,34 @@
-//! The peers for which the worker has made system calls in vain: those that the port refuses, and those that sessions have added
-//! which have ended. An application may have so many in a [`PERIOD`] only. They count for the account of its process, so that
-//! leaving and coming again does not help.
+//! The peers for which the worker has made system calls lately: those that the port refuses, and those that applications have
+//! added, which make room when these leave. A process may have [`MOST`] in a [`PERIOD`] only, however often it leaves and comes again.
 
 use weft_cc::{Span, Time};
 
 /// How long a peer counts, from the first of a series on.
 pub(super) const PERIOD: Span = Span::from_ms(10_000);
 
+/// How many the applications of a process may have in a [`PERIOD`], unless one of them may have more peers in the address book.
+pub(super) const MOST: u32 = 256;
+
 /// How many peers there were in a [`PERIOD`], and since when.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lately {
+struct Lately {
     since: Time,
     count: u32,
 }
 
 impl Lately {
-    pub(super) const NONE: Lately = Lately { since: Time::ZERO, count: 0 };
+    const NONE: Lately = Lately { since: Time::ZERO, count: 0 };
 
     /// How many count.
-    pub(super) fn count(&self, now: Time) -> u32 {
+    fn count(&self, now: Time) -> u32 {
         if now.since(self.since) < PERIOD { self.count } else { 0 }
     }
 
-    /// There are `more`.
-    pub(super) fn add(&mut self, now: Time, more: u32) {
+    /// There is one more.
+    fn add(&mut self, now: Time) {
         *self = match self.count(now) {
-            0 => Lately { since: now, count: more },
-            counted => Lately { since: self.since, count: counted + more },
+            0 => Lately { since: now, count: 1 },
+            counted => Lately { since: self.since, count: counted + 1 },
         };
     }
 }
@@ -51,8 +53,8 @@ impl PeerCosts {
         self.0[account].count
     }
 
-    /// There are `more` of an application of `account`.
-    pub(super) fn add(&mut self, now: Time, account: u32, more: u32) {
-        self.0[account as usize].add(now, more);
+    /// There is one more of an application of `account`.
+    pub(super) fn add(&mut self, now: Time, account: u32) {
+        self.0[account as usize].add(now);
     }
 }

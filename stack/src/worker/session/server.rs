@@ -15,7 +15,6 @@ use super::config::{OpenError, SessionConfig};
 use super::connections::Connections;
 use super::held::Settled;
 use super::link::Link;
-use super::peer_costs::Lately;
 use super::put_off::{BYTES_PER_IDLE_TURN, BYTES_PER_TURN, PutOff};
 use super::report::{Report, Request};
 use super::served::Served;
@@ -187,7 +186,6 @@ impl Sessions {
             memory: layout.total as u64,
             in_use: 0,
             peers: config.peers,
-            added_peers: Lately::NONE,
             held_peers: BTreeSet::new(),
             // Everything can complete while none of its commands is executed, after a burst of them.
             backlog: VecDeque::with_capacity(operations + 2 * connections + COMMANDS_PER_TURN),
@@ -632,8 +630,6 @@ impl Sessions {
         // Its receives are dropped without completions, and so are its datagrams whose peers have not been found.
         let _ = fep.begin_close_process(session.process);
         session.clears_away = true;
-        let account = self.connections.account(session.id.slot);
-        self.connections.peer_costs.add(now, account, session.added_peers.count(now));
         session.clear_away(fep, &mut self.connections);
         self.ended.push_back((session.id, session.process, how));
     }

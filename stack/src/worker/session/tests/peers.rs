@@ -337,33 +337,76 @@ fn a_peer_with_a_connection_makes_no_room() {
     assert_eq!(side.worker.book().find(address(80)), Some(busy));
 }
 
+/// The addresses that an application asks for one after the other.
+fn addresses() -> impl Iterator<Item = IpAddr> {
+    (1..=255).flat_map(|third| (1..=254).map(move |last| [10, 1, third, last].into()))
+}
+
+/// A server with a port that refuses all peers, and the time.
+struct Refusing {
+    side: Side,
+    _deaf: MemoryPort,
+    now: Time,
+    place: PlacePeer<MemoryPort>,
+}
+
+impl Refusing {
+    fn new(refusal: PeerRefusal) -> Refusing {
+        let (side, deaf) = alone();
+        let place = Box::new(move |_: &mut _, _| Err(refusal));
+        Refusing { side, _deaf: deaf, now: Time::ZERO + PERIOD, place }
+    }
+
+    /// Why `client` gets no peer.
+    fn ask(&mut self, client: &mut Client) -> CallError {
+        client.peer(address(50), None, 7).unwrap();
+        let Refusing { side, place, now, .. } = self;
+        side.sessions.serve(&mut Placing { worker: &mut side.worker, place }, *now);
+        refused(&client.poll().unwrap().unwrap()).2
+    }
+
+    /// An application joins, asks once, and leaves.
+    fn come_and_go(&mut self) -> CallError {
+        let mut client = self.side.open();
+        let error = self.ask(&mut client);
+        drop(client);
+        self.side.turn(self.now);
+        error
+    }
+}
+
+/// The error of a process that has made the worker ask for as many peers as it may in a [`PERIOD`].
+const COSTS: CallError = CallError::Limit { what: Resource::SessionPeers, limit: 256 };
+
 /// Each peer that the port refuses has cost the worker system calls: they count for as long as they would if the application
 /// had stayed.
 #[test]
 fn an_application_that_leaves_and_comes_again_can_ask_for_no_more_peers_that_the_port_refuses() {
-    let (mut side, _deaf) = alone();
-    let mut calls = 0;
-    let mut place: PlacePeer<MemoryPort> = Box::new(move |_, _| {
-        calls += 1;
-        Err(if calls <= 4 { PeerRefusal::Port } else { PeerRefusal::IpVersion })
-    });
-    let mut ask_again = |side: &mut Side, now| {
-        let mut client = side.open();
-        client.peer(address(50), None, 7).unwrap();
-        side.sessions.serve(&mut Placing { worker: &mut side.worker, place: &mut place }, now);
-        let (.., error) = refused(&client.poll().unwrap().unwrap());
-        drop(client);
-        side.turn(now);
-        error
-    };
-    let (port, quota) =
-        (CallError::Peer(PeerRefusal::Port), CallError::Limit { what: Resource::SessionPeers, limit: 2 });
-    let early = Time::ZERO + PERIOD;
-    let refusals = [(); 4].map(|()| ask_again(&mut side, early));
-    assert_eq!(refusals, [port, port, quota, quota]);
-    let late = early + PERIOD;
-    let refusals = [(); 3].map(|()| ask_again(&mut side, late));
-    assert_eq!(refusals, [port, port, quota]);
+    let mut port = Refusing::new(PeerRefusal::Port);
+    for _ in 0..2 {
+        (0..256).for_each(|n| assert_eq!(port.come_and_go(), CallError::Peer(PeerRefusal::Port), "{n}"));
+        assert_eq!(port.come_and_go(), COSTS);
+        port.now += PERIOD;
+    }
+    // Those that cost nothing do not count.
+    let mut port = Refusing::new(PeerRefusal::IpVersion);
+    (0..300).for_each(|_| assert_eq!(port.come_and_go(), CallError::Peer(PeerRefusal::IpVersion)));
+}
+
+/// What a process has made the worker do has nothing to do with how many peers one of its applications may have.
+#[test]
+fn peers_that_the_port_has_refused_take_nothing_from_the_quota_of_an_application() {
+    let mut port = Refusing::new(PeerRefusal::Port);
+    let mut client = port.side.open();
+    for _ in 0..3 {
+        assert_eq!(port.ask(&mut client), CallError::Peer(PeerRefusal::Port));
+    }
+    let now = port.now;
+    for last in 60..62 {
+        assert!(ask_at(now, &mut port.side, &mut client, address(last), None).is_ok());
+    }
+    let quota = CallError::Limit { what: Resource::SessionPeers, limit: 2 };
+    assert_eq!(ask_at(now, &mut port.side, &mut client, address(62), None), Err(quota));
 }
 
 /// Peers that it adds make room when it leaves, so that the address book never fills up; each has cost the worker system calls, and
@@ -371,30 +414,39 @@ fn an_application_that_leaves_and_comes_again_can_ask_for_no_more_peers_that_the
 #[test]
 fn an_application_that_leaves_and_comes_again_can_add_no_more_peers_than_if_it_had_stayed() {
     let (mut side, _deaf) = alone();
-    let quota = CallError::Limit { what: Resource::SessionPeers, limit: 2 };
-    let early = Time::ZERO + PERIOD;
-    let add = |side: &mut Side, now, last| {
+    let mut next = addresses();
+    let add_to =
+        |side: &mut Side, now, client: &mut Client, ip| ask_at(now, side, client, ip, None).map(|_| ());
+    let add = |side: &mut Side, now, ip| {
         let mut client = side.open();
-        let added = ask_at(now, side, &mut client, address(last), None);
+        let added = add_to(side, now, &mut client, ip);
         drop(client);
         side.turn(now);
-        added.map(|_| ())
+        added
     };
-    let added = [(early, 20), (early, 21), (early, 22), (early, 21), (early, 23), (early + PERIOD, 23)]
-        .map(|(now, last)| add(&mut side, now, last));
-    assert_eq!(added, [Ok(()), Ok(()), Err(quota), Ok(()), Err(quota), Ok(())], "that one is there already");
+    let early = Time::ZERO + PERIOD;
+    let mut last = address(20);
+    for _ in 0..256 {
+        last = next.next().unwrap();
+        assert_eq!(add(&mut side, early, last), Ok(()));
+    }
+    let [further, another] = [(); 2].map(|()| next.next().unwrap());
+    assert_eq!(add(&mut side, early, further), Err(COSTS));
+    assert_eq!(add(&mut side, early, last), Ok(()), "that one is there already");
+    assert_eq!(add(&mut side, early + PERIOD, further), Ok(()));
 
     // Those of one that was there for long have cost nothing lately. An application of another process has an account of its own.
     let late = early + PERIOD.times(3);
     let mut client = side.open();
-    for last in [30, 31] {
-        ask_at(late, &mut side, &mut client, address(last), None).unwrap();
-    }
+    assert_eq!(add_to(&mut side, late, &mut client, another), Ok(()));
     drop(client);
-    side.turn(late + PERIOD);
-    assert_eq!(add(&mut side, late + PERIOD, 32), Ok(()));
-    assert_eq!(add(&mut side, late + PERIOD, 33), Ok(()));
-    assert_eq!(add(&mut side, late + PERIOD, 34), Err(quota));
+    let late = late + PERIOD;
+    side.turn(late);
+    for ip in next.by_ref().take(256) {
+        assert_eq!(add(&mut side, late, ip), Ok(()));
+    }
+    let ip = next.next().unwrap();
+    assert_eq!(add(&mut side, late, ip), Err(COSTS));
     let mut stranger = join_as(&mut side, 1, SMALL.peers);
-    ask_at(late + PERIOD, &mut side, &mut stranger, address(34), None).unwrap();
+    assert_eq!(add_to(&mut side, late, &mut stranger, ip), Ok(()));
 }
