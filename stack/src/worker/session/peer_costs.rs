@@ -48,11 +48,6 @@ impl PeerCosts {
         self.0[account as usize].count(now)
     }
 
-    /// How many counted for `account` when there was one last.
-    pub(super) fn last(&self, account: usize) -> u32 {
-        self.0[account].count
-    }
-
     /// There is one more of an application of `account`.
     pub(super) fn add(&mut self, now: Time, account: u32) {
         self.0[account as usize].add(now);

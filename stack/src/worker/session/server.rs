@@ -84,6 +84,8 @@ pub struct Sessions {
     /// Connections that are refused, as soon as their messages are, because their peers cannot be reached.
     given_up: HashMap<ConnectionId, CallError, BuildHasherDefault<FxHasher>>,
     ended: VecDeque<(SessionId, u16, Ended)>,
+    /// The time of the last turn.
+    now: Time,
 }
 
 impl Sessions {
@@ -101,6 +103,7 @@ impl Sessions {
             unread: None,
             given_up: HashMap::default(),
             ended: VecDeque::new(),
+            now: Time::ZERO,
         }
     }
 
@@ -201,12 +204,12 @@ impl Sessions {
     }
 
     /// The account of a session of `tenant`: of those that are free, and that it has not had before, the one to which the fewest
-    /// PDCs count that earlier applications have left behind at peers, and then the fewest peers. See [`Accounts::choose`].
+    /// PDCs count that earlier applications have left behind at peers, and then the fewest peers lately. See [`Accounts::choose`].
     ///
     /// [`Accounts::choose`]: super::accounts::Accounts::choose
     fn choose_account(&self, tenant: Option<u32>) -> Option<u32> {
         let all = &self.connections;
-        let rank = |account| (all.left_behind(account as usize), all.peer_costs.last(account as usize));
+        let rank = |account| (all.left_behind(account as usize), all.peer_costs.count(self.now, account));
         all.accounts.choose(tenant, rank)
     }
 
@@ -363,6 +366,7 @@ impl Sessions {
     ///
     /// Where there is a worker, `served` is the worker rather than its [`Fep`], which knows nothing of IP addresses.
     pub fn serve(&mut self, served: &mut impl Served, now: Time) -> usize {
+        self.now = now;
         self.connections.expire(now);
         let mut count = self.distribute(served.fep_mut(), now);
         if !self.connections.held.is_empty() {

@@ -450,3 +450,23 @@ fn an_application_that_leaves_and_comes_again_can_add_no_more_peers_than_if_it_h
     let mut stranger = join_as(&mut side, 1, SMALL.peers);
     assert_eq!(add_to(&mut side, late, &mut stranger, ip), Ok(()));
 }
+
+/// Those that an earlier process has made the worker ask for long ago count no more when an account is chosen.
+#[test]
+fn a_process_gets_the_account_to_which_the_fewest_peers_have_counted_lately() {
+    let mut port = Refusing::new(PeerRefusal::Port);
+    port.side.sessions = Sessions::new(2);
+    let [mut early, mut late] = [(); 2].map(|()| port.side.open());
+    for _ in 0..3 {
+        assert_eq!(port.ask(&mut early), CallError::Peer(PeerRefusal::Port));
+    }
+    port.now += PERIOD;
+    assert_eq!(port.ask(&mut late), CallError::Peer(PeerRefusal::Port));
+    drop((early, late));
+    port.side.turn(port.now);
+    port.side.turn(port.now);
+    // It could ask for one peer fewer with the other one.
+    let mut other = join_as(&mut port.side, 1, SMALL.peers);
+    (0..256).for_each(|n| assert_eq!(port.ask(&mut other), CallError::Peer(PeerRefusal::Port), "{n}"));
+    assert_eq!(port.ask(&mut other), COSTS);
+}
