@@ -185,6 +185,17 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             then: "NO_PKT_BUFFER",
         },
         Row {
+            what: "messages of which a part has arrived",
+            all: format!("{}, and 16 of each PDC", limits.unexpected_messages),
+            holder: "peer",
+            reserved: "16 of each PDC".to_owned(),
+            most: format!(
+                "{}, and as much as it leaves; of a PDC twice its window",
+                limits.unexpected_messages_per_peer
+            ),
+            then: "NO_SES_MSG_AVAIL",
+        },
+        Row {
             what: "PDCs that peers open",
             all: pdcs.to_string(),
             holder: "peer",

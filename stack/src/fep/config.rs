@@ -120,13 +120,16 @@ pub struct Limits {
     pub processes: usize,
     /// Messages that have met no receive, of all processes and peers together. Those that meet a receive as they arrive
     /// do not count. Half of them are reserved for processes, in even parts for as many as may be open. Of the other half a
-    /// process may have as many as it leaves; and of what its process may have, a peer.
+    /// process may have as many as it leaves; and of what its process may have, a peer. The same limit applies separately to
+    /// messages of which a part has arrived, whether they have met receives or not, beyond 16 of each PDC: of these a peer may
+    /// have as many as it leaves.
     pub unexpected_messages: usize,
     /// Bytes kept of such messages, shared in the same way.
     pub unexpected_bytes: u64,
     /// Messages of one peer that have met no receive of one process. A peer whose messages exceed it receives
     /// NO_SES_MSG_AVAIL and retries: so many messages can be left waiting while a receive is for a later one of the
-    /// same connection.
+    /// same connection. The same limit applies separately to the peer's messages to all processes of which a part has arrived,
+    /// beyond 16 of each PDC; a PDC may have no more of them than twice its [`PdcConfig::mp_range`](crate::pdc::PdcConfig::mp_range).
     pub unexpected_messages_per_peer: u32,
     /// Bytes kept of one peer's messages that have met no receive of one process. The payload of further messages is
     /// refused with NO_PKT_BUFFER until there is room or a receive for it. The same limit applies separately to the

@@ -93,6 +93,7 @@ impl Fep {
         assert!(self.initiator.connections.len() <= limits.most_connections());
         self.initiator.check_counts(self.config());
         self.target.pdcs.usage.check(limits, self.open_targets());
+        self.target.check_incomplete();
         self.target.processes.check(limits)
     }
 

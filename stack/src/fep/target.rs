@@ -47,6 +47,19 @@ impl Target {
         }
     }
 
+    /// Checks that PDCs and the room for messages count the incomplete messages that there are.
+    #[cfg(test)]
+    pub(super) fn check_incomplete(&self) {
+        let (mut of_pdcs, mut of_sources) = (super::Map::default(), super::Map::default());
+        self.processes.iter().for_each(|receives| receives.count_incomplete(&mut of_pdcs, &mut of_sources));
+        for (_, pdc) in self.pdcs.table.iter() {
+            let there = of_pdcs.remove(&pdc.rx.id).unwrap_or(0);
+            assert_eq!(pdc.order.incomplete(), there, "incomplete messages of {:?}", pdc.rx.id);
+        }
+        assert!(of_pdcs.is_empty(), "incomplete messages of PDCs that are gone: {of_pdcs:?}");
+        self.processes.room.check_incomplete(&of_sources);
+    }
+
     /// Brings what the next packet will probably need into the cache.
     pub(super) fn prefetch(&self) {
         self.pdcs.table.prefetch(0);
@@ -78,7 +91,12 @@ impl Target {
 
     /// See [`Fep::clear_away`](super::Fep::clear_away).
     pub(super) fn clear_away(&mut self, limits: &Limits, process: u16, budget: &mut i64) -> bool {
-        self.processes.clear_away(process, budget, |name| refuse_rest(limits, &mut self.pdcs, name))
+        self.processes.clear_away(process, budget, |name| {
+            if let Some((_, pdc)) = self.pdcs.find(name.0) {
+                pdc.order.end_incomplete();
+            }
+            refuse_rest(limits, &mut self.pdcs, name);
+        })
     }
 
     pub(super) fn on_request(
@@ -563,7 +581,9 @@ fn admit(
         None if is_turn(pdc) => begin(receives, room, pdc, header, &part)?,
         None => begin_early(receives, room, pdc, psn, header, &part)?,
     };
-    Ok(receives.place(room, message, &part)?.map_or(Fit::Whole, |delivery| complete(core, delivery)))
+    Ok(receives
+        .place(room, &mut pdc.order, message, &part)?
+        .map_or(Fit::Whole, |delivery| complete(core, delivery)))
 }
 
 /// Whether the quota of its initiator has room for an answer of this cost to packet `psn` of `pdc`.
@@ -627,7 +647,7 @@ fn begin(
 ) -> Result<Key, Refusal> {
     let msg_id = header.msg_id;
     let source = Source::of_message(pdc.rx.peer, header.initiator);
-    let message = receives.begin((pdc.rx.id, msg_id), source, part, room, pdc.order.has_place())?;
+    let message = receives.begin((pdc.rx.id, msg_id), source, part, room, &mut pdc.order)?;
     pass(room, pdc, msg_id);
     Ok(message)
 }
@@ -648,9 +668,13 @@ fn begin_early(
     if !receives.has_room(room, peer, places) || !room.reserve(peer, places) {
         return Err(Refusal::Busy(NackCode::NO_SES_MSG_AVAIL));
     }
-    pdc.order.add_early(header.pid_on_fep, msg_id, psn, places);
     let source = Source::of_message(peer, header.initiator);
-    Ok(receives.begin_early((pdc.rx.id, msg_id), source, part, room))
+    let begun = receives.begin_early((pdc.rx.id, msg_id), source, part, room, &mut pdc.order);
+    match begun {
+        Ok(_) => pdc.order.add_early(header.pid_on_fep, msg_id, psn, places),
+        Err(_) => room.give_back(peer, places),
+    }
+    begun
 }
 
 /// A message begins that no process takes: those behind it do not wait for it.

@@ -75,7 +75,7 @@ impl TargetPdc {
             asked: 0,
             proof: Proof::None,
             asked_at: None,
-            order: Order::default(),
+            order: Order::new(config.mp_range),
             refused: None,
             ccc_id: None,
             early: VecDeque::new(),

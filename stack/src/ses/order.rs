@@ -18,6 +18,9 @@ pub(crate) struct Order {
     next: u16,
     /// Number of early messages.
     count: u16,
+    /// Number of messages that have begun and not arrived in full, and the most that there may be.
+    incomplete: u16,
+    most_incomplete: u16,
     /// The early messages; `None` if there never were any.
     early: Option<Box<EarlyMessages>>,
 }
@@ -42,7 +45,46 @@ pub(crate) struct EarlyMessage {
     psn: Psn,
 }
 
+/// Incomplete messages that a PDC may have whatever its peer has otherwise, so that it goes on.
+pub(super) const FEW_INCOMPLETE: u16 = 16;
+
 impl Order {
+    /// That of a PDC that accepts `mp_range` packets beyond the first missing one. Initiators that send the packets of each message
+    /// one after the other never have more messages than that of which packets are missing; others may have twice as many.
+    pub(crate) fn new(mp_range: u32) -> Order {
+        let most_incomplete = u16::try_from(2 * u64::from(mp_range)).unwrap_or(u16::MAX);
+        Order { most_incomplete, ..Order::default() }
+    }
+
+    /// Whether a message that begins now and is not complete is one of the few that count for nobody.
+    #[inline]
+    pub(super) fn has_few_incomplete(&self) -> bool {
+        self.incomplete < FEW_INCOMPLETE
+    }
+
+    /// Whether one more message may be incomplete.
+    pub(super) fn may_have_incomplete(&self) -> bool {
+        self.incomplete < self.most_incomplete
+    }
+
+    /// A message has begun that is not complete.
+    #[inline]
+    pub(super) fn add_incomplete(&mut self) {
+        self.incomplete += 1;
+    }
+
+    /// An incomplete message is complete, or is dropped.
+    #[inline]
+    pub(crate) fn end_incomplete(&mut self) {
+        self.incomplete = self.incomplete.saturating_sub(1);
+    }
+
+    /// Number of incomplete messages.
+    #[cfg(test)]
+    pub(crate) fn incomplete(&self) -> u16 {
+        self.incomplete
+    }
+
     /// Whether all messages before `msg_id`, which packet `psn` begins, have begun. All packets before `expected` have
     /// arrived.
     #[inline]

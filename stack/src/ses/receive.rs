@@ -10,7 +10,9 @@ pub use self::waiting::{Claim, Waiting};
 
 pub(super) use self::many::Many;
 use super::arrived::Arrived;
+use super::order::Order;
 use super::posted::PostedQueue;
+use super::room::Counts;
 use super::unexpected::Unexpected;
 use super::{Map, Matching, Posted, ReceiveId, Room, Source};
 use crate::buffer::Buffer;
@@ -94,6 +96,8 @@ struct Incoming {
     neighbours: Option<Neighbours>,
     /// Whether its header data is known.
     has_header_data: bool,
+    /// What it counts for while it is incomplete.
+    counts: Counts,
 }
 
 /// Where the payload of a message goes.
@@ -128,6 +132,13 @@ struct Neighbours {
 impl Incoming {
     fn is_complete(&self) -> bool {
         self.arrived.is_all(self.total)
+    }
+
+    /// It is incomplete no more, or is dropped: it counts for its sender no longer.
+    fn end_incomplete(&self, room: &mut Room) {
+        if self.counts == Counts::ForSource {
+            room.incomplete.remove(self.source);
+        }
     }
 
     #[inline]
@@ -406,40 +417,69 @@ impl Receives {
     }
 
     /// A message begins, and it is its turn: finds its receive. Without one, it waits for it as an unexpected message
-    /// if it `has_place` or there is one for it; its payload is kept if its sender's quota permits.
+    /// if a place is reserved in the `order` of its PDC or there is one for it; its payload is kept if its sender's quota
+    /// permits.
     ///
     /// # Errors
-    /// No receive takes it, and there is no room for it.
-    pub fn begin(
+    /// No receive takes it, and there is no room for it; or too many messages are incomplete.
+    pub(crate) fn begin(
         &mut self,
         name: MessageName,
         source: Source,
         part: &Part<'_>,
         room: &mut Room,
-        has_place: bool,
+        order: &mut Order,
     ) -> Result<Key, Refusal> {
+        let counts = room.place_for_incomplete(order, source);
+        if counts.is_none() && !part.is_whole() {
+            return Err(Refusal::Busy(NackCode::NO_SES_MSG_AVAIL));
+        }
         let destination = match self.posted.take(source, part.tag, part.total, &mut self.many) {
             Some(Posted { id, context, buffer, .. }) => Destination::Receive { id, context, buffer },
-            None if has_place || self.has_room(room, source.peer, 1) => {
-                let wait = Wait::Receive(self.unexpected.next_arrival());
+            None if order.has_place() || self.has_room(room, source.peer, 1) => {
+                let buffer = self.keep_or_list(room, source, part, counts)?;
                 self.add_unexpected(room, source.peer);
-                Destination::Own { wait, buffer: self.keep(room, source.peer, part) }
+                Destination::Own { wait: Wait::Receive(self.unexpected.next_arrival()), buffer }
             }
             None => return Err(Refusal::Busy(NackCode::NO_SES_MSG_AVAIL)),
         };
-        Ok(self.insert(name, source, part, destination))
+        Ok(self.insert(name, source, part, destination, (room, order, counts)))
     }
 
     /// A message begins before its turn. It must have room.
-    pub fn begin_early(
+    ///
+    /// # Errors
+    /// Too many messages are incomplete.
+    pub(crate) fn begin_early(
         &mut self,
         name: MessageName,
         source: Source,
         part: &Part<'_>,
         room: &mut Room,
-    ) -> Key {
-        let destination = Destination::Own { wait: Wait::Turn, buffer: self.keep(room, source.peer, part) };
-        self.insert(name, source, part, destination)
+        order: &mut Order,
+    ) -> Result<Key, Refusal> {
+        let counts = room.place_for_incomplete(order, source);
+        if counts.is_none() && !part.is_whole() {
+            return Err(Refusal::Busy(NackCode::NO_SES_MSG_AVAIL));
+        }
+        let buffer = self.keep_or_list(room, source, part, counts)?;
+        let destination = Destination::Own { wait: Wait::Turn, buffer };
+        Ok(self.insert(name, source, part, destination, (room, order, counts)))
+    }
+
+    /// Memory for a message without a receive, if its sender's quota permits. Otherwise it is incomplete, and must be one of those
+    /// that may be.
+    fn keep_or_list(
+        &mut self,
+        room: &mut Room,
+        source: Source,
+        part: &Part<'_>,
+        counts: Option<Counts>,
+    ) -> Result<Option<Buffer>, Refusal> {
+        match self.keep(room, source.peer, part) {
+            None if counts.is_none() => Err(Refusal::Busy(NackCode::NO_PKT_BUFFER)),
+            buffer => Ok(buffer),
+        }
     }
 
     /// A message of `peer` waits for a receive from now on. There is a place for it.
@@ -454,6 +494,7 @@ impl Receives {
         source: Source,
         part: &Part<'_>,
         destination: Destination,
+        (room, order, counts): (&mut Room, &mut Order, Option<Counts>),
     ) -> Key {
         let wait = match &destination {
             Destination::Own { wait, .. } => Some(*wait),
@@ -463,6 +504,8 @@ impl Receives {
         let (tag, total) = (part.tag, part.total);
         let (header_data, has_header_data) = (part.header_data.unwrap_or(0), part.header_data.is_some());
         let (arrived, neighbours) = (Arrived::default(), None);
+        let needs_more = !part.is_whole() || is_refused;
+        let counts = counts.filter(|_| needs_more).unwrap_or(Counts::ForPdc);
         let message = Incoming {
             name,
             source,
@@ -473,11 +516,15 @@ impl Receives {
             destination,
             neighbours,
             has_header_data,
+            counts,
         };
         let key = self.messages.insert(message);
-        let needs_more = !part.is_whole() || is_refused;
         if needs_more {
             self.list(key, name.0);
+            order.add_incomplete();
+            if counts == Counts::ForSource {
+                room.incomplete.add(source);
+            }
         }
         if needs_more || wait == Some(Wait::Turn) {
             self.by_name.insert(name, key);
@@ -504,7 +551,13 @@ impl Receives {
     /// # Errors
     /// It contradicts the parts before it, or the message has met no receive and there is no room for its payload.
     #[inline]
-    pub fn place(&mut self, room: &mut Room, key: Key, part: &Part<'_>) -> Result<Option<Delivery>, Refusal> {
+    pub(crate) fn place(
+        &mut self,
+        room: &mut Room,
+        order: &mut Order,
+        key: Key,
+        part: &Part<'_>,
+    ) -> Result<Option<Delivery>, Refusal> {
         let Some(message) = self.messages.get_mut(key) else {
             return Err(Refusal::Malformed("not a message"));
         };
@@ -517,7 +570,7 @@ impl Receives {
                 Some(buffer)
             }
             Destination::Nowhere => None,
-            Destination::Own { buffer: None, .. } => return self.place_refused(room, key, part),
+            Destination::Own { buffer: None, .. } => return self.place_refused(room, order, key, part),
         };
         if !message.arrived.add(message.total, part.offset, part.end) {
             return Err(Refusal::Malformed("bytes that have arrived, or no segment of its message"));
@@ -528,7 +581,7 @@ impl Receives {
         if let Some(header_data) = part.header_data {
             message.note_header_data(header_data);
         }
-        if message.is_complete() { Ok(self.complete(key)) } else { Ok(None) }
+        if message.is_complete() { Ok(self.complete(room, order, key)) } else { Ok(None) }
     }
 
     /// As [`Receives::place`], for a message whose payload was refused.
@@ -536,6 +589,7 @@ impl Receives {
     fn place_refused(
         &mut self,
         room: &mut Room,
+        order: &mut Order,
         key: Key,
         part: &Part<'_>,
     ) -> Result<Option<Delivery>, Refusal> {
@@ -552,15 +606,19 @@ impl Receives {
         {
             *buffer = Some(kept);
         }
-        self.place(room, key, part)
+        self.place(room, order, key, part)
     }
 
     /// All of message `key` has arrived. Returns it if it has met a receive.
     // Not inlined into the code that every packet runs through.
     #[inline(never)]
-    fn complete(&mut self, key: Key) -> Option<Delivery> {
+    fn complete(&mut self, room: &mut Room, order: &mut Order, key: Key) -> Option<Delivery> {
         let message = self.messages.get(key)?;
         let (name, listed, total) = (message.name, message.neighbours.is_some(), message.total);
+        if listed {
+            order.end_incomplete();
+            message.end_incomplete(room);
+        }
         match &message.destination {
             Destination::Receive { .. } if !listed => {
                 // The message had only this packet, so it has no entry by name.
@@ -616,6 +674,7 @@ impl Receives {
         while let Some(message) = next.and_then(|key| self.messages.remove(key)) {
             next = message.neighbours.and_then(|neighbours| neighbours.older);
             self.by_name.remove(&message.name);
+            message.end_incomplete(room);
             if let Destination::Own { wait, buffer } = &message.destination {
                 let bytes = if buffer.is_some() { message.total.into() } else { 0 };
                 let unexpected = match *wait {
@@ -722,6 +781,21 @@ impl Receives {
         let (messages, bytes) = (room.messages_per_peer, room.bytes_per_peer);
         assert!(self.kept.values().all(|kept| kept.unexpected <= messages && kept.bytes <= bytes));
         there
+    }
+
+    /// Checks that messages are in the lists of incomplete ones exactly while they are. Counts those of each PDC, and those that
+    /// count for their senders.
+    #[cfg(test)]
+    pub(crate) fn count_incomplete(&self, of_pdcs: &mut Map<PdcId, u16>, of_sources: &mut Map<Source, u32>) {
+        for (_, message) in self.messages.iter() {
+            assert_eq!(message.neighbours.is_some(), !message.is_complete(), "{message:?}");
+            if message.neighbours.is_some() {
+                *of_pdcs.entry(message.name.0).or_default() += 1;
+                if message.counts == Counts::ForSource {
+                    *of_sources.entry(message.source).or_default() += 1;
+                }
+            }
+        }
     }
 
     /// Bytes of heap allocated for posted receives, without their memory.

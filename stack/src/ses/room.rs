@@ -1,6 +1,7 @@
 //! The room for messages that have met no receive: what an endpoint has of it, and what each process and peer may take.
 
-use super::Map;
+use super::order::Order;
+use super::{Map, Source};
 use crate::heap;
 use crate::ledger::Shares;
 use crate::packet::Addr;
@@ -20,8 +21,71 @@ pub struct Room {
     pub(super) early: Map<Addr, u32>,
     /// The sum of these.
     pub(super) all_early: u32,
+    /// Messages that have not arrived in full, to any process.
+    pub(super) incomplete: Incomplete,
     /// What handing messages over to receives that came later, and dropping messages, has cost so far, in bytes touched.
     pub(super) touched: u64,
+}
+
+/// What an incomplete message counts for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Counts {
+    /// It is one of the few that each PDC may have.
+    ForPdc,
+    /// Its sender.
+    ForSource,
+}
+
+/// Messages that have begun and not arrived in full, beyond the few of each PDC, whether they have met receives or not.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Incomplete {
+    /// How many there may be.
+    most: u64,
+    all: u64,
+    by_peer: Map<Addr, u32>,
+    by_source: Map<Source, u32>,
+}
+
+impl Incomplete {
+    /// Whether `source` may have one more: it leaves as many to others as are counted for it.
+    fn has_room(&self, source: Source, per_peer: u32) -> bool {
+        let of_peer = self.by_peer.get(&source.peer).copied().unwrap_or(0);
+        let own = self.by_source.get(&source).copied().unwrap_or(0);
+        let wanted = mean(u64::from(own) + 1, u64::from(of_peer) + 1);
+        wanted <= per_peer.into() && wanted + self.all < self.most
+    }
+
+    pub(super) fn add(&mut self, source: Source) {
+        self.all += 1;
+        *self.by_peer.entry(source.peer).or_default() += 1;
+        *self.by_source.entry(source).or_default() += 1;
+    }
+
+    pub(super) fn remove(&mut self, source: Source) {
+        self.all -= u64::from(take_one(&mut self.by_source, source));
+        take_one(&mut self.by_peer, source.peer);
+    }
+
+    fn heap_bytes(&self) -> u64 {
+        heap::of_map(&self.by_peer) + heap::of_map(&self.by_source)
+    }
+}
+
+/// Takes one of what `holder` has. Returns whether it had any.
+fn take_one<H: Copy + Eq + std::hash::Hash>(counts: &mut Map<H, u32>, holder: H) -> bool {
+    let Some(count) = counts.get_mut(&holder) else { return false };
+    *count -= 1;
+    if *count == 0 {
+        counts.remove(&holder);
+    }
+    true
+}
+
+/// What counts against a limit of a peer of which a process has `own`, and all of its processes `of_peer`: the mean. So a process
+/// that is alone may have all of it, and one that uses up the limit leaves as much again to the others, of which each may
+/// have as much as it leaves.
+fn mean(own: u64, of_peer: u64) -> u64 {
+    (own + of_peer).div_ceil(2)
 }
 
 impl Room {
@@ -35,6 +99,7 @@ impl Room {
             bytes: Shares::new(bytes, processes),
             early: Map::default(),
             all_early: 0,
+            incomplete: Incomplete { most: messages as u64, ..Incomplete::default() },
             touched: 0,
         }
     }
@@ -52,6 +117,17 @@ impl Room {
             wanted <= self.bytes_per_peer && is_fair(&self.bytes, process, wanted, more)
         });
         fits && self.bytes.take(process, more)
+    }
+
+    /// What a message of `source` counts for if it begins now and is not complete, in a PDC with `order`. `None` if there may be
+    /// none.
+    #[inline]
+    pub(super) fn place_for_incomplete(&self, order: &Order, source: Source) -> Option<Counts> {
+        if order.has_few_incomplete() {
+            return Some(Counts::ForPdc);
+        }
+        let may = order.may_have_incomplete() && self.incomplete.has_room(source, self.messages_per_peer);
+        may.then_some(Counts::ForSource)
     }
 
     fn early_of(&self, peer: Addr) -> u32 {
@@ -85,6 +161,19 @@ impl Room {
         self.touched
     }
 
+    /// Checks that so many incomplete messages count for each sender, and for its peer.
+    #[cfg(test)]
+    pub(crate) fn check_incomplete(&self, of_sources: &Map<Source, u32>) {
+        let Incomplete { most, all, by_peer, by_source } = &self.incomplete;
+        assert_eq!(by_source, of_sources);
+        assert_eq!(by_source.values().map(|count| u64::from(*count)).sum::<u64>(), *all);
+        assert!(all <= most);
+        let mut of_peers = Map::default();
+        by_source.iter().for_each(|(source, count)| *of_peers.entry(source.peer).or_default() += count);
+        assert_eq!(*by_peer, of_peers);
+        assert!(by_source.values().all(|count| *count <= self.messages_per_peer));
+    }
+
     /// Checks the accounts of room for so many messages and bytes of up to `processes` processes.
     #[cfg(test)]
     pub(crate) fn check(&self, processes: usize, all: (usize, u64)) {
@@ -101,7 +190,10 @@ impl Room {
 
     /// Bytes of heap allocated.
     pub(crate) fn heap_bytes(&self) -> u64 {
-        self.messages.heap_bytes() + self.bytes.heap_bytes() + heap::of_map(&self.early)
+        self.messages.heap_bytes()
+            + self.bytes.heap_bytes()
+            + heap::of_map(&self.early)
+            + self.incomplete.heap_bytes()
     }
 }
 

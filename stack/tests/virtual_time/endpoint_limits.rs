@@ -1,5 +1,6 @@
 //! A peer can use up only its own share of a target, and windows and numbers hold at their limits.
 
+use core::num::NonZeroU32;
 use std::ops::RangeInclusive;
 
 use crate::harness::forge::syn;
@@ -15,7 +16,7 @@ use weft_stack::ses::Matching;
 use weft_stack::wire::pds::{
     Control, ControlKind, DeliveryMode, Destination, NackCode, NextHeader, PdcId, Pds, Psn,
 };
-use weft_stack::wire::ses::{Opcode, ReturnCode, Ses, StandardRequest};
+use weft_stack::wire::ses::{Opcode, Placement, ReturnCode, Ses, StandardRequest};
 use weft_stack::{Span, Time};
 
 fn message(len: usize, context: u64) -> Send {
@@ -732,4 +733,81 @@ fn connections_that_share_a_window_take_turns() {
         while pair.put_on_wire(0) {}
     }
     assert_eq!(order, [1, 2, 4, 5, 6].repeat(4));
+}
+
+/// Packet `psn` of PDC `pdc` of process `initiator` of peer `src`: the first of two of a message for `process`.
+fn half_for(src: u32, initiator: u32, pdc: u16, psn: u32, process: u16) -> Packet {
+    let mut packet = syn(src, pdc, psn as u16, 200);
+    let Ses::Standard(header) = &mut packet.ses else { unreachable!() };
+    (header.pid_on_fep, header.initiator) = (process, initiator);
+    let Pds::Request(request) = &mut packet.pds else { unreachable!() };
+    request.psn = Psn(psn);
+    packet
+}
+
+/// Whether the first packet of a message is acknowledged.
+fn begins(alone: &mut Alone, packet: &Packet) -> bool {
+    alone.arrive(packet, &[0; 100]);
+    match alone.transmit_all()[0].pds {
+        Pds::Ack(_) => true,
+        Pds::Nack(nack) => {
+            assert_eq!(nack.code, NackCode::NO_SES_MSG_AVAIL);
+            false
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// All of them end in one turn when the PDC is closed.
+#[test]
+fn a_pdc_has_no_more_incomplete_messages_than_twice_its_window() {
+    let limits = Limits { processes: 3, ..Limits::default() };
+    let config = FepConfig { limits, ..impatient_config() }.with_zones(|zone| zone.pdc.mp_range = 128);
+    let mut alone = Alone::new(config);
+    (1..3).for_each(|process| alone.fep.open_process(process).unwrap());
+    let message = |psn: &u32| begins(&mut alone, &half_for(5, 0, 1, *psn, *psn as u16 % 3));
+    let begun = (0..900).take_while(message).count();
+    assert_eq!(begun, 256, "to all processes together");
+    assert_eq!(alone.leaks(), ["256 messages on their way in", "1 PDCs of peers"]);
+    let again = half_for(5, 0, 1, 256, 0);
+    assert!(!begins(&mut alone, &again));
+    // One that is complete makes room for another one.
+    let mut second = half_for(5, 0, 1, 257, 0);
+    let Ses::Standard(header) = &mut second.ses else { unreachable!() };
+    (header.msg_id, header.placement) = (0, Placement::Continue { payload_len: 100, msg_offset: 100 });
+    assert!(begins(&mut alone, &second) && begins(&mut alone, &again));
+    assert!(!begins(&mut alone, &half_for(5, 0, 1, 258, 0)));
+    assert!(begins(&mut alone, &half_for(5, 0, 2, 0, 0)), "another PDC has its own");
+}
+
+/// Messages that meet a receive for many, or that were dropped, take no room of those without a receive.
+#[test]
+fn incomplete_messages_are_bounded_for_each_peer() {
+    const PDCS: u16 = 20;
+    let limits =
+        Limits { unexpected_messages: 1_000, unexpected_messages_per_peer: 100, ..Limits::default() };
+    for drops in [false, true] {
+        let mut alone = Alone::new(FepConfig { limits, ..impatient_config() });
+        if !drops {
+            let buffer = Buffer::BytesMut(Box::new(bytes::BytesMut::zeroed(1 << 20)));
+            let receive = Receive { buffer, ..receive_any(0) };
+            alone.fep.post_receive_many_of(0, receive, NonZeroU32::new(200).unwrap()).unwrap();
+        }
+        let mut send = |peer, initiator, pdc: u16, messages: u32| {
+            let begin = |psn: &u32| {
+                let begun = begins(&mut alone, &half_for(peer, initiator, pdc, *psn, 0));
+                if begun && drops {
+                    let (claim, _) = alone.fep.claim(0, None, Matching::Untagged).unwrap().unwrap();
+                    alone.fep.discard(0, claim).unwrap();
+                }
+                begun
+            };
+            (0..messages).filter(begin).count()
+        };
+        let begun: usize = (1..=PDCS).map(|pdc| send(5, 0, pdc, 50)).sum();
+        assert_eq!(begun, 16 * usize::from(PDCS) + 100, "16 of each PDC, and its limit");
+        assert_eq!(send(5, 0, 100, 50), 16, "further PDCs have few");
+        assert_eq!(send(5, 1, 101, 100), 16 + 50, "another process of the peer has half of as many again");
+        assert_eq!(send(6, 0, 1, 200), 116, "and another peer its own");
+    }
 }

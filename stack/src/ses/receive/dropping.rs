@@ -72,6 +72,7 @@ impl LeftBehind {
             if let Some(message) = key.and_then(|key| self.take_out(key)) {
                 *budget -= self.give_back(room, &message) as i64;
                 if !message.is_complete() {
+                    message.end_incomplete(room);
                     refuse(message.name);
                 }
             }

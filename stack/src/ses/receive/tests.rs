@@ -19,11 +19,13 @@ fn room(bytes_per_peer: u64) -> Room {
 struct Alone {
     receives: Receives,
     room: Room,
+    /// Of all PDCs: the messages are their own only.
+    order: Order,
 }
 
 impl Alone {
     fn new(room: Room) -> Alone {
-        Alone { receives: Receives::new(0), room }
+        Alone { receives: Receives::new(0), room, order: Order::new(32_640) }
     }
 
     fn post(&mut self, posted: Posted) -> Option<Delivery> {
@@ -31,11 +33,11 @@ impl Alone {
     }
 
     fn begin_early(&mut self, name: MessageName, source: Source, part: &Part<'_>) -> Key {
-        self.receives.begin_early(name, source, part, &mut self.room)
+        self.receives.begin_early(name, source, part, &mut self.room, &mut self.order).unwrap()
     }
 
     fn place(&mut self, key: Key, part: &Part<'_>) -> Result<Option<Delivery>, Refusal> {
-        self.receives.place(&mut self.room, key, part)
+        self.receives.place(&mut self.room, &mut self.order, key, part)
     }
 
     fn take_turn(&mut self, name: MessageName) -> Option<Delivery> {
@@ -91,7 +93,7 @@ fn arrive(
     let part = Part::new(request, payload)?;
     let message = match receives.find(name) {
         Some(message) => message,
-        None => receives.receives.begin(name, source, &part, &mut receives.room, false)?,
+        None => receives.receives.begin(name, source, &part, &mut receives.room, &mut receives.order)?,
     };
     receives.place(message, &part)
 }
@@ -328,7 +330,7 @@ fn the_rest_of_a_discarded_message_is_accepted_and_takes_no_room() {
     let (first, second) = (send(60, None, 1), send(60, None, 2));
     part(&mut receives, 1, &first, 0, 30).unwrap();
     let (claim, _) = receives.claim(None, Matching::Untagged).unwrap();
-    let Alone { receives: all, room } = &mut receives;
+    let Alone { receives: all, room, .. } = &mut receives;
     assert!(all.discard(room, claim));
     assert!(deliver(&mut receives, &second, 30).unwrap().is_empty(), "there is room for another");
     assert_eq!(receives.under_way(), 2);
@@ -348,7 +350,7 @@ fn a_receive_for_many_messages_gets_them_one_behind_the_other() {
         many: NonZeroU32::new(20),
         ..receive(1, Matching::Untagged, 0)
     };
-    let Alone { receives: all, room } = &mut receives;
+    let Alone { receives: all, room, .. } = &mut receives;
     all.post_many(posted);
     assert!(all.gather(room, &mut { 1 }).is_empty() && !all.is_gathering());
     let mut parts = Vec::new();
@@ -380,7 +382,7 @@ fn slots_without_a_message_count_when_what_is_left_behind_is_dropped() {
         let matching = Matching::Tagged { tag: id.into(), ignore: 0 };
         assert!(receives.post(receive(id.into(), matching, 1)).is_some());
     }
-    let Alone { receives, mut room } = receives;
+    let Alone { receives, mut room, .. } = receives;
     let mut left = receives.close();
     let calls = (1..).find(|_| left.drop_some(&mut room, &mut { 640 }, |_| {})).unwrap();
     assert_eq!(calls, 10, "of ten slots each");
@@ -677,7 +679,7 @@ fn check_steps(steps: Vec<Step>) {
             Step::ReceiveClaimed { ago } => {
                 let posted = receive(n as u64, Matching::Untagged, LEN as usize);
                 let message = model.messages.iter_mut().rev().filter(|m| m.claim.is_some()).nth(ago);
-                let Alone { receives, room } = &mut receives;
+                let Alone { receives, room, .. } = &mut receives;
                 let Some(message) = message else {
                     let never = Claim::from_bits(1 << 40 | n as u64);
                     assert!(receives.receive_claimed(room, never, posted).is_err());
@@ -694,7 +696,7 @@ fn check_steps(steps: Vec<Step>) {
                 let Some(message) = message else { continue };
                 message.is_unwanted = true;
                 let claim = message.claim.take().unwrap();
-                let Alone { receives, room } = &mut receives;
+                let Alone { receives, room, .. } = &mut receives;
                 assert!(receives.discard(room, claim) && !receives.discard(room, claim));
                 Vec::new()
             }
