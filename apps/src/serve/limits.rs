@@ -160,7 +160,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
         Row {
             what: "unexpected messages to one application",
             all: "as above".to_owned(),
-            holder: "peer",
+            holder: "peer and process",
             reserved: "0".to_owned(),
             most: format!("{unexpected_messages_per_peer}, and half of what there is"),
             then: "NO_SES_MSG_AVAIL",
@@ -179,7 +179,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
         Row {
             what: "bytes of unexpected messages to one application",
             all: "as above".to_owned(),
-            holder: "peer",
+            holder: "peer and process",
             reserved: "0".to_owned(),
             most: format!("{unexpected_bytes_per_peer}, and half of what there is"),
             then: "NO_PKT_BUFFER",
@@ -187,7 +187,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
         Row {
             what: "messages of which a part has arrived",
             all: format!("{}, and 16 of each PDC", limits.unexpected_messages),
-            holder: "peer",
+            holder: "peer and process",
             reserved: "16 of each PDC".to_owned(),
             most: format!(
                 "{}, and as much as it leaves; of a PDC twice its window",

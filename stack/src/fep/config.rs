@@ -128,11 +128,12 @@ pub struct Limits {
     pub unexpected_bytes: u64,
     /// Messages of one peer that have met no receive of one process. A peer whose messages exceed it receives
     /// NO_SES_MSG_AVAIL and retries: so many messages can be left waiting while a receive is for a later one of the
-    /// same connection. The same limit applies separately to the peer's messages to all processes of which a part has arrived,
+    /// same connection. What counts is the mean of what the process has that sends and what all processes of the peer have, so that
+    /// one which uses up the limit leaves as much again to the others. The same limit applies separately to the peer's messages to all processes of which a part has arrived,
     /// beyond 16 of each PDC; a PDC may have no more of them than twice its [`PdcConfig::mp_range`](crate::pdc::PdcConfig::mp_range).
     pub unexpected_messages_per_peer: u32,
     /// Bytes kept of one peer's messages that have met no receive of one process. The payload of further messages is
-    /// refused with NO_PKT_BUFFER until there is room or a receive for it. The same limit applies separately to the
+    /// refused with NO_PKT_BUFFER until there is room or a receive for it. What counts is the mean, as for messages. The same limit applies separately to the
     /// peer's ROD packets that arrived early.
     pub unexpected_bytes_per_peer: u64,
     /// Bytes kept of early ROD packets of all peers together. A peer may have as many as it leaves.

@@ -665,10 +665,10 @@ fn begin_early(
 ) -> Result<Key, Refusal> {
     let (peer, msg_id) = (pdc.rx.peer, header.msg_id);
     let places = pdc.order.missing_places(msg_id, psn, pdc.rx.expected());
-    if !receives.has_room(room, peer, places) || !room.reserve(peer, places) {
+    let source = Source::of_message(peer, header.initiator);
+    if !receives.has_room(room, source, places) || !room.reserve(peer, places) {
         return Err(Refusal::Busy(NackCode::NO_SES_MSG_AVAIL));
     }
-    let source = Source::of_message(peer, header.initiator);
     let begun = receives.begin_early((pdc.rx.id, msg_id), source, part, room, &mut pdc.order);
     match begun {
         Ok(_) => pdc.order.add_early(header.pid_on_fep, msg_id, psn, places),

@@ -15,6 +15,7 @@ mod posted;
 mod receive;
 mod room;
 mod send;
+mod senders;
 mod unexpected;
 
 use std::collections::HashMap;

@@ -12,7 +12,8 @@ pub(super) use self::many::Many;
 use super::arrived::Arrived;
 use super::order::Order;
 use super::posted::PostedQueue;
-use super::room::Counts;
+use super::room::{Counts, Kept};
+use super::senders::Senders;
 use super::unexpected::Unexpected;
 use super::{Map, Matching, Posted, ReceiveId, Room, Source};
 use crate::buffer::Buffer;
@@ -164,15 +165,6 @@ impl Incoming {
     }
 }
 
-/// The messages without a receive of one sender.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Kept {
-    /// Messages that wait for a receive, not for their turn.
-    unexpected: u32,
-    /// Bytes of payload of all its messages without a receive.
-    bytes: u64,
-}
-
 /// The part of a message that a packet carries.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
@@ -269,7 +261,7 @@ pub struct Receives {
     /// Messages that wait for a receive.
     unexpected: Unexpected,
     /// What each sender has of the endpoint's [`Room`].
-    kept: Map<Addr, Kept>,
+    kept: Senders<Kept>,
     process: u16,
 }
 
@@ -329,7 +321,7 @@ impl Receives {
             _ => former,
         };
         let complete = message.is_complete();
-        self.release(room, source.peer, former);
+        self.release(room, source, former);
         complete.then(|| self.finish(key)).flatten()
     }
 
@@ -410,10 +402,9 @@ impl Receives {
         self.messages.prefetch(self.last.map_or(0, |last| last.index));
     }
 
-    /// Whether `peer` may have `more` messages without a receive.
-    pub fn has_room(&self, room: &Room, peer: Addr, more: u32) -> bool {
-        let unexpected = self.kept.get(&peer).map_or(0, |kept| kept.unexpected);
-        room.has_messages(self.process, peer, unexpected, more)
+    /// Whether `source` may have `more` messages without a receive.
+    pub fn has_room(&self, room: &Room, source: Source, more: u32) -> bool {
+        room.has_messages(self.process, source, &self.kept, more)
     }
 
     /// A message begins, and it is its turn: finds its receive. Without one, it waits for it as an unexpected message
@@ -436,9 +427,9 @@ impl Receives {
         }
         let destination = match self.posted.take(source, part.tag, part.total, &mut self.many) {
             Some(Posted { id, context, buffer, .. }) => Destination::Receive { id, context, buffer },
-            None if order.has_place() || self.has_room(room, source.peer, 1) => {
+            None if order.has_place() || self.has_room(room, source, 1) => {
                 let buffer = self.keep_or_list(room, source, part, counts)?;
-                self.add_unexpected(room, source.peer);
+                self.add_unexpected(room, source);
                 Destination::Own { wait: Wait::Receive(self.unexpected.next_arrival()), buffer }
             }
             None => return Err(Refusal::Busy(NackCode::NO_SES_MSG_AVAIL)),
@@ -476,16 +467,16 @@ impl Receives {
         part: &Part<'_>,
         counts: Option<Counts>,
     ) -> Result<Option<Buffer>, Refusal> {
-        match self.keep(room, source.peer, part) {
+        match self.keep(room, source, part) {
             None if counts.is_none() => Err(Refusal::Busy(NackCode::NO_PKT_BUFFER)),
             buffer => Ok(buffer),
         }
     }
 
-    /// A message of `peer` waits for a receive from now on. There is a place for it.
-    fn add_unexpected(&mut self, room: &mut Room, peer: Addr) {
+    /// A message of `source` waits for a receive from now on. There is a place for it.
+    fn add_unexpected(&mut self, room: &mut Room, source: Source) {
         room.messages.put(self.process, 1);
-        self.kept.entry(peer).or_default().unexpected += 1;
+        self.kept.add(source, Kept { unexpected: 1, bytes: 0 });
     }
 
     fn insert(
@@ -536,13 +527,14 @@ impl Receives {
     }
 
     /// Memory for a message without a receive, if its sender's quota permits.
-    fn keep(&mut self, room: &mut Room, peer: Addr, part: &Part<'_>) -> Option<Buffer> {
+    fn keep(&mut self, room: &mut Room, source: Source, part: &Part<'_>) -> Option<Buffer> {
         let bytes = u64::from(part.total);
-        let kept = self.kept.get(&peer).map_or(0, |kept| kept.bytes);
-        if !room.take_bytes(self.process, kept, bytes) {
+        if !room.take_bytes(self.process, source, &self.kept, bytes) {
             return None;
         }
-        self.kept.entry(peer).or_default().bytes += bytes;
+        if bytes > 0 {
+            self.kept.add(source, Kept { unexpected: 0, bytes });
+        }
         Some(Buffer::to_keep(part.total, part.payload))
     }
 
@@ -599,8 +591,8 @@ impl Receives {
         if let Some(header_data) = part.header_data {
             message.note_header_data(header_data);
         }
-        let peer = message.source.peer;
-        let kept = self.keep(room, peer, part).ok_or(busy)?;
+        let source = message.source;
+        let kept = self.keep(room, source, part).ok_or(busy)?;
         if let Some(Incoming { destination: Destination::Own { buffer, .. }, .. }) =
             self.messages.get_mut(key)
         {
@@ -661,7 +653,7 @@ impl Receives {
             *wait = Wait::Receive(arrival);
         }
         self.unexpected.insert(arrival, source, tag, key);
-        self.add_unexpected(room, source.peer);
+        self.add_unexpected(room, source);
         if complete {
             self.by_name.remove(&name);
         }
@@ -685,7 +677,7 @@ impl Receives {
                     Wait::Claimed => 1,
                     Wait::Turn => 0,
                 };
-                self.release(room, message.source.peer, Kept { unexpected, bytes });
+                self.release(room, message.source, Kept { unexpected, bytes });
             }
             deliveries.extend(message.into_delivery());
         }
@@ -751,16 +743,12 @@ impl Receives {
         Some(delivery)
     }
 
-    /// Gives back what a message of `peer` had.
-    fn release(&mut self, room: &mut Room, peer: Addr, share: Kept) {
+    /// Gives back what a message of `source` had.
+    fn release(&mut self, room: &mut Room, source: Source, share: Kept) {
         room.messages.give_back(self.process, share.unexpected.into());
         room.bytes.give_back(self.process, share.bytes);
-        if let Some(kept) = self.kept.get_mut(&peer) {
-            kept.unexpected -= share.unexpected;
-            kept.bytes -= share.bytes;
-            if *kept == Kept::default() {
-                self.kept.remove(&peer);
-            }
+        if share != Kept::default() {
+            self.kept.remove(source, share);
         }
     }
 
@@ -776,10 +764,15 @@ impl Receives {
         });
         let there = own.fold((0, 0), |all: (u64, u64), one: (u64, u64)| (all.0 + one.0, all.1 + one.1));
         assert_eq!((room.messages.used(self.process), room.bytes.used(self.process)), there);
-        let known = self.kept.values().map(|kept| (u64::from(kept.unexpected), kept.bytes));
+        let kept = self.kept.check();
+        let known = kept.values().map(|kept| (u64::from(kept.unexpected), kept.bytes));
         assert_eq!(known.fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1)), there);
         let (messages, bytes) = (room.messages_per_peer, room.bytes_per_peer);
-        assert!(self.kept.values().all(|kept| kept.unexpected <= messages && kept.bytes <= bytes));
+        for (source, own) in &kept {
+            let all = self.kept.of_peer(source.peer);
+            assert!(own.unexpected <= messages && all.unexpected <= 2 * messages);
+            assert!(own.bytes <= bytes && all.bytes <= 2 * bytes);
+        }
         there
     }
 
@@ -811,7 +804,7 @@ impl Receives {
             + self.unexpected.heap_bytes()
             + heap::of_map(&self.by_name)
             + heap::of_map(&self.newest_incomplete)
-            + heap::of_map(&self.kept)
+            + self.kept.heap_bytes()
             + self.many.heap_bytes()
     }
 

@@ -1,6 +1,9 @@
 //! The room for messages that have met no receive: what an endpoint has of it, and what each process and peer may take.
 
+use std::ops::{AddAssign, SubAssign};
+
 use super::order::Order;
+use super::senders::Senders;
 use super::{Map, Source};
 use crate::heap;
 use crate::ledger::Shares;
@@ -9,9 +12,9 @@ use crate::packet::Addr;
 /// What there is and what is taken of it, of all processes of an endpoint together.
 #[derive(Clone, Debug)]
 pub struct Room {
-    /// Bytes of payload kept of one sender's messages to one process.
+    /// Bytes of payload kept of the messages of one process of a peer to one process: see [`mean`].
     pub(super) bytes_per_peer: u64,
-    /// Number of one sender's messages to one process.
+    /// Number of these messages.
     pub(super) messages_per_peer: u32,
     /// Messages of all senders, by process.
     pub(super) messages: Shares<u16>,
@@ -42,50 +45,70 @@ pub(super) struct Incomplete {
     /// How many there may be.
     most: u64,
     all: u64,
-    by_peer: Map<Addr, u32>,
-    by_source: Map<Source, u32>,
+    of: Senders<u32>,
 }
 
 impl Incomplete {
     /// Whether `source` may have one more: it leaves as many to others as are counted for it.
     fn has_room(&self, source: Source, per_peer: u32) -> bool {
-        let of_peer = self.by_peer.get(&source.peer).copied().unwrap_or(0);
-        let own = self.by_source.get(&source).copied().unwrap_or(0);
+        let (own, of_peer) = (self.of.of(source), self.of.of_peer(source.peer));
         let wanted = mean(u64::from(own) + 1, u64::from(of_peer) + 1);
         wanted <= per_peer.into() && wanted + self.all < self.most
     }
 
     pub(super) fn add(&mut self, source: Source) {
         self.all += 1;
-        *self.by_peer.entry(source.peer).or_default() += 1;
-        *self.by_source.entry(source).or_default() += 1;
+        self.of.add(source, 1);
     }
 
     pub(super) fn remove(&mut self, source: Source) {
-        self.all -= u64::from(take_one(&mut self.by_source, source));
-        take_one(&mut self.by_peer, source.peer);
-    }
-
-    fn heap_bytes(&self) -> u64 {
-        heap::of_map(&self.by_peer) + heap::of_map(&self.by_source)
+        self.all -= 1;
+        self.of.remove(source, 1);
     }
 }
 
-/// Takes one of what `holder` has. Returns whether it had any.
-fn take_one<H: Copy + Eq + std::hash::Hash>(counts: &mut Map<H, u32>, holder: H) -> bool {
-    let Some(count) = counts.get_mut(&holder) else { return false };
-    *count -= 1;
-    if *count == 0 {
-        counts.remove(&holder);
+/// The messages without a receive of a sender.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Kept {
+    /// Messages that wait for a receive, not for their turn.
+    pub(super) unexpected: u32,
+    /// Bytes of payload of all its messages without a receive.
+    pub(super) bytes: u64,
+}
+
+impl AddAssign for Kept {
+    fn add_assign(&mut self, other: Kept) {
+        self.unexpected += other.unexpected;
+        self.bytes += other.bytes;
     }
-    true
+}
+
+impl SubAssign for Kept {
+    fn sub_assign(&mut self, other: Kept) {
+        self.unexpected -= other.unexpected;
+        self.bytes -= other.bytes;
+    }
 }
 
 /// What counts against a limit of a peer of which a process has `own`, and all of its processes `of_peer`: the mean. So a process
 /// that is alone may have all of it, and one that uses up the limit leaves as much again to the others, of which each may
 /// have as much as it leaves.
 fn mean(own: u64, of_peer: u64) -> u64 {
-    (own + of_peer).div_ceil(2)
+    own.midpoint(of_peer) + (own ^ of_peer) % 2
+}
+
+/// Whether `source` may have as much as `wanted` says, of what it has and of what its peer has: `fits` tells whether so much fits
+/// for a peer.
+#[inline]
+fn may_have(
+    source: Source,
+    kept: &Senders<Kept>,
+    wanted: impl Fn(Kept) -> u64,
+    fits: impl Fn(u64) -> bool,
+) -> bool {
+    let of_peer = wanted(kept.of_peer(source.peer));
+    // The mean is no more than that.
+    fits(of_peer) || fits(mean(wanted(kept.of(source)), of_peer))
 }
 
 impl Room {
@@ -104,18 +127,35 @@ impl Room {
         }
     }
 
-    /// Whether `peer`, of whom `process` has `unexpected` messages already, may have so many `more` there.
-    pub(super) fn has_messages(&self, process: u16, peer: Addr, unexpected: u32, more: u32) -> bool {
-        let wanted = u64::from(unexpected) + u64::from(self.early_of(peer)) + u64::from(more);
-        wanted <= self.messages_per_peer.into() && is_fair(&self.messages, process, wanted, more.into())
+    /// Whether `source`, of whom `process` has what `kept` says, may have so many `more` messages there.
+    pub(super) fn has_messages(&self, process: u16, source: Source, kept: &Senders<Kept>, more: u32) -> bool {
+        let further = u64::from(self.early_of(source.peer)) + u64::from(more);
+        may_have(
+            source,
+            kept,
+            |kept| u64::from(kept.unexpected) + further,
+            |wanted| {
+                wanted <= self.messages_per_peer.into()
+                    && is_fair(&self.messages, process, wanted, more.into())
+            },
+        )
     }
 
-    /// Takes `more` bytes for a message of `peer`, of whom `process` has `kept` bytes already. False, and nothing
-    /// changes, if it may not have them.
-    pub(super) fn take_bytes(&mut self, process: u16, kept: u64, more: u64) -> bool {
-        let fits = kept.checked_add(more).is_some_and(|wanted| {
-            wanted <= self.bytes_per_peer && is_fair(&self.bytes, process, wanted, more)
-        });
+    /// Takes `more` bytes for a message of `source`, of whom `process` has what `kept` says. False, and nothing changes, if it
+    /// may not have them.
+    pub(super) fn take_bytes(
+        &mut self,
+        process: u16,
+        source: Source,
+        kept: &Senders<Kept>,
+        more: u64,
+    ) -> bool {
+        let fits = may_have(
+            source,
+            kept,
+            |kept| kept.bytes.saturating_add(more),
+            |wanted| wanted <= self.bytes_per_peer && is_fair(&self.bytes, process, wanted, more),
+        );
         fits && self.bytes.take(process, more)
     }
 
@@ -164,14 +204,11 @@ impl Room {
     /// Checks that so many incomplete messages count for each sender, and for its peer.
     #[cfg(test)]
     pub(crate) fn check_incomplete(&self, of_sources: &Map<Source, u32>) {
-        let Incomplete { most, all, by_peer, by_source } = &self.incomplete;
-        assert_eq!(by_source, of_sources);
-        assert_eq!(by_source.values().map(|count| u64::from(*count)).sum::<u64>(), *all);
+        let Incomplete { most, all, of } = &self.incomplete;
+        assert_eq!(of.check(), *of_sources);
+        assert_eq!(of_sources.values().map(|count| u64::from(*count)).sum::<u64>(), *all);
         assert!(all <= most);
-        let mut of_peers = Map::default();
-        by_source.iter().for_each(|(source, count)| *of_peers.entry(source.peer).or_default() += count);
-        assert_eq!(*by_peer, of_peers);
-        assert!(by_source.values().all(|count| *count <= self.messages_per_peer));
+        assert!(of_sources.values().all(|count| *count <= self.messages_per_peer));
     }
 
     /// Checks the accounts of room for so many messages and bytes of up to `processes` processes.
@@ -193,7 +230,7 @@ impl Room {
         self.messages.heap_bytes()
             + self.bytes.heap_bytes()
             + heap::of_map(&self.early)
-            + self.incomplete.heap_bytes()
+            + self.incomplete.of.heap_bytes()
     }
 }
 

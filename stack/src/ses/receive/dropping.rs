@@ -95,7 +95,7 @@ impl LeftBehind {
             receives.unexpected.remove_any();
         }
         let unexpected = u32::from(*wait != Wait::Turn);
-        receives.release(room, message.source.peer, Kept { unexpected, bytes });
+        receives.release(room, message.source, Kept { unexpected, bytes });
         dropping(bytes)
     }
 

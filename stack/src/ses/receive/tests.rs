@@ -165,7 +165,9 @@ fn a_message_whose_payload_is_refused_keeps_its_place() {
     assert_eq!(receives.post(receive(2, Matching::Untagged, 90)).unwrap().buffer, messages[1].buffer);
     assert!(deliver(&mut receives, &messages[2], 1).unwrap().is_empty(), "there is room again");
     assert!(receives.post(receive(3, Matching::Untagged, 0)).is_some());
-    assert!(receives.kept.is_empty() && receives.by_name.is_empty() && receives.newest_incomplete.is_empty());
+    assert!(
+        receives.kept.peers() == 0 && receives.by_name.is_empty() && receives.newest_incomplete.is_empty()
+    );
 }
 
 #[test]
@@ -183,7 +185,9 @@ fn an_early_message_meets_its_receive_in_its_turn() {
         assert_eq!(done.unwrap().buffer, message.buffer);
         assert_eq!((receives.posted(), receives.under_way()), (0, 0));
         assert!(
-            receives.kept.is_empty() && receives.by_name.is_empty() && receives.newest_incomplete.is_empty()
+            receives.kept.peers() == 0
+                && receives.by_name.is_empty()
+                && receives.newest_incomplete.is_empty()
         );
     }
 }
@@ -257,7 +261,7 @@ fn closing_a_pdc_abandons_only_its_incomplete_messages() {
         assert!(receives.abandon(PdcId(1)).is_empty(), "it has matched no receive");
         assert_eq!(receives.under_way(), kept);
         assert!(receives.by_name.is_empty() && receives.newest_incomplete.is_empty());
-        assert_eq!(receives.kept.len(), kept);
+        assert_eq!(receives.kept.peers(), kept);
     }
 }
 
@@ -620,7 +624,7 @@ fn check_steps(steps: Vec<Step>) {
                 // Each time it looks at some of them, or is given one.
                 let mut calls = 6 + 2 * model.messages.len();
                 let mut gather = |receives: &mut Alone| {
-                    let (Alone { receives, room }, mut left) = (receives, budget);
+                    let (Alone { receives, room, .. }, mut left) = (receives, budget);
                     done.extend(receives.gather(room, &mut left));
                     if let Some(next) = next.filter(|_| receives.is_gathering()) {
                         receives.look_ahead(None, next, &mut left.min(0));
@@ -751,7 +755,8 @@ fn check_steps(steps: Vec<Step>) {
         assert_eq!(done, model.take_done());
         assert_eq!((receives.posted(), receives.under_way()), (model.posted.len(), model.messages.len()));
         assert_eq!(receives.unexpected(), model.messages.iter().filter(|m| m.waits()).count());
-        let known = receives.receives.kept.values().map(|kept| u64::from(kept.unexpected)).sum::<u64>();
+        let kept = receives.receives.kept.check();
+        let known = kept.values().map(|kept| u64::from(kept.unexpected)).sum::<u64>();
         let keeping = model.messages.iter().filter(|m| m.waits() || m.claim.is_some()).count();
         assert_eq!(known, keeping as u64);
     }

@@ -107,10 +107,10 @@ impl Receives {
         let Some(message) = self.messages.get_mut(claim.0) else { return false };
         let kept = matches!(message.destination, Destination::Own { buffer: Some(_), .. });
         let share = Kept { unexpected: 1, bytes: if kept { message.total.into() } else { 0 } };
-        let (peer, complete) = (message.source.peer, message.is_complete());
+        let (source, complete) = (message.source, message.is_complete());
         message.destination = Destination::Nowhere;
         room.touched += dropping(share.bytes);
-        self.release(room, peer, share);
+        self.release(room, source, share);
         if complete {
             // It has met no receive, so that nothing is delivered.
             let _ = self.finish(claim.0);

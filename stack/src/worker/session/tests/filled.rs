@@ -556,3 +556,44 @@ fn each_limit_filled_by_one_holder_leaves_the_others_their_part_and_their_speed(
     }
     assert_eq!(slow, [], "turns instead of {expected}");
 }
+
+/// The hog sends the process that alice sends to as many messages, or bytes, as it may, which nobody receives.
+#[test]
+fn an_application_that_fills_a_peer_s_process_leaves_room_there_to_others_of_its_host() {
+    for len in [1, 2000] {
+        let mut fabric = fabric();
+        let mut connect = |guest: usize| {
+            let client = &mut fabric.guests[guest].client;
+            let connection = client.connect(Addr(1), ConnectOptions::default(), 0).unwrap();
+            until(&mut fabric, "a connection", |fabric| {
+                reports(fabric, guest).any(|report| matches!(report, Report::Connected { .. }))
+            });
+            connection
+        };
+        let connections = [ALICE, HOG].map(&mut connect);
+        let mut posted = 0;
+        until(&mut fabric, "a refusal", |fabric| {
+            let client = &mut fabric.guests[HOG].client;
+            if posted < 60 && client.send(connections[HOG], extent(0, len), Some(9), 0, 0).is_ok() {
+                posted += 1;
+            }
+            posted == 60 && fabric.feps[1].counters().nacks_sent > 0
+        });
+        run(&mut fabric, 300);
+        for n in 0..2 {
+            let client = &mut fabric.guests[ALICE].client;
+            client.send(connections[ALICE], extent(0, len), Some(5), n, 0).unwrap();
+        }
+        let mut sent = 0;
+        until(&mut fabric, "the last of alice's messages", |fabric| {
+            for report in reports(fabric, ALICE) {
+                assert!(matches!(report, Report::Sent { result: Ok(()), .. }), "{report:?}");
+                sent += 1;
+            }
+            sent == 2
+        });
+        let tagged = Matching::Tagged { tag: 5, ignore: 0 };
+        assert!(fabric.feps[1].peek(0, None, tagged).unwrap().is_some_and(|found| found.len == len));
+        fabric.check();
+    }
+}
