@@ -252,7 +252,9 @@ impl Target {
         let key = opened.map_err(Unopened::Refused)?;
         self.pdcs.name(&mut core.rng, key);
         core.note_opened(origin.0, self.pdcs.table.get(key).map_or(Proof::None, TargetPdc::proof));
-        core.wheel.insert(now + core.config.idle_timeout, TimerKey::Pdc(key));
+        if self.pdcs.begin_timer(key.index) {
+            core.wheel.insert(now + core.config.idle_timeout, TimerKey::Pdc(key.index));
+        }
         Ok(key)
     }
 

@@ -108,6 +108,26 @@ impl TargetPdcs {
         }
     }
 
+    /// There is a PDC in `slot` that needs a timer. Returns whether it has to be set: that of the PDC before may be there still.
+    pub(super) fn begin_timer(&mut self, slot: u32) -> bool {
+        let timed = &mut self.half_open.get_or_insert_default().timed;
+        let (word, bit) = (slot as usize / 64, 1 << (slot % 64));
+        if timed.len() <= word {
+            timed.resize(word + 1, 0);
+        }
+        let is_new = timed[word] & bit == 0;
+        timed[word] |= bit;
+        is_new
+    }
+
+    /// The timer of `slot` has come due, and is not set again.
+    pub(super) fn end_timer(&mut self, slot: u32) {
+        let word = self.half_open.as_mut().and_then(|all| all.timed.get_mut(slot as usize / 64));
+        if let Some(word) = word {
+            *word &= !(1 << (slot % 64));
+        }
+    }
+
     /// Whether there can be no further PDC of any peer.
     pub(super) fn is_full(&self, limits: &Limits) -> bool {
         self.table.len() >= limits.most_pdcs() || self.half_open_count() >= limits.half_open_pdcs
@@ -221,6 +241,9 @@ pub(super) struct HalfOpen {
     by_peer: Map<Addr, VecDeque<Key>>,
     /// PDCIDs that are not the numbers of their slots.
     drawn: DrawnIds,
+    /// The slots of PDCs whose timer is set, a bit each. (Here because most packets need nothing of this, and it is there as soon as
+    /// there is a PDC.)
+    timed: Vec<u64>,
 }
 
 impl HalfOpen {
@@ -239,6 +262,7 @@ impl HalfOpen {
             + heap::of_map(&self.by_peer)
             + by_peer
             + self.drawn.heap_bytes()
+            + heap::of_vec(&self.timed)
     }
 }
 

@@ -26,8 +26,8 @@ pub(super) enum TimerKey {
     Connection(Key),
     /// A congestion context: pacing.
     Context(Key),
-    /// A PDC that a peer has opened: detects that the peer is gone.
-    Pdc(Key),
+    /// The PDC in this slot, which a peer has opened: detects that the peer is gone.
+    Pdc(u32),
     /// The records of closed PDCs.
     Closed,
     /// The credit scheduler.
@@ -51,7 +51,7 @@ impl Fep {
             match key {
                 TimerKey::Connection(key) => initiator.on_connection_timer(core, now, key),
                 TimerKey::Context(key) => initiator.on_context_timer(core, key),
-                TimerKey::Pdc(key) => target.on_pdc_timer(core, now, key),
+                TimerKey::Pdc(slot) => target.on_pdc_timer(core, now, slot),
                 TimerKey::Closed => target.on_closed_timer(core, now),
                 TimerKey::PendingCredit => target.on_pending_credit_timer(core, now),
                 TimerKey::Credit => target.on_credit_timer(),
@@ -219,11 +219,15 @@ impl Target {
     /// Asks whether the initiator of a PDC is alive after the idle time, again and again while no answer comes, and gives
     /// the PDC up after twice that time. Were it asked only once and the question lost, it would keep the PDC, and its
     /// next message would fail.
-    fn on_pdc_timer(&mut self, core: &mut Core, now: Time, key: Key) {
+    ///
+    /// Each slot has at most one entry in the wheel, however often its PDC makes room for another one: that finds the entry of the
+    /// one before, which was set to the idle time from then at the latest, and so comes due before it needs one.
+    fn on_pdc_timer(&mut self, core: &mut Core, now: Time, slot: u32) {
         let idle = core.config.idle_timeout;
-        let Some(pdc) = self.pdcs.table.get_mut(key) else { return };
+        let Some((key, pdc)) = self.pdcs.table.at_mut(slot) else { return self.pdcs.end_timer(slot) };
         let end = pdc.rx.last_heard + idle.times(2);
         if pdc.asked > 0 && now.is_at_or_after(end) {
+            self.pdcs.end_timer(slot);
             return self.remove(core, now, key);
         }
         let rto = core.zone(core.zone_of(pdc.rx.peer)).pdc.rto_init;
@@ -231,6 +235,7 @@ impl Target {
             pdc.request_close(core, now);
         }
         let next = pdc.ask_at(idle, rto);
-        core.wheel.insert(if pdc.asked > 0 { next.earliest(end) } else { next }, TimerKey::Pdc(key));
+        let next = if pdc.asked > 0 { next.earliest(end) } else { next };
+        core.wheel.insert(next, TimerKey::Pdc(slot));
     }
 }

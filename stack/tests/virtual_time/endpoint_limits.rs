@@ -811,3 +811,38 @@ fn incomplete_messages_are_bounded_for_each_peer() {
         assert_eq!(send(6, 0, 1, 200), 116, "and another peer its own");
     }
 }
+
+/// SYNs in the names of many hosts, of which each makes an older PDC give way, and PDCs that are closed as soon as they are open.
+#[test]
+fn pdcs_that_are_gone_leave_no_timers_behind() {
+    const MOST: usize = 100;
+    let limits = Limits { pdcs: MOST, half_open_pdcs: 40, ..Limits::default() };
+    let mut alone = Alone::new(FepConfig { limits, ..impatient_config() });
+    for src in 1..10_000 {
+        alone.arrive(&syn(src, 1, 0, 100), &[0; 100]);
+    }
+    for pdc in 1..10_000 {
+        alone.arrive(&syn(10_000, pdc, 0, 100), &[0; 100]);
+        let control = Control {
+            kind: ControlKind::CloseCommand,
+            rod: false,
+            retx: false,
+            ack_request: false,
+            probe_opaque: 0,
+            psn: Psn(1),
+            spdcid: PdcId(pdc),
+            destination: Destination::Syn { use_reserved: false, psn_offset: 1 },
+            payload: 0,
+        };
+        let close =
+            Packet { payload_len: 0, pds: Pds::Control(control), ses: Ses::None, ..syn(10_000, pdc, 0, 0) };
+        alone.arrive(&close, &[]);
+        alone.transmit_all();
+    }
+    assert!(alone.fep.open_targets() <= MOST);
+    // Those that are there are asked once they have been idle, and given up.
+    let timers = alone.fep.footprint().timers;
+    assert!(timers < 64 * MOST as u64 + 2_048, "{timers} bytes of timers for {MOST} PDCs");
+    alone.run(Span::from_ms(60_000), |_| None);
+    assert_eq!(alone.leaks().iter().filter(|what| what.contains("PDC")).count(), 0, "{:?}", alone.leaks());
+}
