@@ -52,6 +52,23 @@ pub(super) struct Ends {
     pub(super) target: PdcId,
 }
 
+/// The PDC that has been heard of, as its target knows it: a sender may have thousands, and no packet must look at all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Heard {
+    /// It is open, and has [joined](Granter::join) the sender.
+    Joined,
+    /// It has not; with the initiator's PDCID.
+    Pending(PdcId),
+}
+
+impl Heard {
+    /// The initiator's PDC `initiator`, named by a packet of context `ccc_id`, which belongs to context `joined` if it is open.
+    #[inline]
+    pub(super) fn of(initiator: PdcId, ccc_id: u8, joined: Option<u8>) -> Heard {
+        if joined == Some(ccc_id) { Heard::Joined } else { Heard::Pending(initiator) }
+    }
+}
+
 /// The credit scheduler, and the credit that it has announced to each sender.
 pub(super) struct Granter {
     algorithm: ReceiverAlgorithm,
@@ -131,14 +148,14 @@ impl Granter {
     }
 
     /// Records the credit target that a data packet of `pdc` states: the total credit that its sender wants.
-    pub(super) fn on_data(&mut self, now: Time, name: Granted, pdc: PdcId, target: u32, sample: &DataSample) {
+    pub(super) fn on_data(&mut self, now: Time, name: Granted, pdc: Heard, target: u32, sample: &DataSample) {
         let id = self.hear(now, name, pdc);
         self.algorithm.on_data(now, id, sample);
         self.demand(now, id, target);
     }
 
     /// Handles a sender's request for credit. It may be a repetition, because the answer was lost.
-    pub(super) fn on_request(&mut self, now: Time, name: Granted, pdc: PdcId, target: u32) {
+    pub(super) fn on_request(&mut self, now: Time, name: Granted, pdc: Heard, target: u32) {
         let id = self.hear(now, name, pdc);
         self.demand(now, id, target);
         if let Some(sender) = self.senders[id.0 as usize].as_mut()
@@ -201,14 +218,14 @@ impl Granter {
         }
     }
 
-    fn hear(&mut self, now: Time, name: Granted, pdc: PdcId) -> SenderId {
+    fn hear(&mut self, now: Time, name: Granted, pdc: Heard) -> SenderId {
         if self.outside >= self.most_outside && !self.by_name.contains_key(&name) {
             self.remove_oldest_outsider(now);
         }
         let (id, sender) = self.sender(now, name);
         if let Some(sender) = sender {
             sender.last_heard = now;
-            if !sender.pdcs.iter().any(|known| known.initiator == pdc) {
+            if let Heard::Pending(pdc) = pdc {
                 sender.pending = Some(pdc);
             }
         }
@@ -412,7 +429,8 @@ mod tests {
                     for ccc_id in 0..=last {
                         let name = (Addr(addr), ccc_id);
                         let total = totals.get(&name).copied().unwrap_or(0);
-                        granter.on_data(now, name, PdcId(u16::from(ccc_id) + 1), total + 600, &UNTRIMMED);
+                        let pdc = Heard::Pending(PdcId(u16::from(ccc_id) + 1));
+                        granter.on_data(now, name, pdc, total + 600, &UNTRIMMED);
                     }
                 }
                 match granter.next(now) {
@@ -448,13 +466,13 @@ mod tests {
     fn room_for_peers_that_have_left_is_given_back() {
         let mut granter = granter_of(1_000);
         for n in 0..1_000 {
-            granter.on_request(Time::ZERO, (Addr(n), 0), PdcId(1), 10);
+            granter.on_request(Time::ZERO, (Addr(n), 0), Heard::Pending(PdcId(1)), 10);
         }
         (1..1_000).for_each(|n| granter.forget(Addr(n)));
         check(&granter);
         granter.forget(Addr(0));
         assert_eq!((granter.free_peers.capacity(), granter.by_peer.capacity()), (0, 0));
-        granter.on_request(Time::ZERO, (Addr(5), 0), PdcId(1), 10);
+        granter.on_request(Time::ZERO, (Addr(5), 0), Heard::Pending(PdcId(1)), 10);
         check(&granter);
     }
 
@@ -465,7 +483,7 @@ mod tests {
         let now = Time::ZERO;
         granter.join(now, NAME, Ends { initiator: PdcId(1), target: PdcId(1) });
         for n in 0..10_000 {
-            granter.on_request(now, (Addr(2 + n / 256), n as u8), PdcId(1), 10);
+            granter.on_request(now, (Addr(2 + n / 256), n as u8), Heard::Pending(PdcId(1)), 10);
             while granter.next(now).is_some() {}
             check(&granter);
             assert!(granter.outside <= MOST && granter.outsiders.len() <= 65 + 2 * (MOST + 1));
@@ -487,8 +505,8 @@ mod tests {
         let mut granter = granter();
         let now = Time::ZERO;
         for ccc_id in 0..50 {
-            granter.on_request(now, (Addr(1), ccc_id), PdcId(9), 10);
-            granter.on_request(now, (Addr(2), ccc_id), PdcId(9), 10);
+            granter.on_request(now, (Addr(1), ccc_id), Heard::Pending(PdcId(9)), 10);
+            granter.on_request(now, (Addr(2), ccc_id), Heard::Pending(PdcId(9)), 10);
         }
         granter.join(now, NAME, Ends { initiator: PdcId(9), target: PdcId(1) });
         granter.forget(Addr(1));

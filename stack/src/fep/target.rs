@@ -8,7 +8,7 @@ use weft_cc::{DataSample, ReceiverAlgorithm, Time, Trim};
 use super::acquaintance::Proof;
 use super::admit::admit_access;
 use super::core::Core;
-use super::credit::{Ends, Granter};
+use super::credit::{Ends, Granter, Heard};
 use super::owed::owe;
 use super::peer_usage::PeerUsage;
 use super::process::Processes;
@@ -191,6 +191,7 @@ impl Target {
         let key = self.pdcs.by_origin.get(&origin);
         let known = key.and_then(|&key| self.pdcs.table.get_mut(key));
         let local = known.as_ref().map_or(PdcId(0), |pdc| pdc.rx.id);
+        let joined = known.as_ref().and_then(|pdc| pdc.ccc_id);
         let (peer, psn) = (packet.net.src, request.psn);
         core.events.emit(now, Event::TrimmedReceived { peer, pdc: local, psn });
         let mut pdc = known.filter(|pdc| pdc.is_named_by(request));
@@ -207,7 +208,7 @@ impl Target {
         refuse(core, now, packet, request, trim_code(packet.net.class), local, 0);
         if let Some(granter) = &mut self.granter {
             let bytes = packet.payload_len.saturating_add(core.config.overhead);
-            note_arrival(granter, pdc, now, packet, request, bytes);
+            note_arrival(granter, pdc, joined, now, packet, request, bytes);
         }
     }
 
@@ -292,7 +293,9 @@ impl Target {
             }
             if let Some(granter) = &mut self.granter {
                 let name = (packet.net.src, control.probe_opaque as u8);
-                granter.on_request(now, name, control.spdcid, control.payload & 0xff_ffff);
+                let joined = self.pdcs.of_origin(origin).and_then(|(_, pdc)| pdc.ccc_id);
+                let pdc = Heard::of(control.spdcid, name.1, joined);
+                granter.on_request(now, name, pdc, control.payload & 0xff_ffff);
             }
             return;
         }
@@ -457,7 +460,8 @@ fn deliver(
     let ecn = packet.net.ecn;
     core.events.emit(now, Event::DataReceived { peer: packet.net.src, pdc: local, psn: request.psn, ecn });
     if let Some(granter) = granter {
-        note_arrival(granter, Some(pdc), now, packet, request, len + core.config.overhead);
+        let joined = pdc.ccc_id;
+        note_arrival(granter, Some(pdc), joined, now, packet, request, len + core.config.overhead);
     }
     if due && !(core.in_burst && !answered && owe(core, pdc, packet, request)) {
         pdc.acknowledge(core, now, packet, Trigger::Psn(request.psn), request.psn, request.retx);
@@ -708,10 +712,12 @@ fn take_turns(core: &mut Core, processes: &mut Processes, pdc: &mut TargetPdc) {
     processes.room.give_back(pdc.rx.peer, pdc.order.take_places());
 }
 
-/// Tells the credit scheduler about a packet of `bytes`, and of which PDC it is if that is open.
+/// Tells the credit scheduler about a packet of `bytes`, and of which PDC it is if that is open. The PDC that its origin has open
+/// has `joined` the context with this number.
 fn note_arrival(
     granter: &mut Granter,
     pdc: Option<&mut TargetPdc>,
+    mut joined: Option<u8>,
     now: Time,
     packet: &Packet,
     request: &Request,
@@ -721,6 +727,7 @@ fn note_arrival(
     let name = (packet.net.src, cc.ccc_id);
     if let Some(pdc) = pdc.filter(|pdc| pdc.ccc_id.is_none()) {
         pdc.ccc_id = Some(cc.ccc_id);
+        joined = pdc.ccc_id;
         granter.join(now, name, Ends { initiator: request.spdcid, target: pdc.rx.id });
     }
     let trimmed = match packet.net.class {
@@ -729,7 +736,8 @@ fn note_arrival(
     };
     let (bytes, ecn) = (u64::from(bytes), packet.net.ecn);
     let sample = DataSample { bytes, scheduled: true, ecn, trimmed, congested_sender: false };
-    granter.on_data(now, name, request.spdcid, cc.credit_target, &sample);
+    let pdc = Heard::of(request.spdcid, cc.ccc_id, joined);
+    granter.on_data(now, name, pdc, cc.credit_target, &sample);
 }
 
 /// Answers a request with a NACK. `local` is the PDCID here that its origin has open, 0 if none.
