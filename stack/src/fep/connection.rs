@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use weft_cc::{Span, Time};
 
 use super::Failure;
+use super::gaps::Gaps;
 use super::timers::TimerKey;
 use super::turns::Turns;
 use super::wheel::Wheel;
@@ -73,8 +74,8 @@ pub(super) struct Connection {
     /// When a packet of the connection last arrived, or it got work after having had none, or was patient and asked its target
     /// to close. Nothing else moves it.
     pub(super) progress_at: Time,
-    /// Messages not completely cut into packets, in order, with [`WITHDRAWN`] in the places of those that were taken back,
-    /// except at either end.
+    /// Messages not completely cut into packets, in order, with gaps in the places of those that were taken back, except at
+    /// either end.
     pub(super) queue: VecDeque<Key>,
     /// Its part of [`Context::backlog`](super::context::Context): bytes of messages in the queue that have not left.
     pub(super) backlog: u64,
@@ -99,14 +100,9 @@ pub(super) struct Connection {
     pub(super) asks: u8,
     /// The job of the process that sends, if processes of this endpoint belong to jobs.
     pub(super) job: u32,
-    /// How many messages were withdrawn since the queue was last without gaps.
-    pub(super) withdrawn: u32,
+    /// The gaps of the queue.
+    pub(super) gaps: Gaps,
 }
-
-/// Stands in a queue for a message that was taken back. There is no message of this name.
-const WITHDRAWN: Key = Key { index: u32::MAX, generation: u32::MAX };
-/// Gaps that a queue may have however short it is.
-const GAPS: u32 = 32;
 
 /// The waits between two requests for credit double this often.
 const MOST_DOUBLINGS: u8 = 4;
@@ -165,7 +161,7 @@ impl Connection {
             probe_at: None,
             ask_at: None,
             asks: 0,
-            withdrawn: 0,
+            gaps: Gaps::default(),
             cleared: None,
             closed_by_peer: false,
             patient: false,
@@ -177,53 +173,13 @@ impl Connection {
     /// Takes message `key` of `sends` out of the queue, where it has `place`. The time that this takes does not depend on
     /// how many wait. Returns whether it was there.
     pub(super) fn withdraw(&mut self, sends: &mut Table<SendMessage>, key: Key, place: u32) -> bool {
-        let first = self.queue.front().and_then(|&first| sends.get(first)).map_or(place, |first| first.place);
-        let at = self.queue.get_mut(place.wrapping_sub(first) as usize);
-        let Some(at) = at.filter(|at| **at == key) else { return false };
-        *at = WITHDRAWN;
-        self.withdrawn += 1;
-        self.trim();
-        if self.withdrawn > GAPS && self.withdrawn as usize > self.queue.len() / 2 {
-            self.close_gaps(sends);
-        }
-        true
+        self.gaps.withdraw(&mut self.queue, sends, key, place)
     }
 
     /// The first message of the queue leaves it.
     #[inline]
     pub(super) fn pop_message(&mut self) {
-        self.queue.pop_front();
-        if self.queue.front() == Some(&WITHDRAWN) {
-            self.trim();
-        }
-    }
-
-    /// Removes the gaps at both ends.
-    #[cold]
-    fn trim(&mut self) {
-        while self.queue.front() == Some(&WITHDRAWN) {
-            #[cfg(test)]
-            crate::steps::count(1);
-            self.queue.pop_front();
-        }
-        while self.queue.back() == Some(&WITHDRAWN) {
-            #[cfg(test)]
-            crate::steps::count(1);
-            self.queue.pop_back();
-        }
-    }
-
-    #[cold]
-    fn close_gaps(&mut self, sends: &mut Table<SendMessage>) {
-        #[cfg(test)]
-        crate::steps::count(self.queue.len());
-        self.queue.retain(|key| *key != WITHDRAWN);
-        self.withdrawn = 0;
-        for (place, &key) in (0..).zip(&self.queue) {
-            if let Some(message) = sends.get_mut(key) {
-                message.place = place;
-            }
-        }
+        self.gaps.pop_front(&mut self.queue);
     }
 
     /// Whether a packet could be sent if nothing held the connection back.

@@ -16,6 +16,7 @@ use weft_cc::Time;
 use super::abort::COST;
 use super::config::FepConfig;
 use super::core::Core;
+use super::gaps::{Entry, Gaps};
 use super::initiator::{Initiator, fail_send};
 use super::payload::PayloadRef;
 use super::process::{Processes, process_of};
@@ -94,10 +95,9 @@ const DROP: i64 = 1 << 10;
 /// The datagrams of one process that wait for the port, in order.
 #[derive(Debug, Default)]
 struct Queue {
-    /// Those that were cancelled have no message any more.
+    /// With gaps in the places of those that were cancelled, except at either end.
     waiting: VecDeque<Outgoing>,
-    /// How many of those were cancelled.
-    cancelled: usize,
+    gaps: Gaps,
     /// Whether its process is among those whose turn comes: as soon as there is one, and until its turn finds none.
     has_turn: bool,
 }
@@ -114,6 +114,18 @@ struct Outgoing {
     source: u16,
     /// The job that its process belonged to when it was posted; 0 for none.
     job: u32,
+}
+
+impl Entry for Outgoing {
+    #[inline]
+    fn key(&self) -> Key {
+        self.send
+    }
+
+    #[inline]
+    fn set_key(&mut self, key: Key) {
+        self.send = key;
+    }
 }
 
 impl Datagrams {
@@ -171,14 +183,14 @@ impl Datagrams {
     }
 
     /// Takes out the oldest that waits to leave of the process whose turn it is.
-    fn next(&mut self, sends: &Table<SendMessage>) -> Option<Outgoing> {
+    fn next(&mut self) -> Option<Outgoing> {
         if self.left_in_round == 0 || self.left_in_round > self.order.len() {
             self.left_in_round = self.order.len();
         }
         while let Some(process) = self.order.pop_front() {
             self.left_in_round = self.left_in_round.saturating_sub(1);
             let Some(queue) = self.queues.get_mut(&process) else { continue };
-            let next = queue.next(sends);
+            let next = queue.next();
             queue.has_turn = !queue.waiting.is_empty();
             if queue.has_turn {
                 self.order.push_back(process);
@@ -204,10 +216,11 @@ impl Datagrams {
         }
     }
 
-    /// Notes that a waiting datagram of `process` was cancelled.
-    fn forget_one(&mut self, process: u16, sends: &Table<SendMessage>) {
+    /// Takes out datagram `key` of `process`, which has `place` in its queue.
+    fn withdraw(&mut self, sends: &mut Table<SendMessage>, process: u16, key: Key, place: u32) {
         if let Some(queue) = self.queues.get_mut(&process) {
-            queue.forget_one(sends);
+            queue.gaps.withdraw(&mut queue.waiting, sends, key, place);
+            queue.give_back();
         }
     }
 
@@ -224,44 +237,23 @@ impl Datagrams {
     #[cfg(test)]
     fn check(&self, sends: &Table<SendMessage>) {
         for (process, queue) in &self.queues {
-            let cancelled =
-                queue.waiting.iter().filter(|outgoing| sends.get(outgoing.send).is_none()).count();
-            assert_eq!(queue.cancelled, cancelled, "cancelled datagrams of process {process}");
+            queue.gaps.check(&queue.waiting, sends);
             let turns = self.order.iter().filter(|waits| *waits == process).count();
             assert_eq!(turns, usize::from(queue.has_turn), "turns of process {process}");
             assert!(queue.has_turn || queue.waiting.is_empty(), "process {process} waits without a turn");
-            assert!(queue.waiting.iter().all(|outgoing| outgoing.source == *process));
+            let of_others = |outgoing: &Outgoing| outgoing.source != *process;
+            assert!(!queue.waiting.iter().any(of_others));
         }
         assert!(self.order.iter().all(|process| self.queues.contains_key(process)));
     }
 }
 
 impl Queue {
-    /// Takes out the oldest that was not cancelled.
-    fn next(&mut self, sends: &Table<SendMessage>) -> Option<Outgoing> {
-        let mut next = None;
-        while next.is_none()
-            && let Some(outgoing) = self.waiting.pop_front()
-        {
-            match sends.get(outgoing.send) {
-                Some(_) => next = Some(outgoing),
-                None => self.cancelled -= 1,
-            }
-        }
+    /// Takes out the oldest.
+    fn next(&mut self) -> Option<Outgoing> {
+        let next = self.gaps.pop_front(&mut self.waiting);
         self.give_back();
         next
-    }
-
-    /// One of them was cancelled. The entries of cancelled ones are removed together, when they are more than half of all.
-    fn forget_one(&mut self, sends: &Table<SendMessage>) {
-        self.cancelled += 1;
-        if self.cancelled > self.waiting.len() / 2 {
-            #[cfg(test)]
-            crate::steps::count(self.waiting.len());
-            self.waiting.retain(|outgoing| sends.get(outgoing.send).is_some());
-            self.cancelled = 0;
-            self.give_back();
-        }
     }
 
     /// Gives back the memory of a long queue that is empty.
@@ -287,11 +279,13 @@ impl Fep {
         }
         let operation = Operation::Send { tag: None };
         let mut message = SendMessage::new(buffer, operation, header_data, context, NO_CONNECTION);
-        message.place = process.into();
+        message.msg_id = process;
         let job = if self.core.has_jobs { self.job_of(process) } else { 0 };
+        let datagrams = self.datagrams.get_or_insert_default();
+        let waiting = datagrams.queues.get(&process).map(|queue| &queue.waiting);
+        message.place = waiting.map_or(0, |waiting| Gaps::next_place(waiting, &self.initiator.sends));
         let send = self.initiator.sends.insert(message);
-        let outgoing = Outgoing { send, peer, process: to, source: process, job };
-        self.datagrams.get_or_insert_default().push(outgoing);
+        datagrams.push(Outgoing { send, peer, process: to, source: process, job });
         self.core.has_datagrams = true;
         Ok(SendId(send))
     }
@@ -386,13 +380,13 @@ impl Fep {
         let Some(message) = sends.get(id.0).filter(|message| message.connection == NO_CONNECTION) else {
             return false;
         };
-        let process = message.place as u16;
+        let (process, place) = (message.msg_id, message.place);
         let Some(datagrams) = self.datagrams.as_mut() else { return false };
         if datagrams.handed_out == Some(id.0) {
             return false;
         }
+        datagrams.withdraw(sends, process, id.0, place);
         fail_send(sends, &mut self.core, id.0, SendError::Cancelled);
-        datagrams.forget_one(process, sends);
         true
     }
 
@@ -438,7 +432,7 @@ impl Fep {
         if !is_asked_again && datagrams.leaves_turn() {
             return None;
         }
-        let Some(outgoing) = datagrams.next(&self.initiator.sends) else {
+        let Some(outgoing) = datagrams.next() else {
             self.core.has_datagrams = false;
             return None;
         };

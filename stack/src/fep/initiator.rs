@@ -10,6 +10,7 @@ use super::Resource;
 use super::connection::{Connection, Standing};
 use super::context::{Asking, Context};
 use super::core::Core;
+use super::gaps::Gaps;
 use super::turns::Turns;
 use super::{
     AccessId, Atomic, AtomicError, CallError, Completion, ConnectOptions, ConnectionId, Failure, FepConfig,
@@ -268,8 +269,7 @@ impl Initiator {
             context.backlog += bytes;
             connection.backlog += bytes;
         }
-        let last = connection.queue.back().and_then(|&last| self.sends.get(last));
-        message.place = last.map_or(0, |last| last.place.wrapping_add(1));
+        message.place = Gaps::next_place(&connection.queue, &self.sends);
         let key = self.sends.insert(message);
         connection.queue.push_back(key);
         connection.make_ready(&mut self.ready, id.0);

@@ -42,6 +42,7 @@ mod datagram;
 mod explain;
 mod feedback;
 mod footprint;
+mod gaps;
 mod initiator;
 mod liveness;
 mod memory;

@@ -61,7 +61,7 @@ pub struct SendMessage {
     /// Packets sent and not acknowledged.
     pub unacknowledged: u32,
     /// Number of the message in its PDC, once its first packet has been cut. A read is a message for each packet, with
-    /// consecutive numbers.
+    /// consecutive numbers. Of a datagram, the process that sends it.
     pub msg_id: u16,
     /// Whether the last packet has been cut.
     cut: bool,
@@ -69,8 +69,7 @@ pub struct SendMessage {
     pub operation: Operation,
     /// Packets sent more than once, counted each time.
     pub retransmissions: u32,
-    /// Its place among the messages posted on the connection, counted from any number; of a datagram the process that
-    /// sends it.
+    /// Its place among the messages posted on the connection, or the datagrams of its process, counted from any number.
     pub(crate) place: u32,
     /// Header data for the receiver's completion.
     pub header_data: u64,
