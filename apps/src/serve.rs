@@ -1,9 +1,10 @@
 //! `weft serve`: one process owns a port, and applications of this host share it.
 //!
 //! The worker's thread does everything except sleep on the sockets of applications, which the listener's thread does
-//! for it.
+//! for it, and print, which the speaker's thread does.
 
 mod limits;
+mod speaker;
 
 use crate::Failure;
 use crate::perf::{EndArgs, EndSetup, PortArgs, ZoneArgs, open, pin};
@@ -14,6 +15,7 @@ use clap::Args;
 use rustix::process::Signal;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use speaker::Speaker;
 use std::path::PathBuf;
 use std::sync::Arc;
 use weft_stack::fep::{FepConfig, Limits};
@@ -120,12 +122,14 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), Failure> {
     server.limit_memory(args.memory_total.unwrap_or_else(|| memory_of_host() / 2));
     server.listen(&args.socket, args.most()).map_err(|error| failed(&error))?;
     stop_on_signals(waker).map_err(|error| failed(&error))?;
+    let mut speaker = Speaker::start().map_err(|error| failed(&error))?;
     for notice in endpoint.notices(&worker) {
-        say(&notice);
+        speaker.say(notice);
     }
-    say(&format!("serving {ip} ({}, MTU {mtu}) at {}", args.port.spec, args.socket.display()));
+    speaker.say(format!("serving {ip} ({}, MTU {mtu}) at {}", args.port.spec, args.socket.display()));
     pin(&args.end, 0)?;
-    server.run(worker, |event| say(&describe(event)));
+    server.run(worker, |event| speaker.say(describe(event)));
+    speaker.finish();
     trace::end(trace, Ok(()))
 }
 
@@ -191,11 +195,6 @@ fn describe(event: ServerEvent) -> String {
         ServerEvent::Ended { process, how: Ended::Closed } => format!("process {process}: dismissed"),
         ServerEvent::ClockChanged { source } => format!("time is read from the {source} from now on"),
     }
-}
-
-/// Prints a line for the user who started the server. A closed standard output is no reason to stop.
-fn say(line: &str) {
-    let _ = crate::print(format!("{line}\n").as_bytes());
 }
 
 fn stop_on_signals(waker: Waker) -> std::io::Result<()> {

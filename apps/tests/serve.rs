@@ -52,7 +52,15 @@ struct Server {
 
 impl Server {
     fn start(socket: &Path, own: &str, peer: &str) -> Server {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_weft"))
+        let mut server = Server::start_unheard(socket, own, peer);
+        server.listen();
+        server.await_line("serving ");
+        server
+    }
+
+    /// Starts a server whose standard output is a pipe that nobody reads yet.
+    fn start_unheard(socket: &Path, own: &str, peer: &str) -> Server {
+        let child = Command::new(env!("CARGO_BIN_EXE_weft"))
             .args([
                 "serve",
                 "--port",
@@ -69,12 +77,15 @@ impl Server {
             .stdout(Stdio::piped())
             .spawn()
             .expect("weft starts");
+        Server { child, socket: socket.to_owned(), lines: channel().1 }
+    }
+
+    /// Begins to read what the server says.
+    fn listen(&mut self) {
         let (sender, lines) = channel();
-        let output = BufReader::new(child.stdout.take().expect("a pipe"));
+        let output = BufReader::new(self.child.stdout.take().expect("a pipe"));
         thread::spawn(move || output.lines().map_while(Result::ok).all(|line| sender.send(line).is_ok()));
-        let server = Server { child, socket: socket.to_owned(), lines };
-        server.await_line("serving ");
-        server
+        self.lines = lines;
     }
 
     /// Waits until the server says something that contains `text`.
@@ -510,6 +521,38 @@ fn an_application_that_the_server_has_no_descriptors_for_hears_so() {
     let client = hosts.left.join(None);
     assert!(open().len() > before.len(), "the session has descriptors");
     drop(client);
+}
+
+/// What the server says of 2,500 applications that come and leave is more than the pipe and its queue of lines can take.
+#[test]
+fn a_server_whose_output_nobody_reads_serves_all_the_same() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let [own, peer] = addresses(17);
+    let socket = dir.path().join("unheard");
+    let mut server = Server::start_unheard(&socket, &own, &peer);
+    let config = SessionConfig { memory: 4096, ..CONFIG };
+    let started = Instant::now();
+    while let Err(error) = Client::join(&socket, &config, None, LIMIT) {
+        assert!(started.elapsed() < LIMIT, "no server: {error}");
+        thread::sleep(Duration::from_millis(10));
+    }
+    for n in 0..2_500 {
+        let joined = Client::join(&socket, &config, None, Duration::from_secs(10));
+        joined.unwrap_or_else(|error| panic!("application {n}: {error}"));
+    }
+    server.listen();
+    server.await_line("serving ");
+    // It says how many lines it has dropped as soon as there is room for a line.
+    let said = loop {
+        let _ = Client::join(&socket, &config, None, LIMIT).expect("it serves");
+        let late = |line: &String| line.ends_with("lines were not printed: nobody read the ones before");
+        if let Some(line) = server.lines.try_iter().find(late) {
+            break line;
+        }
+        assert!(started.elapsed() < LIMIT, "it does not say what it has dropped");
+    };
+    let dropped: usize = said.split(' ').next().and_then(|count| count.parse().ok()).expect("a number");
+    assert!((1..5_000).contains(&dropped), "{said}");
 }
 
 #[test]
