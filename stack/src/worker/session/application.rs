@@ -29,6 +29,11 @@ use crate::worker::ring::{Broken, Consumer, Producer};
 
 /// The most commands of one application that are executed in a turn.
 pub const COMMANDS_PER_TURN: usize = 32;
+/// The most reports that waited for room in the ring of an application and are moved there in a turn: each is a line that the
+/// application has written to.
+pub(super) const REPORTS_PER_TURN: usize = 256;
+/// The most operations of an application that are looked at in a turn to find receives for many messages, which are cancelled.
+const SHED_PER_TURN: usize = 256;
 
 /// The operation that has a number.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +50,8 @@ pub(super) enum Posted {
     Receive {
         id: ReceiveId,
         offset: u32,
+        /// Whether it is for many messages.
+        many: bool,
     },
 }
 
@@ -70,6 +77,8 @@ pub(super) struct Application {
     pub(super) held_peers: BTreeSet<Addr>,
     /// Reports that the ring had no room for.
     pub(super) backlog: VecDeque<Slot>,
+    /// The operation that is looked at next if so many reports wait that its receives for many messages have to end.
+    pub(super) shed: usize,
     /// Whether there are reports in the ring that have not been published.
     pub(super) news: bool,
     pub(super) link: Link,
@@ -265,8 +274,7 @@ impl Application {
                         id
                     }
                 };
-                self.begin(operation, Posted::Receive { id, offset: extent.offset as u32 });
-                Ok(())
+                self.begin_receive(operation, id, extent, many.is_some())
             }
             Command::Peek { operation, from, matching, found } => {
                 self.reserve(operation)?;
@@ -276,8 +284,7 @@ impl Application {
                 let context = self.reserve(operation)?;
                 let buffer = self.memory(extent)?;
                 let id = served.fep_mut().receive_claimed(self.process, claim, buffer, context)?;
-                self.begin(operation, Posted::Receive { id, offset: extent.offset as u32 });
-                Ok(())
+                self.begin_receive(operation, id, extent, false)
             }
             Command::Discard { claim } => served.fep_mut().discard(self.process, claim),
             Command::SendDatagram { operation, to, extent, header_data } => {
@@ -287,8 +294,7 @@ impl Application {
                 let context = self.reserve(operation)?;
                 let receive = DatagramReceive { buffer: self.memory(extent)?, context };
                 let id = served.fep_mut().post_datagram_receive_of(self.process, receive)?;
-                self.begin(operation, Posted::Receive { id, offset: extent.offset as u32 });
-                Ok(())
+                self.begin_receive(operation, id, extent, false)
             }
             Command::Cancel { operation } => match self.posted(operation)? {
                 Posted::Nothing => Err(CallError::NumberNotInUse(operation)),
@@ -512,6 +518,17 @@ impl Application {
         self.in_use += 1;
     }
 
+    fn begin_receive(
+        &mut self,
+        operation: u32,
+        id: ReceiveId,
+        extent: Extent,
+        many: bool,
+    ) -> Result<(), CallError> {
+        self.begin(operation, Posted::Receive { id, offset: extent.offset as u32, many });
+        Ok(())
+    }
+
     fn memory(&self, extent: Extent) -> Result<Buffer, CallError> {
         let region = self.regions.get(extent.region as usize).ok_or(CallError::OutsideMemory)?;
         region.slice(extent.offset, extent.len).map(Buffer::Region).map_err(|_| CallError::OutsideMemory)
@@ -572,10 +589,35 @@ impl Application {
         }
     }
 
-    /// Moves reports from the backlog to the ring. Returns how many.
+    /// The most reports that wait without a receive for many messages: everything can complete while none of its commands is
+    /// executed, after a burst of them.
+    pub(super) fn most_unread(operations: usize, connections: usize) -> usize {
+        operations + 2 * connections + COMMANDS_PER_TURN
+    }
+
+    /// Ends receives for many messages, some in each turn, as long as more reports wait than there can be without such
+    /// receives: each leaves as many as messages arrive before it is known that nobody reads them. Returns how many.
+    pub(super) fn shed(&mut self, fep: &mut Fep) -> usize {
+        if self.backlog.len() <= Self::most_unread(self.operations.len(), self.connections.len()) {
+            return 0;
+        }
+        let first = self.shed;
+        let places = self.operations.iter().enumerate().skip(first).take(SHED_PER_TURN);
+        let ended = places.filter(|(_, posted)| match posted {
+            // One that has ended is about to be reported.
+            Posted::Receive { id, many: true, .. } => fep.cancel_receive(*id).is_ok(),
+            _ => false,
+        });
+        let count = ended.count();
+        self.shed = if first + SHED_PER_TURN < self.operations.len() { first + SHED_PER_TURN } else { 0 };
+        count
+    }
+
+    /// Moves reports from the backlog to the ring, some in each turn. Returns how many.
     pub(super) fn flush(&mut self) -> usize {
         let mut count = 0;
-        while let Some(&slot) = self.backlog.front()
+        while count < REPORTS_PER_TURN
+            && let Some(&slot) = self.backlog.front()
             && self.stage(&slot)
         {
             self.backlog.pop_front();

@@ -18,6 +18,8 @@ pub(super) const LONGEST: Span = RETRY.times(QUESTIONS as u64 + 2);
 #[derive(Debug, Default)]
 pub struct HeldConnections {
     peers: BTreeMap<Addr, Held>,
+    /// Not after any of their times, while there are some.
+    earliest: Time,
     /// [`Served::resolutions`] when the peers were last looked at.
     seen: u64,
 }
@@ -53,7 +55,9 @@ impl HeldConnections {
 
     /// Adds `connection` to `peer`, which its endpoint [holds](crate::fep::Fep::hold) from `now` on.
     pub fn add(&mut self, now: Time, peer: Addr, connection: ConnectionId) {
-        let held = || Held { until: now + LONGEST, connections: BTreeSet::new() };
+        let until = now + LONGEST;
+        self.earliest = if self.is_empty() { until } else { self.earliest.earliest(until) };
+        let held = || Held { until, connections: BTreeSet::new() };
         self.peers.entry(peer).or_insert_with(held).connections.insert(connection);
     }
 
@@ -67,17 +71,19 @@ impl HeldConnections {
         }
     }
 
-    /// Removes and returns the connections whose peer has been found or given up. Costs next to nothing in turns in
-    /// which nothing about any peer has changed.
+    /// Removes and returns the connections whose peer has been found or given up. In turns in which nothing about any peer has
+    /// changed this is one comparison of times.
     pub fn settle(&mut self, served: &mut impl Served, now: Time) -> Vec<Settled> {
         let resolutions = served.resolutions();
-        let is_over = |held: &Held| now.is_at_or_after(held.until);
-        if resolutions == self.seen && !self.peers.values().any(is_over) {
+        if resolutions == self.seen && !now.is_at_or_after(self.earliest) {
             return Vec::new();
         }
         self.seen = resolutions;
-        let results =
-            self.peers.iter().map(|(&peer, held)| (peer, is_over(held), served.resolve_peer(now, peer)));
+        let results = self.peers.iter().map(|(&peer, held)| {
+            #[cfg(test)]
+            crate::steps::count(1);
+            (peer, now.is_at_or_after(held.until), served.resolve_peer(now, peer))
+        });
         let over: Vec<_> = results
             .filter(|(_, over, result)| *over || !matches!(result, Err(Unreachable::Resolving { .. })))
             .collect();
@@ -85,6 +91,9 @@ impl HeldConnections {
             let connections = self.peers.remove(&peer)?.connections;
             Some(Settled { peer, connections, result })
         });
-        taken.collect()
+        let settled = taken.collect();
+        let times = self.peers.values().map(|held| held.until);
+        self.earliest = times.reduce(Time::earliest).unwrap_or(self.earliest);
+        settled
     }
 }

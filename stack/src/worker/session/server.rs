@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rustc_hash::FxHasher;
 use weft_cc::Time;
 
-use super::application::{Application, COMMANDS_PER_TURN, Posted};
+use super::application::{Application, Posted};
 use super::client::Client;
 use super::config::{OpenError, SessionConfig};
 use super::connections::Connections;
@@ -190,8 +190,8 @@ impl Sessions {
             in_use: 0,
             peers: config.peers,
             held_peers: BTreeSet::new(),
-            // Everything can complete while none of its commands is executed, after a burst of them.
-            backlog: VecDeque::with_capacity(operations + 2 * connections + COMMANDS_PER_TURN),
+            backlog: VecDeque::with_capacity(Application::most_unread(operations, connections)),
+            shed: 0,
             news: false,
             link,
             broken: None,
@@ -336,6 +336,13 @@ impl Sessions {
         self.slots.iter().flatten().filter(|session| session.put_off.gathers).count() as u64
     }
 
+    /// The reports that wait for room in the ring of a session.
+    #[cfg(test)]
+    pub(super) fn unread(&self, process: u16) -> usize {
+        let mut sessions = self.slots.iter().flatten();
+        sessions.find(|session| session.process == process).map_or(0, |session| session.backlog.len())
+    }
+
     /// Connections to peers whose Ethernet address is being asked for.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn held_connections(&self) -> usize {
@@ -382,7 +389,7 @@ impl Sessions {
                 count += usize::from(session.clear_away(served.fep_mut(), &mut self.connections));
                 continue;
             }
-            count += session.flush();
+            count += session.flush() + session.shed(served.fep_mut());
             obeyed += session.obey(served, now, &mut self.connections);
             if let Some(how) = session.has_ended() {
                 self.end(served.fep_mut(), now, slot, how);

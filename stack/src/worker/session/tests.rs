@@ -18,6 +18,7 @@ mod siege;
 mod sleeping;
 mod threads;
 mod transfer;
+mod unread;
 mod waiting;
 
 use std::sync::Arc;

@@ -517,3 +517,34 @@ proptest! {
         world.assert_nothing_is_left();
     }
 }
+
+/// Whether connections to many peers are held costs nothing in turns in which no peer is found and the time of none is up.
+#[test]
+fn held_connections_are_looked_at_only_when_something_has_changed() {
+    const PEERS: u32 = 100;
+    let mut world = World::new();
+    let config = SessionConfig { connections: PEERS, commands: 1024, reports: 1024, ..SMALL };
+    let mut alice = world.sessions[0].open(&mut world.feps[0], &config, None).unwrap();
+    for n in 0..PEERS {
+        let (peer, hop) = (Addr(10 + n), IpAddr::from([10, 0, 1, n as u8]));
+        world.peers[0].set(peer, Err(Unreachable::Resolving { hop, asked: 1 }));
+        alice.connect(peer, ConnectOptions::default(), n.into()).unwrap();
+    }
+    (0..20).for_each(|_| world.step(1));
+    assert_eq!(world.sessions[0].held_connections(), PEERS as usize);
+    let steps = crate::steps::of(|| (0..1000).for_each(|_| world.step(1)));
+    assert_eq!(steps, 0);
+    // One peer is found, and the time of the others passes.
+    world.peers[0].set(Addr(10), Ok(()));
+    assert!(matches!(world.event(&mut alice).report, Report::Connected { .. }));
+    world.now += ms(60_000);
+    let mut refused = 0;
+    while refused < PEERS - 1 {
+        let report = world.event(&mut alice).report;
+        assert!(matches!(report, Report::Refused { request: Request::Connect, .. }), "{report:?}");
+        refused += 1;
+    }
+    assert_eq!(world.sessions[0].held_connections(), 0);
+    drop(alice);
+    world.assert_nothing_is_left();
+}

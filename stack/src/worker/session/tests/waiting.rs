@@ -15,14 +15,19 @@ const LOOKS: u64 = BYTES_PER_TURN as u64 / 16;
 const MASKED: Matching = Matching::Tagged { tag: 0xff, ignore: !0xff };
 
 /// A world whose first endpoint has a connection of its own to process `process` of the second.
-fn sender(world: &mut World, process: u16) -> ConnectionId {
+pub(super) fn sender(world: &mut World, process: u16) -> ConnectionId {
     world.feps[0].open_process(4000).unwrap();
     let options = ConnectOptions { process, ..ConnectOptions::default() };
     world.feps[0].connect_of(4000, world.now, Addr(1), options).unwrap()
 }
 
 /// Sends messages of `len` bytes with these tags, which wait then.
-fn send(world: &mut World, connection: ConnectionId, len: usize, tags: impl IntoIterator<Item = u64>) {
+pub(super) fn send(
+    world: &mut World,
+    connection: ConnectionId,
+    len: usize,
+    tags: impl IntoIterator<Item = u64>,
+) {
     let before = world.feps[1].counters().data_received;
     let mut count = 0;
     for tag in tags {
