@@ -198,6 +198,22 @@ impl fmt::Debug for Region {
     }
 }
 
+/// A region that calls `freed` when its memory is freed.
+#[cfg(test)]
+pub(crate) fn test_region(freed: impl FnOnce() + Send + Sync + 'static) -> Region {
+    struct Owner<F: FnOnce()>(Box<[u8]>, Option<F>);
+    impl<F: FnOnce()> Drop for Owner<F> {
+        fn drop(&mut self) {
+            self.1.take().into_iter().for_each(|freed| freed());
+        }
+    }
+    let mut bytes = vec![0; 64].into_boxed_slice();
+    let base = NonNull::new(bytes.as_mut_ptr()).unwrap();
+    let owner = Box::new(Owner(bytes, Some(freed)));
+    // SAFETY: the owner has the bytes, and nothing accesses them through it.
+    unsafe { Region::foreign(base, owner.0.len(), owner) }.unwrap()
+}
+
 /// Regions are equal if they are clones: the same memory, not the same content.
 impl PartialEq for Region {
     fn eq(&self, other: &Region) -> bool {

@@ -30,6 +30,8 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        #[cfg(test)]
+        crate::steps::count(1);
         // SAFETY: mapped by `map`, and the last region that names it is gone.
         let _ = unsafe { munmap(self.base.as_ptr().cast::<c_void>(), self.len) };
     }

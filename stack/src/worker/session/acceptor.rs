@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ use rustix::net::{RecvFlags, recv};
 use weft_cc::Span;
 
 use super::config::OpenError;
-use super::join::{Asked, REQUEST, is_trusted, read_request, refuse};
+use super::join::{Asked, Facts, REQUEST, is_trusted, read_request, refuse};
 use super::link::is_closed;
 use crate::worker::Waker;
 
@@ -54,6 +54,7 @@ pub(super) enum News {
 #[derive(Debug)]
 pub(super) struct Acceptor {
     called: Arc<AtomicBool>,
+    facts: Arc<OnceLock<Facts>>,
     // Dropped before the thread is waited for, which would wait for room.
     news: Receiver<News>,
     _thread: AcceptorThread,
@@ -69,6 +70,7 @@ impl Acceptor {
         watch(&sockets, &listener, LISTENER)?;
         let spare = Some(listener.as_fd().try_clone_to_owned()?);
         let called = Arc::new(AtomicBool::new(false));
+        let facts = Arc::new(OnceLock::new());
         let (tell, news) = sync_channel(UNHEARD);
         let state = AcceptorLoop {
             listener,
@@ -81,10 +83,16 @@ impl Acceptor {
             refused: RefusedJoins::default(),
             tell,
             called: called.clone(),
+            facts: facts.clone(),
             waker,
         };
         let thread = thread::Builder::new().name("weft-listener".to_owned()).spawn(move || state.run())?;
-        Ok(Acceptor { called, news, _thread: AcceptorThread { stop, thread: Some(thread) } })
+        Ok(Acceptor { called, facts, news, _thread: AcceptorThread { stop, thread: Some(thread) } })
+    }
+
+    /// From now on the thread itself answers applications that ask for facts.
+    pub(super) fn inform(&self, facts: Facts) {
+        let _ = self.facts.set(facts);
     }
 
     /// The next news. Makes no system call.
@@ -154,6 +162,8 @@ struct AcceptorLoop {
     refused: RefusedJoins,
     tell: SyncSender<News>,
     called: Arc<AtomicBool>,
+    /// What the worker has said, which it does once it is asked.
+    facts: Arc<OnceLock<Facts>>,
     waker: Waker,
 }
 
@@ -269,6 +279,12 @@ impl AcceptorLoop {
         match request {
             Ok(None) => Ok(()),
             Ok(Some(asked)) => {
+                if asked == Asked::Facts
+                    && let Some(facts) = self.facts.get()
+                {
+                    facts.tell(&stream, 0, None);
+                    return Ok(());
+                }
                 let socket = Arc::new(stream);
                 self.links.retain(|_, link| link.strong_count() > 0);
                 self.links.insert(key, Arc::downgrade(&socket));

@@ -14,6 +14,7 @@ use super::put_off::PutOff;
 use super::report::{Report, Request};
 use super::served::Served;
 use super::server::{Ended, SessionId};
+use super::unmapper::Kept;
 use super::{Slot, bits};
 use crate::buffer::Buffer;
 use crate::fep::{
@@ -89,6 +90,8 @@ pub(super) struct Application {
     /// If it is leaving: operations before this one have ended, or end by themselves.
     pub(super) cleared: usize,
     pub(super) put_off: PutOff,
+    /// The shared memory that its rings and its region lie in, if it is not this thread that unmaps it.
+    pub(super) kept: Option<Kept>,
 }
 
 impl Application {

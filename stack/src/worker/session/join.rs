@@ -36,6 +36,8 @@ use rustix::net::{
 use super::client::Client;
 use super::config::{OpenError, SessionConfig};
 use super::link::Link;
+use super::server::Sessions;
+use crate::fep::Fep;
 use crate::occurrences::is_logged;
 use crate::packet::Addr;
 use crate::region::Region;
@@ -98,6 +100,30 @@ pub(super) enum Asked {
     Session(SessionConfig, Option<u16>),
     /// What an application may know before it has a session.
     Facts,
+}
+
+/// What an application may know before it has a session. It does not change.
+#[derive(Debug)]
+pub(super) struct Facts {
+    addr: Addr,
+    /// The endpoint's IP address, or nothing.
+    host: String,
+    longest_datagram: u32,
+}
+
+impl Facts {
+    /// Those of the endpoint `fep`, which serves `sessions`.
+    pub(super) fn of(sessions: &Sessions, fep: &Fep) -> Facts {
+        let host = sessions.host().map(|ip| ip.to_string()).unwrap_or_default();
+        Facts { addr: fep.addr(), host, longest_datagram: fep.config().mtu }
+    }
+
+    /// Tells them to an application, with its process and its memory if it has a session now.
+    pub(super) fn tell(&self, socket: &UnixStream, process: u16, file: Option<&OwnedFd>) {
+        let words = [self.addr.0, process.into(), self.longest_datagram];
+        // An application that cannot be told is dead: its end of the socket is closed.
+        let _ = reply(socket, 0, words, &self.host, file);
+    }
 }
 
 /// What a request asks for.

@@ -3,12 +3,11 @@
 //! Only processes of the same user, and root's, may join. Each sends one message with the resources that it wants, and
 //! gets one back, with a descriptor of the memory that its rings lie in ([`super::join`]). From then on the socket is the
 //! session's [`Link`]. A thread accepts applications and watches all sockets in the worker's stead ([`super::acceptor`]): the
-//! worker makes system calls only to open the session of an application that has sent its request, or to answer one that
-//! asks for facts.
+//! worker makes system calls only to open the session of an application that has sent its request, or to refuse it. The memory
+//! of applications that are gone is unmapped by another thread ([`super::unmapper`]).
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -21,9 +20,10 @@ use weft_cc::Time;
 
 use super::acceptor::{Acceptor, News};
 use super::config::{OpenError, SessionConfig};
-use super::join::{Asked, connect_within, refuse, reply};
+use super::join::{Asked, Facts, connect_within, refuse};
 use super::link::Link;
 use super::server::{SessionId, Sessions};
+use super::unmapper::Unmapper;
 use crate::fep::Fep;
 use crate::region::Region;
 use crate::worker::Waker;
@@ -52,6 +52,7 @@ pub struct SessionListener {
     path: PathBuf,
     most: SessionConfig,
     acceptor: Acceptor,
+    unmapper: Unmapper,
     /// How many applications were refused because they asked for resources or for a process that they cannot have.
     refused: u64,
     /// While this file is open and locked, no other server can take the path.
@@ -82,13 +83,14 @@ impl SessionListener {
         // The user of an application that connects before this is checked all the same.
         fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(failed)?;
         let acceptor = Acceptor::start(listener, waker).map_err(failed)?;
+        let unmapper = Unmapper::start().map_err(failed)?;
         tracing::info!(socket = %path.display(), "listening for applications");
-        Ok(SessionListener { path: path.to_owned(), most, acceptor, refused: 0, _lock: lock })
+        Ok(SessionListener { path: path.to_owned(), most, acceptor, unmapper, refused: 0, _lock: lock })
     }
 
     /// Ends the sessions of applications that have died, and opens one for the next one that wants to join. To be called
-    /// each turn; makes no system call but to open a session, or to answer a question for facts. Returns the session that
-    /// is new.
+    /// each turn; makes no system call but to open a session, to refuse one, or to answer the first questions for facts. Returns
+    /// the session that is new.
     pub fn attend(&mut self, sessions: &mut Sessions, fep: &mut Fep, now: Time) -> Option<SessionId> {
         while let Some(news) = self.acceptor.next() {
             match news {
@@ -99,7 +101,9 @@ impl SessionListener {
                         return self.admit(socket, &config, process, sessions, fep);
                     }
                     Asked::Facts => {
-                        tell(&socket, sessions, fep, 0, None);
+                        let facts = Facts::of(sessions, fep);
+                        facts.tell(&socket, 0, None);
+                        self.acceptor.inform(facts);
                         return None;
                     }
                 },
@@ -120,24 +124,31 @@ impl SessionListener {
         // Not known of one that lives where this process cannot see it.
         let tenant = Credentials::of_peer(&socket).ok().and_then(|peer| peer.process);
         let link = Link::shared(socket.clone());
-        let open = || -> Result<_, OpenError> {
+        let mut open = || -> Result<_, OpenError> {
             config.within(&self.most)?;
-            let (region, file) = Region::share(config.layout()?.total)?;
-            Ok((sessions.admit(fep, config, process, &region, link, tenant)?, file))
+            let mut shared = None;
+            let share = |len| {
+                let (region, file) = Region::share(len)?;
+                shared = Some((self.unmapper.keep(region.clone()), file));
+                Ok(region)
+            };
+            let id = sessions.admit_with(fep, config, process, share, link, tenant)?;
+            Ok((id, shared))
         };
-        let opened = open().map_err(|error| refuse(&socket, &error.to_string(), &mut self.refused));
-        let (id, file) = opened.ok()?;
-        tell(&socket, sessions, fep, sessions.process(id).unwrap_or(0), Some(&file));
-        Some(id)
+        match open() {
+            Ok((id, shared)) => {
+                let (kept, file) = shared.unzip();
+                kept.into_iter().for_each(|kept| sessions.keep(id, kept));
+                let process = sessions.process(id).unwrap_or(0);
+                Facts::of(sessions, fep).tell(&socket, process, file.as_ref());
+                Some(id)
+            }
+            Err(error) => {
+                refuse(&socket, &error.to_string(), &mut self.refused);
+                None
+            }
+        }
     }
-}
-
-/// Tells an application what it has to know, and which process it is.
-fn tell(socket: &UnixStream, sessions: &Sessions, fep: &Fep, process: u16, file: Option<&OwnedFd>) {
-    let host = sessions.host().map(|ip| ip.to_string()).unwrap_or_default();
-    let words = [fep.addr().0, process.into(), fep.config().mtu];
-    // An application that cannot be told is dead: its end of the socket is closed.
-    let _ = reply(socket, 0, words, &host, file);
 }
 
 impl Drop for SessionListener {

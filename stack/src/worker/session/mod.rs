@@ -94,6 +94,7 @@ mod server;
 pub mod server_properties;
 #[cfg(test)]
 mod tests;
+mod unmapper;
 #[cfg(any(test, feature = "fuzzing"))]
 mod world;
 

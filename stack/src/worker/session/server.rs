@@ -18,6 +18,7 @@ use super::link::Link;
 use super::put_off::{BYTES_PER_IDLE_TURN, BYTES_PER_TURN, PutOff};
 use super::report::{Report, Request};
 use super::served::Served;
+use super::unmapper::Kept;
 use crate::fep::{CallError, Completion, ConnectionId, Fep, Limits, MAX_PROCESS, Resource};
 use crate::region::Region;
 use crate::ses::ReceiveId;
@@ -160,15 +161,33 @@ impl Sessions {
         link: Link,
         tenant: Option<u32>,
     ) -> Result<SessionId, OpenError> {
+        self.admit_with(fep, config, process, |_| Ok(region.clone()), link, tenant)
+    }
+
+    /// As [`Sessions::admit`], with the region of so many bytes that `share` returns. It is called only if nothing else keeps the
+    /// session from being opened, as the system takes longer for it than a turn of the worker's loop.
+    pub(super) fn admit_with(
+        &mut self,
+        fep: &mut Fep,
+        config: &SessionConfig,
+        process: Option<u16>,
+        share: impl FnOnce(usize) -> std::io::Result<Region>,
+        link: Link,
+        tenant: Option<u32>,
+    ) -> Result<SessionId, OpenError> {
         let layout = config.layout()?;
         let slot = self.slots.iter().position(Option::is_none).ok_or(OpenError::Full(self.slots.len()))?;
         let account = self.choose_account(tenant).ok_or(OpenError::Full(self.slots.len()))?;
         self.check_left(&fep.config().limits, config, layout.total as u64)?;
         self.check_share(tenant, account, layout.total as u64)?;
+        let process = self.open_process(fep, process)?;
+        let region = &share(layout.total).inspect_err(|_| {
+            // It has just been opened.
+            let _ = fep.close_process(process);
+        })?;
         let commands = Consumer::at(region, 0, config.commands)?;
         let reports = Producer::at(region, layout.reports, config.reports)?;
         let memory = region.carve(layout.memory, config.memory as usize)?;
-        let process = self.open_process(fep, process)?;
         fep.spread_failures();
         fep.set_job(process, config.job)?;
         if config.only_datagrams {
@@ -199,8 +218,16 @@ impl Sessions {
             clears_away: false,
             cleared: 0,
             put_off: PutOff::default(),
+            kept: None,
         });
         Ok(id)
+    }
+
+    /// The shared memory of session `id`, which ends with it.
+    pub(super) fn keep(&mut self, id: SessionId, kept: Kept) {
+        if let Some(session) = self.at(id.slot).filter(|session| session.id == id) {
+            session.kept = Some(kept);
+        }
     }
 
     /// The account of a session of `tenant`: of those that are free, and that it has not had before, the one to which the fewest

@@ -226,6 +226,90 @@ fn silent_and_malformed_requests_do_not_keep_applications_from_joining() {
     drop(client);
 }
 
+/// One endpoint with a listener, driven by the test itself.
+struct Host {
+    world: World,
+    listener: SessionListener,
+    socket: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+impl Host {
+    fn new() -> Host {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("socket");
+        let listener = SessionListener::open(&socket, SMALL, Waker::new().unwrap()).unwrap();
+        Host { world: World::new(), listener, socket, _dir: dir }
+    }
+
+    fn attend(&mut self) {
+        self.listener.attend(&mut self.world.sessions[0], &mut self.world.feps[0], self.world.now);
+        self.world.step(1);
+        thread::yield_now();
+    }
+
+    /// Attends to those that want to join until `ask`, which gets the path of the socket, has an answer.
+    fn until_answered<T: Send>(&mut self, ask: impl FnOnce(&std::path::Path) -> T + Send) -> T {
+        let socket = self.socket.clone();
+        thread::scope(|scope| {
+            let asker = scope.spawn(move || ask(&socket));
+            while !asker.is_finished() {
+                self.attend();
+            }
+            asker.join().unwrap()
+        })
+    }
+}
+
+/// They are always the same, so that the worker says them once.
+#[test]
+fn facts_are_told_to_all_but_the_first_without_the_worker() {
+    let mut host = Host::new();
+    let ask = |path: &std::path::Path| Client::longest_datagram_at(path, Duration::from_secs(5)).unwrap();
+    let first = host.until_answered(ask);
+    assert!(first > 0);
+    assert_eq!([(); 100].map(|()| ask(&host.socket)), [first; 100]);
+    let joined = host.until_answered(|path| Client::join(path, &SMALL, None, LIMIT).unwrap());
+    assert_eq!(joined.longest_datagram(), first);
+}
+
+#[test]
+fn a_join_that_is_refused_maps_no_memory() {
+    let mut host = Host::new();
+    let mut guests: Vec<Client> = (0..3).map(|_| host.world.open(0)).collect();
+    let taken = guests[0].process();
+    let steps = crate::steps::of(|| {
+        let mut refused = |process, why: &str| {
+            let joined = host.until_answered(|path| Client::join(path, &SMALL, process, LIMIT));
+            assert!(matches!(&joined, Err(JoinError::Refused(_, said)) if said.contains(why)), "{joined:?}");
+        };
+        refused(Some(taken), "is open already");
+        refused(Some(5000), "there is no process 5000");
+    });
+    assert_eq!(steps, 0, "mappings that were unmapped");
+    guests.push(host.world.open(0));
+    let steps = crate::steps::of(|| {
+        let joined = host.until_answered(|path| Client::join(path, &SMALL, None, LIMIT));
+        assert!(matches!(joined, Err(JoinError::Refused(..))), "{joined:?}");
+    });
+    assert_eq!(steps, 0, "mappings that were unmapped");
+}
+
+#[test]
+fn the_memory_of_an_application_that_is_gone_is_unmapped_by_another_thread() {
+    let mut host = Host::new();
+    let steps = crate::steps::of(|| {
+        // Its own mapping is its own thread's.
+        host.until_answered(|path| drop(Client::join(path, &SMALL, None, LIMIT).unwrap()));
+        let started = Instant::now();
+        while !host.world.sessions[0].is_empty() {
+            assert!(started.elapsed() < LIMIT, "it stays");
+            host.attend();
+        }
+    });
+    assert_eq!(steps, 0, "mappings that were unmapped");
+}
+
 /// A silent application makes room for the next one: `weft::Endpoint` gives a server 5 s for its answer.
 #[test]
 fn hundreds_of_silent_sockets_keep_no_application_from_joining() {
