@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{
     MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create,
 };
+use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::Region;
@@ -39,15 +40,22 @@ impl Drop for Mapping {
 
 impl Region {
     /// `len` bytes, all 0, and a descriptor by which another process can [map](Region::map) them. The file's length is
-    /// sealed, so no access to the bytes faults.
+    /// sealed, so no access to the bytes fails. The other process can free pages of them: an access to such a page waits for
+    /// the system.
     ///
     /// # Errors
     /// The system's: no memory or no descriptor is left.
     pub fn share(len: usize) -> io::Result<(Region, OwnedFd)> {
-        let file = memfd_create("weft", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        ftruncate(&file, len as u64)?;
-        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        Ok((Region::map(&file, len)?, file))
+        share(len, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+    }
+
+    /// As [`Region::share`], but once the other process has mapped the bytes, and they are [sealed](seal), it cannot free pages
+    /// of them any more.
+    ///
+    /// # Errors
+    /// As [`Region::share`].
+    pub(crate) fn share_to_seal(len: usize) -> io::Result<(Region, OwnedFd)> {
+        share(len, SealFlags::SHRINK | SealFlags::GROW)
     }
 
     /// The first `len` bytes of `file`, which another process has [shared](Region::share).
@@ -63,8 +71,8 @@ impl Region {
         if u64::try_from(fstat(&file)?.st_size).unwrap_or(0) < len as u64 {
             return Err(invalid("shared memory that is too short"));
         }
-        // A page of a sealed file is never missing, except huge ones: a peer could free them, and a fault for which
-        // no huge page is left kills the process.
+        // A page that is missing is provided again, which takes the system some time. But of huge ones none may be left, and
+        // then a fault kills the process.
         if fstatfs(&file)?.f_type as u32 == HUGE_PAGES {
             return Err(invalid("shared memory of huge pages, which may be taken away"));
         }
@@ -76,6 +84,32 @@ impl Region {
         // SAFETY: `mapping` keeps the memory, whose length is sealed, and nothing else in this process knows it.
         unsafe { Region::foreign(base, len, mapping) }.map_err(io::Error::other)
     }
+}
+
+fn share(len: usize, seals: SealFlags) -> io::Result<(Region, OwnedFd)> {
+    let file = memfd_create("weft", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&file, len as u64)?;
+    fcntl_add_seals(&file, seals)?;
+    Ok((Region::map(&file, len)?, file))
+}
+
+/// Lets nobody free pages of `file`, which is [shared](Region::share_to_seal), nor map it to write to it. Mappings that there
+/// are can be used as before. Linux knows the seal since 5.1; before, pages can be freed.
+///
+/// # Errors
+/// Another process has sealed the file against that.
+pub(crate) fn seal(file: impl AsFd) -> io::Result<()> {
+    match fcntl_add_seals(&file, SealFlags::FUTURE_WRITE | SealFlags::SEAL) {
+        Err(Errno::INVAL) => Ok(fcntl_add_seals(&file, SealFlags::SEAL)?),
+        sealed => Ok(sealed?),
+    }
+}
+
+/// Frees the first page of `file`, as a process that has its descriptor can unless it is [sealed](seal).
+#[cfg(test)]
+pub(crate) fn free_first_page(file: impl AsFd) -> io::Result<()> {
+    use rustix::fs::{FallocateFlags, fallocate};
+    Ok(fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, 4096)?)
 }
 
 /// A region of this process, with the descriptor by which other processes can map all of it.
@@ -128,6 +162,24 @@ mod tests {
         let mut seen = [0; 5];
         there.slice(9_000, 5).unwrap().read(0, &mut seen);
         assert_eq!(&seen, b"hello");
+    }
+
+    #[test]
+    fn sealed_memory_stays_where_it_is_and_can_be_used() {
+        let (here, file) = Region::share_to_seal(10_000).unwrap();
+        let there = Region::map(&file, 10_000).unwrap();
+        let mut seen = [0; 5];
+        here.slice(0, 5).unwrap().write(0, b"hello");
+        free_first_page(&file).expect("not sealed yet");
+        there.slice(0, 5).unwrap().read(0, &mut seen);
+        assert_eq!(seen, [0; 5]);
+        seal(&file).unwrap();
+        there.slice(0, 5).unwrap().write(0, b"hello");
+        assert!(free_first_page(&file).is_err(), "sealed");
+        here.slice(0, 5).unwrap().read(0, &mut seen);
+        assert_eq!(&seen, b"hello");
+        assert!(Region::map(&file, 10_000).is_err(), "sealed");
+        assert!(seal(&file).is_err(), "nobody can add seals any more");
     }
 
     #[test]

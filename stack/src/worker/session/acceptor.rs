@@ -22,7 +22,8 @@ use weft_cc::Span;
 
 use super::config::OpenError;
 use super::join::{Asked, Facts, REQUEST, is_trusted, read_request, refuse};
-use super::link::is_closed;
+use super::link::look;
+use super::sealing::Sealing;
 use crate::worker::Waker;
 
 /// How long an application may take to send its request.
@@ -45,6 +46,8 @@ pub(super) enum News {
         socket: Arc<UnixStream>,
         /// What it asks for.
         asked: Asked,
+        /// Whether the memory that it may get is sealed.
+        sealing: Arc<Sealing>,
     },
     /// The application at the other end of this socket is gone.
     Closed(Arc<UnixStream>),
@@ -155,7 +158,7 @@ struct AcceptorLoop {
     /// Applications that are joining, the one that came first at the front.
     joining: BTreeMap<u64, Joining>,
     /// Sockets of those that have sent their request. The worker closes them.
-    links: HashMap<u64, Weak<UnixStream>>,
+    links: HashMap<u64, (Weak<UnixStream>, Arc<Sealing>)>,
     last_key: u64,
     /// Nobody waits in the system's queue.
     queue_is_empty: bool,
@@ -285,10 +288,10 @@ impl AcceptorLoop {
                     facts.tell(&stream, 0, None);
                     return Ok(());
                 }
-                let socket = Arc::new(stream);
-                self.links.retain(|_, link| link.strong_count() > 0);
-                self.links.insert(key, Arc::downgrade(&socket));
-                self.tell(News::Request { socket, asked })
+                let (socket, sealing) = (Arc::new(stream), Arc::new(Sealing::default()));
+                self.links.retain(|_, (link, _)| link.strong_count() > 0);
+                self.links.insert(key, (Arc::downgrade(&socket), sealing.clone()));
+                self.tell(News::Request { socket, asked, sealing })
             }
             Err(why) => {
                 refuse(&stream, &why, &mut self.refused.requests);
@@ -299,8 +302,12 @@ impl AcceptorLoop {
 
     /// An application that has joined has rung, or is gone.
     fn look_at_link(&mut self, key: u64) -> Result<(), Stopped> {
-        let Some(socket) = self.links.get(&key).and_then(Weak::upgrade) else { return Ok(()) };
-        if is_closed(&socket) {
+        let Some((link, sealing)) = self.links.get(&key) else { return Ok(()) };
+        let Some(socket) = link.upgrade() else { return Ok(()) };
+        let seen = look(&socket);
+        // The first byte says that it has mapped its memory.
+        let can_stay = !seen.rang || sealing.seal().is_ok();
+        if seen.is_gone || !can_stay {
             self.links.remove(&key);
             return self.tell(News::Closed(socket));
         }

@@ -2,6 +2,7 @@
 //! its ring.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use weft_cc::Time;
 
@@ -12,6 +13,7 @@ use super::link::Link;
 use super::peer_costs::MOST;
 use super::put_off::PutOff;
 use super::report::{Report, Request};
+use super::sealing::Sealing;
 use super::served::Served;
 use super::server::{Ended, SessionId};
 use super::unmapper::Kept;
@@ -92,6 +94,8 @@ pub(super) struct Application {
     pub(super) put_off: PutOff,
     /// The shared memory that its rings and its region lie in, if it is not this thread that unmaps it.
     pub(super) kept: Option<Kept>,
+    /// Until that memory is sealed. Nothing in it is read or written before.
+    pub(super) sealing: Option<Arc<Sealing>>,
 }
 
 impl Application {
@@ -109,8 +113,24 @@ impl Application {
         self.leaving || self.put_off.is_done() && self.commands.available() == Ok(0)
     }
 
+    /// Whether its memory may be read and written.
+    #[inline]
+    pub(super) fn is_sealed(&mut self) -> bool {
+        if self.sealing.as_ref().is_some_and(|sealing| sealing.is_sealed()) {
+            self.sealing = None;
+        }
+        self.sealing.is_none()
+    }
+
+    /// The thread that seals the memory wakes the worker afterwards.
     pub(super) fn may_sleep(&mut self) -> bool {
-        self.put_off.is_done() && self.commands.may_sleep().unwrap_or(false)
+        self.sealing.is_some() || self.put_off.is_done() && self.commands.may_sleep().unwrap_or(false)
+    }
+
+    pub(super) fn woken(&mut self) {
+        if self.sealing.is_none() {
+            self.commands.woken();
+        }
     }
 
     /// Ends what the application, which is leaving, has posted, and drops the messages that waited for it, as much as in a turn.

@@ -3,7 +3,7 @@
 //! | bytes | request | reply |
 //! |---|---|---|
 //! | 0–7 | `weft-ses` | `weft-ses` |
-//! | 8–11 | version: 8 | version |
+//! | 8–11 | version: 9 | version |
 //! | 12–15 | process; 0 if any | 0 joined, 1 refused |
 //! | 16–19 | commands | the endpoint's address |
 //! | 20–23 | reports | process |
@@ -15,7 +15,8 @@
 //! | 44–47 | job | |
 //! | 48–51 | 1 if it receives datagrams and nothing else | |
 //!
-//! Numbers are in the processor's order. A request has 64 bytes, a reply 256.
+//! Numbers are in the processor's order. A request has 64 bytes, a reply 256. Once an application that has joined has mapped its
+//! memory, it sends a byte. The server then seals the memory ([`super::sealing`]), and begins to execute commands.
 
 use std::io::{self, ErrorKind};
 use std::mem::MaybeUninit;
@@ -45,7 +46,7 @@ use crate::wire::ses::JobId;
 use crate::worker::credentials::Credentials;
 
 const MAGIC: [u8; 8] = *b"weft-ses";
-const VERSION: u32 = 8;
+const VERSION: u32 = 9;
 pub(super) const REQUEST: usize = 64;
 /// Kinds of a request: for a session with the process that is named, for one with any process, or for the server's address
 /// and the longest datagram alone.
@@ -242,13 +243,15 @@ impl Client {
         let file = file.ok_or_else(|| JoinError::Protocol(path.to_owned(), "no memory came with it"))?;
         let mapped = Region::map(&file, layout.total);
         let region = mapped.map_err(|error| JoinError::System(path.to_owned(), error))?;
-        let client = Client::new(config, &region, Link::of(stream), host, addr, process)?;
+        let link = Link::of(stream);
+        link.ring();
+        let client = Client::new(config, &region, link, host, addr, process)?;
         Ok(client.with_longest_datagram(longest_datagram))
     }
 }
 
 /// Sends the server at `path` a request, and returns its reply and what came with it.
-fn ask(
+pub(super) fn ask(
     stream: &UnixStream,
     path: &Path,
     asked: &Asked,

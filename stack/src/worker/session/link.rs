@@ -65,9 +65,9 @@ impl Link {
         let _ = send(&self.socket, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 
-    /// See [`is_closed`].
+    /// Whether the other end is gone. Takes bytes that have come.
     pub(super) fn is_closed(&self) -> bool {
-        is_closed(&self.socket)
+        look(&self.socket).is_gone
     }
 
     /// Sleeps until the other end rings or is gone, or `limit` has passed.
@@ -80,18 +80,26 @@ impl Link {
     }
 }
 
-/// Takes bytes that have come. Returns whether the other end is gone, even if bytes are left that it sent before: an
-/// edge-triggered watch reports that only once.
-pub(super) fn is_closed(socket: &UnixStream) -> bool {
+/// What is seen of the other end of a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Seen {
+    /// Bytes have come, and have been taken.
+    pub(super) rang: bool,
+    /// It is gone, even if bytes are left that it sent before: an edge-triggered watch reports that only once.
+    pub(super) is_gone: bool,
+}
+
+/// Takes bytes that have come.
+pub(super) fn look(socket: &UnixStream) -> Seen {
     let mut bytes = [0u8; 64];
     loop {
         match recv(socket, &mut bytes, RecvFlags::DONTWAIT).map(|(_, count)| count) {
-            Ok(0) => return true,
+            Ok(0) => return Seen { rang: false, is_gone: true },
             // Not until there are no more: an end that sends all the time would keep us here.
-            Ok(_) => return has_hung_up(socket),
-            Err(Errno::AGAIN) => return false,
+            Ok(_) => return Seen { rang: true, is_gone: has_hung_up(socket) },
+            Err(Errno::AGAIN) => return Seen { rang: false, is_gone: false },
             Err(Errno::INTR) => {}
-            Err(_) => return true,
+            Err(_) => return Seen { rang: false, is_gone: true },
         }
     }
 }

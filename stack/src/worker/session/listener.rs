@@ -22,6 +22,7 @@ use super::acceptor::{Acceptor, News};
 use super::config::{OpenError, SessionConfig};
 use super::join::{Asked, Facts, connect_within, refuse};
 use super::link::Link;
+use super::sealing::Sealing;
 use super::server::{SessionId, Sessions};
 use super::unmapper::Unmapper;
 use crate::fep::Fep;
@@ -96,9 +97,9 @@ impl SessionListener {
             match news {
                 News::Closed(socket) => sessions.hung_up(fep, now, &socket),
                 // One a turn, as it takes far longer than a turn.
-                News::Request { socket, asked } => match asked {
+                News::Request { socket, asked, sealing } => match asked {
                     Asked::Session(config, process) => {
-                        return self.admit(socket, &config, process, sessions, fep);
+                        return self.admit((socket, sealing), &config, process, sessions, fep);
                     }
                     Asked::Facts => {
                         let facts = Facts::of(sessions, fep);
@@ -115,7 +116,7 @@ impl SessionListener {
     /// Opens a session for the application at the other end of `socket`, and tells it.
     fn admit(
         &mut self,
-        socket: Arc<UnixStream>,
+        (socket, sealing): (Arc<UnixStream>, Arc<Sealing>),
         config: &SessionConfig,
         process: Option<u16>,
         sessions: &mut Sessions,
@@ -124,11 +125,11 @@ impl SessionListener {
         // Not known of one that lives where this process cannot see it.
         let tenant = Credentials::of_peer(&socket).ok().and_then(|peer| peer.process);
         let link = Link::shared(socket.clone());
-        let mut open = || -> Result<_, OpenError> {
+        let open = || -> Result<_, OpenError> {
             config.within(&self.most)?;
             let mut shared = None;
             let share = |len| {
-                let (region, file) = Region::share(len)?;
+                let (region, file) = Region::share_to_seal(len)?;
                 shared = Some((self.unmapper.keep(region.clone()), file));
                 Ok(region)
             };
@@ -137,10 +138,10 @@ impl SessionListener {
         };
         match open() {
             Ok((id, shared)) => {
-                let (kept, file) = shared.unzip();
-                kept.into_iter().for_each(|kept| sessions.keep(id, kept));
-                let process = sessions.process(id).unwrap_or(0);
-                Facts::of(sessions, fep).tell(&socket, process, file.as_ref());
+                let (kept, file) = shared?;
+                sessions.keep(id, kept, sealing.clone());
+                let (process, facts) = (sessions.process(id).unwrap_or(0), Facts::of(sessions, fep));
+                sealing.hand_over(file, |file| facts.tell(&socket, process, Some(file)));
                 Some(id)
             }
             Err(error) => {

@@ -86,6 +86,7 @@ pub mod properties;
 mod put_off;
 mod refusal;
 mod report;
+mod sealing;
 mod serve;
 mod served;
 mod server;

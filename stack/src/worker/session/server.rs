@@ -17,6 +17,7 @@ use super::held::Settled;
 use super::link::Link;
 use super::put_off::{BYTES_PER_IDLE_TURN, BYTES_PER_TURN, PutOff};
 use super::report::{Report, Request};
+use super::sealing::Sealing;
 use super::served::Served;
 use super::unmapper::Kept;
 use crate::fep::{CallError, Completion, ConnectionId, Fep, Limits, MAX_PROCESS, Resource};
@@ -219,14 +220,16 @@ impl Sessions {
             cleared: 0,
             put_off: PutOff::default(),
             kept: None,
+            sealing: None,
         });
         Ok(id)
     }
 
-    /// The shared memory of session `id`, which ends with it.
-    pub(super) fn keep(&mut self, id: SessionId, kept: Kept) {
+    /// The shared memory of session `id` ends with it, and is left alone until it is sealed.
+    pub(super) fn keep(&mut self, id: SessionId, kept: Kept, sealing: Arc<Sealing>) {
         if let Some(session) = self.at(id.slot).filter(|session| session.id == id) {
             session.kept = Some(kept);
+            session.sealing = Some(sealing);
         }
     }
 
@@ -416,6 +419,9 @@ impl Sessions {
                 count += usize::from(session.clear_away(served.fep_mut(), &mut self.connections));
                 continue;
             }
+            if !session.is_sealed() {
+                continue;
+            }
             count += session.flush() + session.shed(served.fep_mut());
             obeyed += session.obey(served, now, &mut self.connections);
             if let Some(how) = session.has_ended() {
@@ -468,7 +474,9 @@ impl Sessions {
 
     /// Ends the session of an application that is gone.
     fn end_gone(&mut self, fep: &mut Fep, now: Time, slot: usize) {
-        let has_left = self.slots[slot].as_ref().is_some_and(|session| session.commands.is_deserted());
+        let has_left = self.slots[slot]
+            .as_mut()
+            .is_some_and(|session| session.is_sealed() && session.commands.is_deserted());
         self.end(fep, now, slot, if has_left { Ended::Left } else { Ended::Died });
     }
 
@@ -510,7 +518,7 @@ impl Sessions {
     /// The owner is awake.
     pub fn woken(&mut self) {
         for session in self.slots.iter_mut().flatten().filter(|session| !session.leaving) {
-            session.commands.woken();
+            session.woken();
         }
     }
 

@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use super::super::join::{Asked, ask, connect_within};
 use super::*;
+use crate::region::free_first_page;
 use crate::worker::{Clock, Waker};
 
 /// Far longer than anything here takes.
@@ -194,9 +196,9 @@ fn replies_of_other_versions_and_of_other_programs_are_named() {
         })
     };
     let text = |what: &str| format!("{}: {what}", path.display());
-    assert_eq!(answer(message(3)), text("it speaks version 3, this is version 8: use the same weft"));
+    assert_eq!(answer(message(3)), text("it speaks version 3, this is version 9: use the same weft"));
     assert_eq!(answer([0xaa; 256]), text("no server of weft: it does not answer as one"));
-    assert_eq!(answer(message(8)), text("no server of weft: no memory came with it"));
+    assert_eq!(answer(message(9)), text("no server of weft: no memory came with it"));
 }
 
 #[test]
@@ -210,12 +212,12 @@ fn silent_and_malformed_requests_do_not_keep_applications_from_joining() {
     let mut answer = Vec::new();
     mad.read_to_end(&mut answer).unwrap();
     assert_eq!(answer.len(), 256);
-    assert!(String::from_utf8_lossy(&answer).contains("expected a request of version 8"));
+    assert!(String::from_utf8_lossy(&answer).contains("expected a request of version 9"));
     let mut old = UnixStream::connect(&hosts.sockets[0]).unwrap();
     old.write_all(&message::<64>(3)).unwrap();
     answer.clear();
     old.read_to_end(&mut answer).unwrap();
-    let text = "the request is of version 3, this server of version 8";
+    let text = "the request is of version 3, this server of version 9";
     assert!(String::from_utf8_lossy(&answer).contains(text));
     for stream in &mut silent {
         stream.set_read_timeout(Some(LIMIT)).unwrap();
@@ -308,6 +310,69 @@ fn the_memory_of_an_application_that_is_gone_is_unmapped_by_another_thread() {
         }
     });
     assert_eq!(steps, 0, "mappings that were unmapped");
+}
+
+/// An application that has joined at `host`, but has not said that it has mapped its memory: its client, its end of the socket, and
+/// the descriptor of the memory.
+fn join_silently(host: &mut Host) -> (Client, UnixStream, std::os::fd::OwnedFd) {
+    let (stream, joined, file) = host.until_answered(|path| {
+        let stream = connect_within(path, LIMIT).unwrap();
+        let (joined, file) = ask(&stream, path, &Asked::Session(SMALL, None), LIMIT).unwrap();
+        (stream, joined, file.expect("memory"))
+    });
+    let region = Region::map(&file, SMALL.layout().unwrap().total).unwrap();
+    let link = Link::of(stream.try_clone().unwrap());
+    (Client::new(&SMALL, &region, link, None, joined.addr, joined.process).unwrap(), stream, file)
+}
+
+/// The worker waits for the system at each access to a page that is missing.
+#[test]
+fn memory_of_which_pages_can_be_freed_is_left_alone() {
+    let mut host = Host::new();
+    let (mut client, mut stream, file) = join_silently(&mut host);
+    let receive = client.receive(extent(0, 1), None, Matching::Untagged, 5).unwrap();
+    client.cancel(receive).unwrap();
+    for _ in 0..1000 {
+        host.attend();
+        assert!(host.world.sessions[0].may_sleep());
+        host.world.sessions[0].woken();
+        assert_eq!(client.poll(), Ok(None));
+    }
+    stream.write_all(&[1]).unwrap();
+    let started = Instant::now();
+    let event = loop {
+        host.attend();
+        if let Some(event) = client.poll().unwrap() {
+            break event;
+        }
+        assert!(started.elapsed() < LIMIT, "no event");
+    };
+    assert_eq!(event.context, 5);
+    assert!(free_first_page(&file).is_err(), "sealed");
+    assert!(Region::map(&file, 4096).is_err(), "sealed");
+    // What an application does that joins as it should.
+    let mut good = host.until_answered(|path| Client::join(path, &SMALL, None, LIMIT).unwrap());
+    let receive = good.receive(extent(0, 1), None, Matching::Untagged, 6).unwrap();
+    good.cancel(receive).unwrap();
+    while good.poll().unwrap().is_none() {
+        host.attend();
+        assert!(started.elapsed() < LIMIT, "no event");
+    }
+}
+
+#[test]
+fn an_application_whose_memory_cannot_be_sealed_is_dismissed() {
+    use rustix::fs::{SealFlags, fcntl_add_seals};
+    let mut host = Host::new();
+    let (_client, mut stream, file) = join_silently(&mut host);
+    fcntl_add_seals(&file, SealFlags::SEAL).unwrap();
+    stream.write_all(&[1]).unwrap();
+    let started = Instant::now();
+    while !host.world.sessions[0].is_empty() {
+        host.attend();
+        assert!(started.elapsed() < LIMIT, "it stays");
+    }
+    assert!(matches!(host.world.sessions[0].poll_ended(), Some((_, _, Ended::Died))));
 }
 
 /// A silent application makes room for the next one: `weft::Endpoint` gives a server 5 s for its answer.
