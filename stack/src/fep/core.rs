@@ -14,9 +14,11 @@ use super::timers::TimerKey;
 use super::wheel::Wheel;
 use super::zone::{Zone, ZoneId};
 use super::{Completion, FepConfig, ReceiveError};
+use crate::buffer::Buffer;
 use crate::event::{Event, Events};
 use crate::heap;
 use crate::packet::{Addr, Class, Network, Packet};
+use crate::region::{Region, RegionBytes};
 use crate::rng::Rng;
 use crate::ses::Delivery;
 use crate::spray::Entropy;
@@ -58,14 +60,69 @@ pub(super) struct Core {
     pub(super) acquaintances: Option<Box<Acquaintances>>,
     /// Connections that are being aborted, and have messages that are still to be cancelled.
     pub(super) aborts: Aborts,
+    /// The memory that the application got back.
+    abandoned_memory: Option<Box<Abandoned>>,
+}
+
+/// Memory that applications got back while packets that refer to it may still be under way.
+#[derive(Debug, Default)]
+pub(crate) struct Abandoned {
+    /// The regions that it lies in, unless there are more than a few.
+    regions: Vec<Region>,
+    /// It may lie anywhere.
+    is_anywhere: bool,
+}
+
+impl Abandoned {
+    /// Regions that are told apart. The messages of an application lie in one, or in a few.
+    const REGIONS: usize = 64;
+
+    fn add(&mut self, region: &Region) {
+        if self.is_anywhere || self.regions.contains(region) {
+            return;
+        }
+        self.regions.push(region.clone());
+        if self.regions.len() > Self::REGIONS {
+            *self = Abandoned { regions: Vec::new(), is_anywhere: true };
+        }
+    }
+
+    /// Whether it may include `bytes`.
+    pub(crate) fn includes(&self, bytes: RegionBytes<'_>) -> bool {
+        self.is_anywhere || self.regions.iter().any(|region| region.place_of(bytes).is_some())
+    }
 }
 
 impl Core {
+    /// The application gets `buffer` back, and packets that refer to it may still be under way.
+    #[cold]
+    pub(super) fn abandon(&mut self, buffer: &Buffer) {
+        self.abandoned = true;
+        // No packet refers to buffers of other kinds, which are copied.
+        if let Buffer::Region(slice) = buffer {
+            self.abandoned_memory.get_or_insert_default().add(slice.region());
+        }
+    }
+
+    /// As [`Core::abandon`], for memory that may lie anywhere.
+    #[cold]
+    pub(super) fn abandon_any(&mut self) {
+        self.abandoned = true;
+        self.abandoned_memory.get_or_insert_default().is_anywhere = true;
+    }
+
+    /// See [`Fep::take_abandoned`](super::Fep::take_abandoned).
+    #[inline]
+    pub(super) fn take_abandoned(&mut self) -> Option<Abandoned> {
+        std::mem::take(&mut self.abandoned).then(|| *self.abandoned_memory.take().unwrap_or_default())
+    }
+
     pub(super) fn new(addr: Addr, config: Arc<FepConfig>, rng: Rng, now: Time) -> Core {
         Core {
             config,
             addr,
             abandoned: false,
+            abandoned_memory: None,
             replied: false,
             in_burst: false,
             has_datagrams: false,

@@ -542,7 +542,9 @@ fn complete_other(sends: &mut Table<SendMessage>, core: &mut Core, key: Key) {
 #[cold]
 pub(super) fn fail_send(sends: &mut Table<SendMessage>, core: &mut Core, key: Key, error: SendError) {
     if let Some(message) = sends.remove(key) {
-        core.abandoned |= !message.is_untouched();
+        if !message.is_untouched() {
+            core.abandon(&message.buffer);
+        }
         core.completions.push_back(message.into_completion(key, Err(error)));
     }
 }

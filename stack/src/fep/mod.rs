@@ -90,6 +90,7 @@ pub use zone::{Zone, ZoneId, ZoneMap, ZoneTable, Zones};
 
 pub use crate::wire::ses::{JobId, MAX_PROCESS};
 
+pub(crate) use self::core::Abandoned;
 use self::core::Core;
 use crate::buffer::Buffer;
 use crate::event::{Counters, Subscriber};
@@ -329,7 +330,7 @@ impl Fep {
     /// ([`Fep::take_abandoned`]). A [`Worker`](crate::worker::Worker) recalls them at the end of its next turn.
     pub fn withdraw(&mut self, process: u16, key: u64) -> Option<Buffer> {
         let buffer = self.target.processes.memory.as_mut()?.withdraw(process, key)?;
-        self.core.abandoned = true;
+        self.core.abandon(&buffer);
         Some(buffer)
     }
 
@@ -594,6 +595,12 @@ impl Fep {
     /// refer to it may be under way still: the caller that sent them must make sure that they do not arrive.
     #[inline]
     pub fn take_abandoned(&mut self) -> bool {
-        std::mem::take(&mut self.core.abandoned)
+        self.core.take_abandoned().is_some()
+    }
+
+    /// As [`Fep::take_abandoned`], with that memory.
+    #[inline]
+    pub(crate) fn take_abandoned_memory(&mut self) -> Option<Abandoned> {
+        self.core.take_abandoned()
     }
 }

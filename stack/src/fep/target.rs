@@ -81,7 +81,9 @@ impl Target {
     pub(super) fn close_process(&mut self, core: &mut Core, process: u16) -> Result<(), CallError> {
         self.processes.close(process)?;
         if let Some(memory) = &mut self.processes.memory {
-            core.abandoned |= memory.withdraw_all(process);
+            if memory.withdraw_all(process) {
+                core.abandon_any();
+            }
             for name in memory.writes.close(process) {
                 refuse_rest(&core.config.limits, &mut self.pdcs, name);
             }

@@ -8,6 +8,7 @@ use thiserror::Error;
 use super::frame::KeptBuffers;
 use super::{Attachment, BURST, Frame, FramePool, MIN_FRAME, Port, PortCaps};
 use crate::packet::Payload;
+use crate::region::RegionBytes;
 
 /// Frames that a port has received. Dereferences to a slice of them.
 #[derive(Debug, Default)]
@@ -225,6 +226,14 @@ impl TxBurst {
     /// Drops the frames with attached payload.
     pub(crate) fn drop_attached(&mut self) {
         self.retain(|frame| !frame.is_attached());
+    }
+
+    /// Drops the frames with attached payload that is of no region, or for which `is_gone` returns true.
+    pub(crate) fn drop_attached_to(&mut self, is_gone: impl Fn(RegionBytes<'_>) -> bool) {
+        self.retain(|frame| match frame.tail() {
+            Some(Payload::Region(bytes)) => !is_gone(bytes),
+            _ => !frame.is_attached(),
+        });
     }
 
     /// Drops the frames whose bits are set in `gone`, the lowest bit being the first frame's.

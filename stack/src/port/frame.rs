@@ -66,7 +66,7 @@ impl Frame {
     /// The bytes behind those that the frame dereferences to, if it goes on elsewhere. Only frames to be sent do, and
     /// frames received into a burst that takes them ([`RxBurst::with_tails`](super::RxBurst::with_tails)).
     #[inline]
-    pub(super) fn tail(&self) -> Option<Payload<'_>> {
+    pub(crate) fn tail(&self) -> Option<Payload<'_>> {
         match &self.0 {
             Buffer::Heap(buffer) => buffer.tail.as_ref().map(Attachment::payload),
             Buffer::Borrowed(frame) => frame.bytes_from(frame.head().len()).map(Payload::Region),

@@ -5,7 +5,7 @@ use weft_cc::{CcChoice, Span, Time};
 
 use super::*;
 use crate::buffer::Buffer;
-use crate::fep::{ConnectOptions, Send};
+use crate::fep::{Completion, ConnectOptions, Send};
 use crate::harness::{self, MTU, host};
 use crate::packet::{Class, Network, Payload};
 use crate::port::memory::{MemoryConfig, MemoryPort, pair};
@@ -574,4 +574,53 @@ fn memory_is_recalled_before_a_message_that_failed_completes() {
     }
     assert_eq!((worker.port().times, refer, worker.tx.len()), (1, true, 0));
     assert!(worker.counters().not_taken > 0);
+}
+
+/// Frames of both messages wait for the port when the first one fails. Those of the other one stay.
+#[test]
+fn frames_of_other_memory_stay_when_a_message_fails() {
+    let (inner, _far) = pair(&MemoryConfig::default()).unwrap();
+    let patience =
+        |zone: &mut crate::fep::Zone| (zone.pdc.rto_init, zone.pdc.max_retries) = (Span::from_ms(40), 5);
+    let config = harness::config(true).with_zones(patience);
+    let fep = harness::fep(0, config, 1, Time::ZERO);
+    let clock = Clock::new();
+    let port = Recalled { inner, sent: true, times: 0 };
+    let mut worker = Worker::new(fep, port, book(0, false), LinkConfig::default(), clock).unwrap();
+    let mut now = clock.now();
+    let regions = [(); 2].map(|()| crate::region::Region::allocate(1 << 20).unwrap());
+    let post = |worker: &mut Worker<Recalled>, now, message: usize| {
+        let connection = worker.fep_mut().connect(now, Addr(1), ConnectOptions::default()).unwrap();
+        let buffer = Buffer::Region(regions[message].slice(0, 1 << 20).unwrap());
+        let send = Send { buffer, tag: None, header_data: 0, context: message as u64 };
+        worker.fep_mut().post_send(connection, send).unwrap();
+    };
+    let waiting = |worker: &Worker<Recalled>| {
+        let of = |region: &crate::region::Region| {
+            let is_of = |frame: &&Frame| match frame.tail() {
+                Some(Payload::Region(bytes)) => region.place_of(bytes).is_some(),
+                _ => false,
+            };
+            worker.tx.iter().filter(is_of).count()
+        };
+        regions.each_ref().map(of)
+    };
+    post(&mut worker, now, 0);
+    let (mut turns, mut before) = (0, [0; 2]);
+    let failed = loop {
+        if let Some(completion) = worker.fep_mut().poll_completion() {
+            break completion;
+        }
+        if turns == 500 {
+            post(&mut worker, now, 1);
+        }
+        before = waiting(&worker);
+        worker.poll_at(now);
+        now += Span::from_ms(1);
+        turns += 1;
+        assert!(turns < 100_000, "{:?}", worker.fep().explain(now));
+    };
+    assert!(matches!(failed, Completion::Sent { context: 0, result: Err(_), .. }), "{failed:?}");
+    assert!(before.iter().all(|count| *count > 0), "{before:?}");
+    assert_eq!(waiting(&worker), [0, before[1]]);
 }

@@ -4,7 +4,7 @@ use weft_cc::{Span, Time};
 
 use super::codec::{ReadError, WriteError};
 use super::{AddressBook, BookError, Codec, Worker, WorkerCounters};
-use crate::fep::{Fep, PayloadRef};
+use crate::fep::{Abandoned, Fep, PayloadRef};
 use crate::occurrences::{crosses_power_of_ten, is_logged};
 use crate::packet::{Packet, Payload};
 use crate::port::{Frame, Port, Reservation};
@@ -66,8 +66,8 @@ impl<P: Port> Worker<P> {
             self.neighbours.ask(now, &mut self.tx);
         }
         let sent = self.transmit(now) + self.loopback.len();
-        if self.fep.take_abandoned() {
-            self.recall();
+        if let Some(memory) = self.fep.take_abandoned_memory() {
+            self.recall_from(&memory);
         }
         TurnResult { received, sent, timers: timers | asked }
     }
@@ -171,12 +171,19 @@ impl<P: Port> Worker<P> {
         self.last_read_error = Some(error);
     }
 
-    /// Drops the frames that wait and whose payload is elsewhere, as that memory is about to be reused: after each turn in which
-    /// a message has failed, and by callers whose memory may vanish once they have it back. Packets that are still needed are
-    /// sent again when their timers expire.
+    /// Drops the frames that wait and whose payload is elsewhere, as that memory is about to be reused: for callers whose memory
+    /// may vanish once they have it back. Packets that are still needed are sent again when their timers expire.
     #[cold]
     pub fn recall(&mut self) {
         self.tx.drop_attached();
+        self.port.recall();
+    }
+
+    /// The same for frames whose payload may be in `memory`, after each turn in which a message has failed: those of other
+    /// applications stay.
+    #[cold]
+    fn recall_from(&mut self, memory: &Abandoned) {
+        self.tx.drop_attached_to(|bytes| memory.includes(bytes));
         self.port.recall();
     }
 

@@ -65,9 +65,14 @@ impl Link {
         let _ = send(&self.socket, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 
+    /// Takes bytes that have come.
+    pub(super) fn look(&self) -> Seen {
+        look(&self.socket)
+    }
+
     /// Whether the other end is gone. Takes bytes that have come.
     pub(super) fn is_closed(&self) -> bool {
-        look(&self.socket).is_gone
+        self.look().is_gone
     }
 
     /// Sleeps until the other end rings or is gone, or `limit` has passed.

@@ -458,7 +458,10 @@ impl Sessions {
             let Some(session) = self.slots[slot].as_ref().filter(|session| !session.leaving) else {
                 continue;
             };
-            if session.link.is_closed() {
+            let seen = session.link.look();
+            // A byte may say that it has mapped its memory, where no other thread watches its socket.
+            let seals = || session.sealing.as_ref().is_none_or(|sealing| sealing.seal().is_ok());
+            if seen.is_gone || seen.rang && !seals() {
                 self.end_gone(fep, now, slot);
             }
         }
