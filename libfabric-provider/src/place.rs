@@ -168,7 +168,8 @@ impl Place {
             Some(_) => (builder.session(session(kind, params)), None),
             None => {
                 // A program may have as many kinds of receives as it has receives, and takes its own time.
-                let limits = Limits { receive_kinds: DEPTH, ..Limits::default() };
+                // Its process shares the room for unexpected messages with one other at most, which process 0 is while it ends.
+                let limits = Limits { receive_kinds: DEPTH, processes: 2, ..Limits::default() };
                 (builder.longest_payload().limits(limits), Some(BusyTimeout::Endless))
             }
         };

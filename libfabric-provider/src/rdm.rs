@@ -10,11 +10,14 @@ mod budgets;
 mod carried;
 mod connections;
 mod datagrams;
+mod eager;
 mod kinds;
 mod looks;
+mod notes;
 mod operation;
 mod peers;
 mod pending;
+mod readings;
 mod receive;
 mod reconnect;
 mod refusals;
@@ -48,7 +51,9 @@ use self::bindings::report;
 use self::budgets::{Budgets, Takings};
 use self::carried::Carrier;
 use self::connections::Connections;
+use self::eager::Eager;
 use self::looks::LOOK;
+use self::notes::Notes;
 use self::operation::Operation;
 use self::peers::Peers;
 use self::pending::Pending;
@@ -171,13 +176,16 @@ struct State {
     backlog: Backlog,
     /// Accesses to remote memory of an endpoint whose worker does none.
     carrier: Option<Box<Carrier>>,
-    /// Long messages that peers of such an endpoint fetch.
+    /// Long messages that peers fetch.
     stand_ins: StandIns,
     /// How much peers let such an endpoint send at once, and what it has taken of them.
     budgets: Budgets,
     takings: Takings,
     /// Messages of such an endpoint that have not ended.
     pending: Pending,
+    /// What an endpoint with a worker of its own tells its peers, and how much of what it has sent them they may not have received.
+    notes: Notes,
+    eager: Eager,
 }
 
 /// Says while it lives that a thread of the application sleeps and will let the endpoint work.
@@ -208,8 +216,10 @@ impl Rdm {
         }
         let local = names.own();
         // Datagrams wait for nothing, and nothing is asked of peers with them.
+        let mut has_notes = false;
         let (backlog, carrier) = match caps.kind {
             Kind::Rdm => {
+                has_notes = notes::expose(&mut endpoint)?;
                 let carrier = Carrier::new(&mut endpoint)?;
                 let bytes = carrier.as_ref().map_or(0, |carrier| carrier.bytes);
                 (Backlog::new(&mut endpoint, bytes)?, carrier)
@@ -219,6 +229,7 @@ impl Rdm {
         let connections = Connections::of_messages(&endpoint);
         let mut state = State::new(Some(endpoint));
         state.peers.connections = connections;
+        state.stand_ins.by_notes = has_notes;
         (state.peers.names, state.backlog, state.carrier) = (Some(names), backlog, carrier);
         let (state, visits, attending) = (Mutex::new(state), AtomicU64::new(0), AtomicUsize::new(0));
         Ok(Rdm { caps, local, state, visits, attending })
@@ -269,7 +280,7 @@ impl Rdm {
         let mut state = lock(&self.state)?;
         let State { endpoint, operations, .. } = &mut *state;
         let endpoint = endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
-        let is_it = |operation: &Operation| operation.context == context && operation.asks.is_none();
+        let is_it = |operation: &Operation| operation.context == context && operation.is_of_application();
         let can_be = |operation: &Operation| operation.stand_in.is_none() && operation.fetched.is_none();
         let best = operations.position(|operation| is_it(operation) && can_be(operation));
         let number = best.or_else(|| operations.position(is_it)).ok_or(FiError::NO_ENTRY)?;
@@ -340,7 +351,10 @@ impl Rdm {
     pub(crate) fn close(&self) -> Result<(), FiError> {
         let begin = Instant::now();
         // There is no other time for notices that have failed.
-        lock(&self.state)?.repeat_notices();
+        let mut state = lock(&self.state)?;
+        state.repeat_notices();
+        state.repeat_notes();
+        drop(state);
         // What waits for memory was sent as well, and accesses are done in pieces.
         while self.delivers_waiting()? && begin.elapsed() < LINGER {
             std::thread::sleep(Duration::from_micros(100));
@@ -357,8 +371,12 @@ impl Rdm {
     /// Lets the endpoint work if messages wait for memory or to be fetched, or accesses for their pieces. Returns whether some still do.
     fn delivers_waiting(&self) -> Result<bool, FiError> {
         let mut state = lock(&self.state)?;
-        let waits =
-            |state: &State| state.backlog.has_sends() || state.carries() || state.stand_ins.are_waiting();
+        let waits = |state: &State| {
+            state.backlog.has_sends()
+                || state.carries()
+                || state.stand_ins.are_waiting()
+                || state.notes.are_waiting()
+        };
         Ok(waits(&state) && state.work(self.caps.names_source).is_ok() && waits(&state))
     }
 }
@@ -382,6 +400,8 @@ impl State {
             budgets: Budgets::default(),
             takings: Takings::default(),
             pending: Pending::default(),
+            notes: Notes::default(),
+            eager: Eager::default(),
         }
     }
 
@@ -445,11 +465,13 @@ impl State {
             Completion::Connected { connection, .. } => {
                 self.peers.connections.connected(connection);
                 self.peers.beside.connected(connection);
+                self.peers.accesses.connected(connection);
                 Ok(())
             }
             Completion::Closed { connection, result, .. } => {
                 self.peers.connections.close(connection, &result);
                 self.peers.beside.close(connection, &result);
+                self.peers.accesses.close(connection, &result);
                 if let Err(error) = result {
                     crate::log::info(&format!("a connection was closed: {error}"));
                 }

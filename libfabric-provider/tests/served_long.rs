@@ -10,6 +10,7 @@ use common::fabric::{BOUND, Entry, Failed, How, Side, Wish, table};
 use common::inside_with;
 use common::processes::{self, Process};
 use common::server::{Server, open, server, servers};
+use common::stand_ins::until_there;
 use weft::core::wire::ses::ReturnCode;
 use weft::{Completion, ConnectOptions, Endpoint, Found, Matching, ReceiveOptions, SendOptions};
 use weft_fi::sys::{self, FI_ADDR_UNSPEC};
@@ -139,104 +140,7 @@ fn long_messages_are_truncated_looked_at_claimed_and_dropped() {
     let servers = servers(&directory, 57);
     let (a, b) = (open(&servers[0]), open(&servers[1]));
     let (to_b, from_a) = (a.insert(&b.name()), b.insert(&a.name()));
-    let message = bytes(LONG, 3);
-    let mut room = vec![0u8; LONG];
-    let at = room.as_mut_ptr();
-    let send = |data: u64| {
-        let bytes = message.as_ptr().cast();
-        a.post(|| table!(a.ep, tagged.senddata(bytes, LONG, null_mut(), data, to_b, 6, 11 as *mut _)));
-    };
-    let call = |room: usize, context: usize, flags: u64| {
-        // Two pieces, of which the first has no more than 7 bytes.
-        let first = room.min(7);
-        let pieces = [
-            sys::iovec { iov_base: at.cast(), iov_len: first },
-            // SAFETY: there are so many bytes.
-            sys::iovec { iov_base: unsafe { at.add(first) }.cast(), iov_len: room - first },
-        ];
-        let call = sys::fi_msg_tagged {
-            msg_iov: pieces.as_ptr(),
-            desc: null_mut(),
-            iov_count: 2,
-            addr: from_a,
-            tag: 6,
-            ignore: 0,
-            context: context as *mut _,
-            data: 0,
-        };
-        b.post(|| table!(b.ep, tagged.recvmsg(&call, flags)));
-    };
-    // SAFETY: the bytes are there, and nothing writes to them when the receive has ended.
-    let has =
-        |len: usize| assert!(unsafe { std::slice::from_raw_parts(at, len) } == &message[..len], "{len}");
-    // Rooms that are shorter than what stands for the message, as long, longer, and long enough. Posted before and after it.
-    let stand_in = 16 + LONG % 1024;
-    for len in [0, 7, 15, 16, 17, stand_in - 1, stand_in, stand_in + 1, 40_000, LONG - 1, LONG] {
-        for is_expected in [true, false] {
-            if is_expected {
-                call(len, 2, 0);
-            }
-            send(len as u64);
-            if !is_expected {
-                call(0, 3, sys::FI_PEEK);
-                let begin = Instant::now();
-                // Until it is there.
-                loop {
-                    match b.cq.next() {
-                        Ok(entry) => {
-                            let found = (entry.context, entry.len, entry.data, entry.tag, entry.source);
-                            assert_eq!(found, (3, LONG, len as u64, 6, from_a));
-                            break;
-                        }
-                        Err(failed) => assert_eq!((failed.context, failed.error), (3, sys::FI_ENOMSG)),
-                    }
-                    assert!(begin.elapsed() < BOUND);
-                    call(0, 3, sys::FI_PEEK);
-                }
-                call(len, 2, 0);
-            }
-            let [sent, received] = ends(&a, &b);
-            assert_eq!(sent.unwrap().context, 11);
-            let error = sys::FI_ETRUNC as i32;
-            match received {
-                Ok(entry) => assert_eq!((entry.context, entry.len, entry.data), (2, LONG, len as u64)),
-                Err(failed) => assert_eq!(failed, Failed { context: 2, error, beyond: LONG - len }),
-            }
-            assert_eq!(received.is_err(), len < LONG);
-            has(len);
-        }
-    }
-    // Found and claimed, then received or dropped; or dropped at once. Its sender is told each time.
-    for ends_by in [sys::FI_CLAIM, sys::FI_CLAIM | sys::FI_DISCARD, sys::FI_DISCARD] {
-        room.fill(0);
-        send(9);
-        let begin = Instant::now();
-        let looks = sys::FI_PEEK | if ends_by == sys::FI_DISCARD { ends_by } else { sys::FI_CLAIM };
-        let found = loop {
-            call(0, 4, looks);
-            match b.cq.next() {
-                Ok(entry) => break entry,
-                Err(failed) => assert_eq!(failed.error, sys::FI_ENOMSG),
-            }
-            assert!(begin.elapsed() < BOUND);
-        };
-        assert_eq!((found.context, found.len, found.data), (4, LONG, 9));
-        if ends_by != sys::FI_DISCARD {
-            assert_eq!(a.cq.read_within(200), None);
-            call(LONG, 4, ends_by);
-            let entry = b.cq.next().unwrap();
-            assert_eq!((entry.context, entry.len, entry.data), (4, LONG, 9));
-        }
-        assert_eq!(a.cq.next().unwrap().context, 11);
-        if ends_by == sys::FI_CLAIM {
-            has(LONG);
-        }
-    }
-    // One that nobody has received cannot be cancelled, and one that waits for a message can.
-    call(LONG, 5, 0);
-    // SAFETY: the endpoint is open.
-    assert_eq!(unsafe { (*(*b.ep).ops).cancel.unwrap()(b.ep.cast(), 5 as *mut _) }, 0);
-    assert_eq!(b.cq.next(), Err(Failed { context: 5, error: sys::FI_ECANCELED, beyond: 0 }));
+    common::stand_ins::every_end(&a, &b, to_b, from_a, &bytes(LONG, 3));
 }
 
 /// Those without tags meet receives for many messages as well, which have no room for them.
@@ -298,29 +202,6 @@ fn messages_without_tags_are_fetched_if_no_memory_holds_them_and_not_by_receives
         assert_eq!((entry.context, entry.len), (3, len));
         // SAFETY: the message is there.
         assert!(unsafe { std::slice::from_raw_parts(place as *const u8, len) } == sent);
-    }
-}
-
-/// Looks for a message with this tag until it is there, or what stands for it.
-fn until_there(side: &Side, tag: u64) {
-    let call = sys::fi_msg_tagged {
-        msg_iov: std::ptr::null(),
-        desc: null_mut(),
-        iov_count: 0,
-        addr: FI_ADDR_UNSPEC,
-        tag,
-        ignore: 0,
-        context: 99 as *mut _,
-        data: 0,
-    };
-    let begin = Instant::now();
-    loop {
-        side.post(|| table!(side.ep, tagged.recvmsg(&call, sys::FI_PEEK)));
-        match side.cq.next() {
-            Ok(entry) => return assert_eq!((entry.context, entry.tag), (99, tag)),
-            Err(failed) => assert_eq!((failed.context, failed.error), (99, sys::FI_ENOMSG)),
-        }
-        assert!(begin.elapsed() < BOUND, "no message");
     }
 }
 

@@ -597,6 +597,9 @@ impl State {
 
     /// The buffer from which a stand-in is posted, if there is memory for it now.
     pub(super) fn place_stand_in(&mut self, peer: Source, stand_in: Bytes) -> Option<SendBuffer> {
+        if !self.backlog.keeps_sends() {
+            return Some(stand_in.into());
+        }
         if self.backlog.is_over_share(peer, stand_in.len()) {
             return None;
         }
@@ -668,7 +671,13 @@ impl State {
     ) -> Result<Result<ReceiveBuffer, Space>, FiError> {
         let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
         let wanted = if stands { len as usize } else { room.len().min(len as usize) };
-        let Some(parts) = &mut self.backlog.parts else { return Ok(Ok(room.beginning(wanted).into())) };
+        let Some(parts) = &mut self.backlog.parts else {
+            return Ok(Ok(if stands {
+                self.beside(number, room, wanted)
+            } else {
+                room.beginning(wanted).into()
+            }));
+        };
         let buffer = if has_memory(endpoint, wanted) {
             if !stands {
                 return Ok(Ok(room.beginning(wanted).into()));
@@ -684,6 +693,14 @@ impl State {
             operation.pieces = vec![Piece(room)];
         }
         Ok(Ok(buffer))
+    }
+
+    /// Memory of `len` bytes for what stands for a longer message, which is received into `room` when it is fetched.
+    fn beside(&mut self, number: usize, room: Space, len: usize) -> ReceiveBuffer {
+        if let (Space::One(room), Some(operation)) = (room, self.operations.get_mut(number)) {
+            operation.pieces = vec![Piece(room)];
+        }
+        vec![0; len].into()
     }
 
     /// Cancels a message or a receive that waits.

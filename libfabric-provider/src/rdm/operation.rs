@@ -3,7 +3,10 @@
 use weft::{OperationId, ReceiveBuffer, SendOptions, Source};
 
 use super::State;
+use super::eager::Counted;
 use super::kinds::Kind;
+use super::notes::Notice;
+use super::readings::PieceRead;
 use super::remote::Further;
 use super::send::HAS_DATA;
 use super::stand_in::Fetched;
@@ -38,6 +41,14 @@ pub(super) struct Operation {
     pub(super) asks: Option<Source>,
     /// It does not ask, but answers that peer's question with this number, and says which process this is.
     pub(super) says_here: Option<u32>,
+    /// Its question has a number, so that the peer is to answer.
+    pub(super) is_numbered: bool,
+    /// It is no operation of the application's, but reads a piece of a message.
+    pub(super) reads: Option<PieceRead>,
+    /// It is no operation of the application's, but tells a sender that its message is done.
+    pub(super) notice: Option<Box<Notice>>,
+    /// What a message that was sent at once counts for.
+    pub(super) counted: Option<Counted>,
     /// Bytes of a server's memory that it counts for, while the server has it.
     pub(super) memory: Option<u64>,
     /// The peer that a message through a server is for.
@@ -86,6 +97,24 @@ impl Operation {
             tag: 0,
             source: FI_ADDR_NOTAVAIL,
             problem,
+        }
+    }
+
+    /// Whether it is one of the application's.
+    pub(super) fn is_of_application(&self) -> bool {
+        self.asks.is_none() && self.notice.is_none() && self.reads.is_none()
+    }
+
+    /// Copies `bytes` to the pieces of a receive that has several, from byte `at` on.
+    pub(super) fn scatter_from(&mut self, bytes: &[u8], at: usize) {
+        let (mut skip, mut bytes) = (at, bytes);
+        for Piece(room) in &mut self.pieces {
+            let room = room.as_mut();
+            let begin = skip.min(room.len());
+            skip -= begin;
+            let (now, later) = bytes.split_at(bytes.len().min(room.len() - begin));
+            room[begin..begin + now.len()].copy_from_slice(now);
+            bytes = later;
         }
     }
 

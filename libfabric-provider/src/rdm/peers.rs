@@ -22,8 +22,10 @@ pub(super) struct Peers {
     /// The numbers of peers. Those that have none are looked up each time: strangers are as many as they like.
     numbers: HashMap<Source, fi_addr_t>,
     pub(super) connections: Connections,
-    /// Those of requests, answers and questions, which are none of the application's messages and do not wait behind them.
+    /// Those of requests, answers, questions and other notes, which are none of the application's messages and do not wait behind them.
     pub(super) beside: Connections,
+    /// Those of accesses, where workers do them. These do not wait behind messages, and notes not behind long accesses.
+    pub(super) accesses: Connections,
 }
 
 impl Peers {

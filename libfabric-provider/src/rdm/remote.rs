@@ -9,6 +9,7 @@ use weft::{
     Source, Written,
 };
 
+use super::notes;
 use super::operation::Piece;
 use super::{Bindings, DEPTH, Operation, OutgoingBytes, Rdm, Room, State, Wanted, report};
 use crate::counter::Counter;
@@ -183,7 +184,8 @@ impl State {
         let State { endpoint, peers, operations, .. } = self;
         let endpoint = endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
         let operation = operations.get_mut(number).ok_or(FiError::OTHER)?;
-        let (connections, context) = (&mut peers.connections, number as u64);
+        // Not behind messages of the application, which may wait there until the peer receives them.
+        let (connections, context) = (&mut peers.accesses, number as u64);
         let id = match what {
             What::Read(room) => {
                 let mut buffer = Some(ReceiveBuffer::from(match room {
@@ -233,7 +235,14 @@ impl State {
     /// Reports the end of an access, or that of one that a peer announces.
     pub(super) fn end_access(&mut self, completion: Completion, names_source: bool) -> Result<(), FiError> {
         let (context, buffer, result) = match completion {
-            Completion::Read { context, buffer, result, .. } => (context, Some(buffer), result),
+            Completion::Read { context, buffer, result, .. } => {
+                let operation = self.operations.get_mut(context as usize);
+                if let Some(read) = operation.and_then(|operation| operation.reads) {
+                    self.operations.remove(context as usize);
+                    return self.piece_ended(read, &buffer, result);
+                }
+                (context, Some(buffer), result)
+            }
             Completion::Wrote { context, buffer, result, .. } => {
                 self.take_back(&buffer);
                 (context, None, result)
@@ -241,6 +250,7 @@ impl State {
             Completion::Atomic { context, fetched, result, .. } => {
                 (context, Some(ReceiveBuffer::Vec(fetched)), result)
             }
+            Completion::Written(note) if notes::is_key(note.key) => return self.take_note(&note),
             Completion::Written(written) => return self.announce(&written, names_source),
             _ => return Ok(()),
         };
@@ -251,7 +261,11 @@ impl State {
         }
         let Some(mut operation) = self.operations.remove(number) else { return Ok(()) };
         if let Some(peer) = operation.asks {
-            return self.answered(peer, result);
+            return self.question_ended(peer, &operation, result);
+        }
+        if let Some(notice) = operation.notice {
+            self.notice_ended(*notice, result);
+            return Ok(());
         }
         self.sends = self.sends.saturating_sub(1);
         if let (Some(buffer), true) = (&buffer, result.is_ok() && went_on.is_ok()) {
@@ -298,7 +312,11 @@ impl State {
     pub(super) fn count_accesses(&mut self) -> Result<(), FiError> {
         let Some(worker) = self.endpoint.as_mut().and_then(Endpoint::worker_mut) else { return Ok(()) };
         while let Some(accessed) = worker.fep_mut().next_accessed() {
-            self.bindings.count(&accessed)?;
+            // The application counts what peers do with its own memory.
+            let key = accessed.key;
+            if self.bindings.count_accesses(key) && !notes::is_key(key) && !self.stand_ins.lends(key) {
+                self.bindings.count(&accessed)?;
+            }
         }
         Ok(())
     }

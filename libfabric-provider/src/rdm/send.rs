@@ -9,7 +9,7 @@ use weft::{Endpoint, Error, MAX_COPY, MAX_MESSAGE, OperationId, SendBuffer, Send
 use super::backlog::Unsent;
 use super::budgets::unstamped;
 use super::connections::Returned;
-use super::stand_in::bytes_of;
+use super::stand_in::{SHORT, bytes_of};
 use super::{Bindings, DEPTH, Operation, Rdm, State, Wanted, report};
 use crate::abi::AppBytes;
 use crate::error::{FiError, lock};
@@ -147,8 +147,12 @@ impl State {
             return Err(FiError::TOO_LONG);
         }
         if !self.backlog.keeps_sends() {
+            let at_once =
+                if len > SHORT { self.stand_in_if_over(number, peer, bytes, options)? } else { Some(bytes) };
+            let Some(bytes) = at_once else { return Ok(()) };
             let id = self.post_directly(peer, bytes, options)?;
             self.posted(number, peer, id, options, len);
+            self.count_sent(number, peer, len);
             return Ok(());
         }
         // Injected bytes are copied too, as a server may give them back unsent.
@@ -332,6 +336,7 @@ impl State {
             }
             return self.answered(peer, result);
         }
+        let counted = operation.as_ref().and_then(|operation| operation.counted);
         let sending = operation.and_then(|operation| operation.sending);
         let returned = sending.and_then(|(peer, _)| self.peers.connections.end(peer, &result));
         let (mut buffer, mut error) = (buffer, None);
@@ -343,6 +348,7 @@ impl State {
             Some(Returned::Failed(why)) => result = Err(why),
             None => {}
         }
+        counted.into_iter().for_each(|counted| self.eager.end(counted));
         self.take_back(&buffer);
         let len = buffer.len();
         self.backlog.take_sent(buffer);

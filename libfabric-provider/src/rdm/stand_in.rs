@@ -1,5 +1,6 @@
-//! Long messages of an endpoint of a server: a short one stands for each, and the receiver's provider fetches the bytes when that
-//! has met a receive ([decision 0109](../../../docs/decisions/0109-long-messages-are-fetched.md)).
+//! Long messages: a short one stands for each, and the receiver's provider fetches the bytes when that has met a receive
+//! ([decision 0109](../../../docs/decisions/0109-long-messages-are-fetched.md)): through servers by [requests](super::carried), and
+//! elsewhere by a read, as [notes](super::notes) say.
 //!
 //! A stand-in has the tag of its message, if that has one, and the beginning of its bytes, so that a receive with less room than the stand-in
 //! has what it can hold. Its last byte, and its header data, are the provider's:
@@ -22,7 +23,9 @@ use weft::core::wire::ses::ReturnCode;
 use weft::{Error, Failure, MemorySlice, ReceiveBuffer, SendBuffer, SendError, SendOptions, Source};
 
 use super::budgets::unstamped;
+use super::notes::{folded, key_of};
 use super::pending::TO_ONE;
+use super::readings::Reading;
 use super::{Bindings, Operation, State, report};
 use crate::error::FiError;
 use crate::queue::{Entry, Problem};
@@ -76,6 +79,8 @@ struct Message {
     tag: u64,
     header_data: u64,
     end: u128,
+    /// The key under which its receiver reads it, unless that sends requests.
+    key: Option<u64>,
     bytes: Bytes,
     /// The life of the process that it is for.
     life: u64,
@@ -117,10 +122,14 @@ const UNHEEDED_AGAIN: u32 = 2;
 const UNHEEDING: usize = 4096;
 /// How long a peer's life that no message was sent to yet is believed.
 const FRESH: Duration = Duration::from_secs(1);
+/// As long as that where the application repeats its call when that is said, and not before.
+const FRESH_FOR_CALLS: Duration = Duration::from_secs(10);
 
 /// The messages that peers may fetch: each one only those for it.
 #[derive(Debug)]
 pub(super) struct StandIns {
+    /// Whether receivers read the messages, at ports of their own, and tell of them by notes.
+    pub(super) by_notes: bool,
     /// A number that no other process has, also none that takes the place of this one.
     life: u64,
     receivers: HashMap<Source, Receiver>,
@@ -137,11 +146,13 @@ pub(super) struct StandIns {
     askers: VecDeque<Source>,
     /// The peers that an answer is on its way to: no second one is, so that a peer which takes none holds no more.
     answering: HashSet<Source>,
-    /// How many messages with the same peer, tag and header data are done of which none is named by more than that: those that
-    /// were dropped, or met receives with less room than the stand-in has bytes.
-    dropped: HashMap<(Source, u64, u64), usize>,
-    /// The numbers of the messages that are not done, by what a notice knows that names them by no more: peer, tag and header data.
-    alike: HashMap<(Source, u64, u64), Vec<u16>>,
+    /// The keys under which messages are read.
+    lent: HashSet<u64>,
+    /// How many messages that are alike are done of which none is named by more than that: those that were dropped, or met
+    /// receives with less room than the stand-in has bytes.
+    dropped: HashMap<Alike, usize>,
+    /// The numbers of the messages that are not done, by what a notice knows that names them by no more.
+    alike: HashMap<Alike, Vec<u16>>,
     /// The last notices of each peer that a message which they do not name by more is done: one that is repeated says so of no further
     /// message.
     heard: HashMap<Source, Heard>,
@@ -154,21 +165,25 @@ const LOOKS: usize = 64;
 
 /// How many notices of a peer are remembered: as many as it may have under way and to repeat.
 const HEARD: usize = 2 * TO_ONE;
+/// How many of its notes are: their numbers have 16 bits and are used again, and none is repeated behind half as many others.
+const HEARD_NOTES: usize = 1 << 15;
 
 /// The numbers of the last notices of a peer.
 #[derive(Debug, Default)]
 struct Heard {
+    /// The process that they are of, if that has said so.
+    life: Option<u64>,
     numbers: HashSet<u64>,
     /// In the order in which they came.
     order: VecDeque<u64>,
 }
 
 impl Heard {
-    fn insert(&mut self, number: u64) {
+    fn insert(&mut self, number: u64, most: usize) {
         if self.numbers.insert(number) {
             self.order.push_back(number);
         }
-        if self.order.len() > HEARD
+        if self.order.len() > most
             && let Some(oldest) = self.order.pop_front()
         {
             self.numbers.remove(&oldest);
@@ -186,15 +201,30 @@ pub(super) struct Named {
     pub(super) end: Option<u128>,
 }
 
+/// What a notice knows of a message that it names by no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Alike {
+    pub(super) peer: Source,
+    /// The tag; of a note, the bits of it that notes have.
+    pub(super) tag: u64,
+    pub(super) header_data: u64,
+}
+
 impl Named {
     pub(super) fn new(peer: Source, tag: Option<u64>, header_data: u64, end: Option<u128>) -> Named {
         Named { peer, tag: tag.unwrap_or(UNTAGGED), header_data, end }
+    }
+
+    /// The number of the message; only its lower half if not all of the stand-in was seen.
+    pub(super) fn number(&self) -> u16 {
+        number_of(self.header_data, self.end.unwrap_or(0))
     }
 }
 
 impl Default for StandIns {
     fn default() -> StandIns {
         StandIns {
+            by_notes: false,
             life: random::number() | 1,
             receivers: HashMap::new(),
             unheeding: HashSet::new(),
@@ -204,6 +234,7 @@ impl Default for StandIns {
             unanswered: HashMap::new(),
             askers: VecDeque::new(),
             answering: HashSet::new(),
+            lent: HashSet::new(),
             dropped: HashMap::new(),
             alike: HashMap::new(),
             heard: HashMap::new(),
@@ -240,9 +271,57 @@ impl StandIns {
     fn life_of(&self, peer: Source) -> Option<u64> {
         let receiver = self.receivers.get(&peer)?;
         match receiver.life {
-            Life::Said(life, at) if receiver.messages > 0 || at.elapsed() < FRESH => Some(life),
+            Life::Said(life, at) if receiver.messages > 0 || self.is_fresh(at) => Some(life),
             _ => None,
         }
+    }
+
+    fn is_fresh(&self, said: Instant) -> bool {
+        said.elapsed() < if self.by_notes { FRESH_FOR_CALLS } else { FRESH }
+    }
+
+    /// What a notice knows of a message that it names by no more.
+    pub(super) fn alike(&self, peer: Source, tag: u64, header_data: u64) -> Alike {
+        let tag = if self.by_notes { folded(tag).into() } else { tag };
+        Alike { peer, tag, header_data }
+    }
+
+    /// Whether the process that a peer is has been said just now.
+    pub(super) fn knows_life(&self, peer: Source) -> bool {
+        self.life_of(peer).is_some()
+    }
+
+    /// The next question to a peer asks which process it is.
+    pub(super) fn expect_life(&mut self, peer: Source) {
+        let (since, life, knows) = (self.question, Life::Asked, self.knows_life(peer));
+        let receiver = self.receivers.entry(peer);
+        let receiver = receiver.or_insert_with(|| Receiver { life, since, messages: 0, unheeded: 0 });
+        if !knows {
+            // It is asked again and again until it has answered.
+            receiver.life = Life::Asked;
+        }
+    }
+
+    /// The message for `peer` with this number that is read under this key.
+    pub(super) fn lent_as(&self, peer: Source, number: u16, key: u64) -> Option<Named> {
+        let message = self.messages.get(&(peer, number)).filter(|message| message.key == Some(key))?;
+        let Message { tag, header_data, end, .. } = *message;
+        Some(Named { peer, tag, header_data, end: Some(end) })
+    }
+
+    /// A message is read under this key from now on.
+    pub(super) fn lend(&mut self, key: u64) {
+        self.lent.insert(key);
+    }
+
+    /// No message is read under this key any more.
+    pub(super) fn take_back(&mut self, key: u64) {
+        self.lent.remove(&key);
+    }
+
+    /// Whether a message is read under this key.
+    pub(super) fn lends(&self, key: u64) -> bool {
+        self.lent.contains(&key)
     }
 
     /// Keeps a peer's question for its answer, unless there are too many; another one of the same peer stays unless this one is newer.
@@ -257,9 +336,16 @@ impl StandIns {
         }
     }
 
-    /// Forgets peers that no message is for, or waits for.
+    /// Forgets peers that no message is for, or waits for. At ports of one's own the application keeps what waits, until it calls again.
     pub(super) fn keep_receivers(&mut self, waits: impl Fn(Source) -> bool) {
-        self.receivers.retain(|peer, receiver| receiver.messages > 0 || waits(*peer));
+        let by_notes = self.by_notes;
+        let is_called_for = |receiver: &Receiver| match receiver.life {
+            Life::Unknown => false,
+            Life::Asked => by_notes,
+            Life::Said(_, at) => by_notes && at.elapsed() < FRESH_FOR_CALLS,
+        };
+        self.receivers
+            .retain(|peer, receiver| receiver.messages > 0 || waits(*peer) || is_called_for(receiver));
     }
 
     /// Takes this for the life of a peer.
@@ -286,7 +372,8 @@ impl StandIns {
     }
 
     fn insert(&mut self, key: (Source, u16), message: Message) {
-        self.alike.entry((key.0, message.tag, message.header_data)).or_default().push(key.1);
+        let alike = self.alike(key.0, message.tag, message.header_data);
+        self.alike.entry(alike).or_default().push(key.1);
         self.messages.insert(key, message);
         if let Some(receiver) = self.receivers.get_mut(&key.0) {
             receiver.messages += 1;
@@ -308,7 +395,7 @@ impl StandIns {
 
     /// A message is done.
     fn unlist(&mut self, (peer, number): (Source, u16), tag: u64, header_data: u64) {
-        let group = (peer, tag, header_data);
+        let group = self.alike(peer, tag, header_data);
         let Some(alike) = self.alike.get_mut(&group) else { return };
         alike.retain(|other| *other != number);
         if alike.is_empty() {
@@ -334,23 +421,34 @@ impl StandIns {
     }
 
     /// The messages that one which has seen no more than this may mean, and that are not done.
-    fn like(&self, named: &Named) -> Vec<(Source, u16)> {
-        let alike = self.alike.get(&(named.peer, named.tag, named.header_data));
-        alike.into_iter().flatten().map(|number| (named.peer, *number)).collect()
+    fn like(&self, alike: &Alike) -> Vec<(Source, u16)> {
+        let numbers = self.alike.get(alike).into_iter().flatten();
+        numbers.map(|number| (alike.peer, *number)).collect()
     }
 
     /// Notes that a message like this is done, unless this notice has been heard. Returns whether there is one, or was.
-    pub(super) fn drop_one(&mut self, named: &Named, notice: Option<u64>) -> bool {
-        let has_heard = |heard: &Heard| notice.is_some_and(|notice| heard.numbers.contains(&notice));
-        if self.heard.get(&named.peer).is_some_and(has_heard) {
-            return true;
+    pub(super) fn drop_one(&mut self, alike: &Alike, notice: Option<u64>) -> bool {
+        let receiver = self.receivers.get(&alike.peer);
+        let life = receiver.and_then(|receiver| match receiver.life {
+            Life::Said(life, _) => Some(life),
+            Life::Unknown | Life::Asked => None,
+        });
+        if let Some(heard) = self.heard.get_mut(&alike.peer) {
+            if life.is_some() && heard.life != life {
+                // Another process has taken its place, which has numbers of its own.
+                *heard = Heard { life, ..Heard::default() };
+            }
+            if notice.is_some_and(|notice| heard.numbers.contains(&notice)) {
+                return true;
+            }
         }
-        let is_there = !self.like(named).is_empty();
+        let is_there = self.alike.contains_key(alike);
         if is_there {
+            let most = if self.by_notes { HEARD_NOTES } else { HEARD };
             // Only of peers that the application has sent messages to.
-            let heard = self.heard.entry(named.peer).or_default();
-            notice.into_iter().for_each(|notice| heard.insert(notice));
-            *self.dropped.entry((named.peer, named.tag, named.header_data)).or_default() += 1;
+            let heard = self.heard.entry(alike.peer).or_insert_with(|| Heard { life, ..Heard::default() });
+            notice.into_iter().for_each(|notice| heard.insert(notice, most));
+            *self.dropped.entry(*alike).or_default() += 1;
         }
         is_there
     }
@@ -403,7 +501,9 @@ pub(super) struct Fetched {
     /// The entry when all is there.
     entry: Entry,
     /// Memory of the receive that has not several pieces.
-    room: Option<ReceiveBuffer>,
+    pub(super) room: Option<ReceiveBuffer>,
+    /// How far it has come, if it is read.
+    pub(super) reading: Option<Reading>,
 }
 
 impl Fetched {
@@ -422,7 +522,7 @@ impl Fetched {
 impl State {
     /// The length of the message that one like this stands for; none if it is a message as others are.
     pub(super) fn stands_for(&self, header_data: u64, len: u32) -> Option<u32> {
-        self.carrier.as_ref().and_then(|_| stands_for(header_data, len))
+        if self.carrier.is_some() || self.stand_ins.by_notes { stands_for(header_data, len) } else { None }
     }
 
     /// Whether something may stand for a message of `len` bytes. For one without a tag only if it has to: it might meet a receive
@@ -454,11 +554,21 @@ impl State {
         let Some(end) = end_of(&stand_in) else { return Err((FiError::OTHER, bytes)) };
         let before = options.header_data;
         let options = options.header_data(header_data);
+        let tag = options.tag.unwrap_or(UNTAGGED);
+        let key = self.stand_ins.by_notes.then(|| key_of(tag, header_data, end));
+        if let Some(key) = key
+            && let Err(error) = self.lend(peer, key, &bytes)
+        {
+            // Other memory has this key, which another number has not.
+            self.stand_ins.next = own.wrapping_add(1);
+            return Err((error, bytes));
+        }
         let Some(stand_in) = self.place_stand_in(peer, stand_in) else { return Err((FiError::AGAIN, bytes)) };
         let len = if let SendBuffer::Bytes(stand_in) = &stand_in { stand_in.len() } else { 0 };
         match self.post_buffer(peer, stand_in, options) {
             Ok(id) => self.posted(number, peer, id, options, len),
             Err((error, stand_in)) => {
+                key.into_iter().for_each(|key| self.take_back_lent(key));
                 self.backlog.take_sent(stand_in);
                 return Err((error, bytes));
             }
@@ -468,9 +578,9 @@ impl State {
             operation.stand_in = Some(own);
         }
         self.stand_ins.next = own.wrapping_add(1);
-        let (tag, is_delivered, is_done) = (options.tag.unwrap_or(UNTAGGED), false, false);
+        let (is_delivered, is_done) = (false, false);
         let message =
-            Message { operation: number, tag, header_data, end, bytes, life, is_delivered, is_done };
+            Message { operation: number, tag, header_data, end, key, bytes, life, is_delivered, is_done };
         self.stand_ins.insert((peer, own), message);
         Ok(())
     }
@@ -537,19 +647,27 @@ impl State {
     pub(super) fn fetched_by_peer(&mut self, named: &Named) -> Result<(), FiError> {
         let found = self.stand_ins.find(named).map(|(key, _)| key);
         found.into_iter().try_for_each(|key| self.is_done(key))?;
-        self.end_dropped(named)
+        self.end_dropped(&self.stand_ins.alike(named.peer, named.tag, named.header_data))
     }
 
     /// Which of those that are alike was dropped need not be known when as many as are left were.
-    fn end_dropped(&mut self, named: &Named) -> Result<(), FiError> {
-        let group = (named.peer, named.tag, named.header_data);
-        let Some(&dropped) = self.stand_ins.dropped.get(&group) else { return Ok(()) };
-        let left = self.stand_ins.like(named);
+    pub(super) fn end_dropped(&mut self, alike: &Alike) -> Result<(), FiError> {
+        let Some(&dropped) = self.stand_ins.dropped.get(alike) else { return Ok(()) };
+        let left = self.stand_ins.like(alike);
         if dropped < left.len() {
             return Ok(());
         }
-        self.stand_ins.dropped.remove(&group);
+        self.stand_ins.dropped.remove(alike);
         left.into_iter().try_for_each(|key| self.is_done(key))
+    }
+
+    /// Forgets a message. From then on nobody reads its bytes, which the application may free.
+    fn remove_stand_in(&mut self, key: (Source, u16)) -> Option<Message> {
+        let message = self.stand_ins.remove(key)?;
+        if let Some(key) = message.key {
+            self.take_back_lent(key);
+        }
+        Some(message)
     }
 
     fn is_done(&mut self, key: (Source, u16)) -> Result<(), FiError> {
@@ -561,24 +679,24 @@ impl State {
             // The operation ends with its stand-in.
             return Ok(());
         }
-        self.stand_ins.remove(key);
+        self.remove_stand_in(key);
         self.end_sent(number, None)
     }
 
     /// Nobody can fetch the message of operation `number` any more.
     pub(super) fn forget_stand_in(&mut self, peer: Option<Source>, stand_in: Option<u16>) {
         let key = peer.zip(stand_in);
-        let Some((key, message)) = key.and_then(|key| Some((key, self.stand_ins.remove(key)?))) else {
+        let Some((key, message)) = key.and_then(|key| Some((key, self.remove_stand_in(key)?))) else {
             return;
         };
         let Message { tag, header_data, .. } = message;
         // This one ends, whatever happens to others.
-        let _ = self.end_dropped(&Named { peer: key.0, tag, header_data, end: None });
+        let _ = self.end_dropped(&self.stand_ins.alike(key.0, tag, header_data));
     }
 
     /// A peer is gone: it fetches none of the messages whose stand-ins it has got.
     pub(super) fn fail_stand_ins_of(&mut self, peer: Source, error: FiError) -> Result<(), FiError> {
-        self.stand_ins.dropped.retain(|(other, ..), _| *other != peer);
+        self.stand_ins.dropped.retain(|alike, _| alike.peer != peer);
         self.budgets.forget(peer);
         self.fail_stand_ins(|key, message| key == peer && message.is_delivered, error)?;
         self.fail_asked(peer, error)
@@ -660,7 +778,7 @@ impl State {
         let mut failed: Vec<_> = failed.map(|(key, message)| (message.operation, *key)).collect();
         failed.sort_unstable();
         failed.into_iter().try_for_each(|(number, key)| {
-            self.stand_ins.remove(key);
+            self.remove_stand_in(key);
             self.end_sent(number, Some(error))
         })
     }
@@ -676,7 +794,7 @@ impl State {
         (receiver.since, receiver.unheeded) = (question, 0);
         let known = std::mem::replace(&mut receiver.life, Life::Said(life, Instant::now()));
         if matches!(known, Life::Said(known, _) if known != life) {
-            self.stand_ins.dropped.retain(|(other, ..), _| *other != peer);
+            self.stand_ins.dropped.retain(|alike, _| alike.peer != peer);
         }
         let is_of_another =
             move |key: Source, message: &Message| key == peer && message.is_delivered && message.life != life;
@@ -767,8 +885,11 @@ impl State {
         entry.len = total as usize;
         entry.take_envelope(Some(named.tag).filter(|tag| *tag != UNTAGGED), named.header_data);
         entry.source = source.unwrap_or(entry.source);
-        operation.fetched = Some(Box::new(Fetched { entry, room }));
-        self.begin_fetch(number, named, beginning.min(total), total);
+        operation.fetched = Some(Box::new(Fetched { entry, room, reading: None }));
+        match self.carrier {
+            Some(_) => self.begin_fetch(number, named, beginning.min(total), total),
+            None => self.begin_read(number, named, total),
+        }
     }
 
     /// A message was fetched, or cannot be.
@@ -852,7 +973,8 @@ mod tests {
         let (stand_in, header_data) = stand_in(&bytes, number, 0).unwrap();
         let end = end_of(&stand_in).unwrap();
         let (life, is_delivered, is_done) = (1, false, false);
-        let message = Message { operation: 1, tag: 5, header_data, end, bytes, life, is_delivered, is_done };
+        let message =
+            Message { operation: 1, tag: 5, header_data, end, key: None, bytes, life, is_delivered, is_done };
         all.insert((PEER, number), message);
         assert_eq!(all.number(PEER), 0);
         let named = Named { peer: PEER, tag: 5, header_data, end: Some(end) };
@@ -866,30 +988,90 @@ mod tests {
             Named { end: None, ..named },
         ];
         assert!(others.iter().all(|other| all.find(other).is_none()));
-        let unseen = Named { end: None, ..named };
-        assert!(all.drop_one(&unseen, Some(1)) && !all.drop_one(&Named { tag: 6, ..unseen }, Some(2)));
+        let unseen = Alike { peer: PEER, tag: 5, header_data };
+        assert!(all.drop_one(&unseen, Some(1)) && !all.drop_one(&Alike { tag: 6, ..unseen }, Some(2)));
         // A notice that is repeated is about the same message.
         assert!(all.drop_one(&unseen, Some(1)));
-        assert_eq!(all.dropped.get(&(PEER, 5, header_data)), Some(&1));
+        assert_eq!(all.dropped.get(&unseen), Some(&1));
         // Also behind those about all other messages that there may be.
         (2..=2 * TO_ONE as u64).for_each(|notice| assert!(all.drop_one(&unseen, Some(notice))));
         assert!(all.drop_one(&unseen, Some(1)));
-        assert_eq!(all.dropped.get(&(PEER, 5, header_data)), Some(&(2 * TO_ONE)));
+        assert_eq!(all.dropped.get(&unseen), Some(&(2 * TO_ONE)));
         assert!(all.drop_one(&unseen, Some(2 * TO_ONE as u64 + 1)) && all.drop_one(&unseen, Some(1)));
-        assert_eq!(all.dropped.get(&(PEER, 5, header_data)), Some(&(2 * TO_ONE + 2)));
+        assert_eq!(all.dropped.get(&unseen), Some(&(2 * TO_ONE + 2)));
         assert_eq!(all.heard[&PEER].numbers.len(), HEARD);
+    }
+
+    /// A message whose stand-in has no bytes that are looked at.
+    fn message(tag: u64, header_data: u64, is_delivered: bool) -> Message {
+        let (operation, end, key, bytes) = (usize::MAX, 0, None, Bytes::new());
+        Message { operation, tag, header_data, end, key, bytes, life: 1, is_delivered, is_done: false }
+    }
+
+    #[test]
+    fn numbers_of_notes_are_used_again_and_another_process_has_its_own() {
+        let mut all = StandIns { by_notes: true, ..StandIns::default() };
+        all.insert((PEER, 1), message(5, 3, true));
+        let unseen = all.alike(PEER, 5, 3);
+        let drop_all = |all: &mut StandIns| {
+            (0..1 << 16).for_each(|number: u64| assert!(all.drop_one(&unseen, Some(number))));
+            all.dropped[&unseen]
+        };
+        all.believe(PEER, 1);
+        assert_eq!([drop_all(&mut all), drop_all(&mut all)], [1 << 16, 2 << 16]);
+        // The last ones are known, and are of the process that it was.
+        assert!(all.drop_one(&unseen, Some(u16::MAX.into())) && all.drop_one(&unseen, Some(1 << 15)));
+        assert_eq!(all.dropped[&unseen], 2 << 16);
+        all.believe(PEER, 2);
+        assert!(all.drop_one(&unseen, Some(u16::MAX.into())));
+        assert_eq!(all.dropped[&unseen], (2 << 16) + 1);
+    }
+
+    #[test]
+    fn a_note_that_may_mean_either_of_two_messages_ends_neither() {
+        let mut state = State::new(None);
+        state.stand_ins.by_notes = true;
+        let twin = (6..).find(|tag| folded(*tag) == folded(5)).unwrap();
+        for (number, tag) in [(1, 5), (2, twin)] {
+            state.stand_ins.insert((PEER, number), message(tag, 3, true));
+        }
+        let unseen = state.stand_ins.alike(PEER, twin, 3);
+        assert!(state.stand_ins.drop_one(&unseen, Some(1)));
+        state.end_dropped(&unseen).unwrap();
+        assert_eq!(state.stand_ins.messages.len(), 2);
+        // The other one was read: it was this one that was dropped.
+        state.fetched_by_peer(&Named { peer: PEER, tag: 5, header_data: 3, end: Some(0) }).unwrap();
+        assert_eq!(state.stand_ins.messages.len(), 2, "the bytes name another number");
+        state.is_done((PEER, 1)).unwrap();
+        state.end_dropped(&unseen).unwrap();
+        assert!(state.stand_ins.messages.is_empty() && state.stand_ins.dropped.is_empty());
+    }
+
+    #[test]
+    fn a_peer_that_has_said_its_life_is_remembered_until_the_application_calls_again() {
+        let mut all = StandIns { by_notes: true, ..StandIns::default() };
+        let asked = Source { process: 5, ..PEER };
+        all.believe(PEER, 1);
+        all.expect_life(asked);
+        all.keep_receivers(|_| false);
+        assert!(all.knows_life(PEER) && all.awaits(asked));
+        assert!(FRESH_FOR_CALLS >= Duration::from_secs(10));
+        // One whose questions are in vain is not.
+        all.ask_again(asked);
+        all.keep_receivers(|_| false);
+        assert!(all.knows_life(PEER) && !all.awaits(asked));
+        // What waits at a server is asked for.
+        all.by_notes = false;
+        all.keep_receivers(|_| false);
+        assert!(!all.knows_life(PEER));
     }
 
     #[test]
     fn a_notice_means_one_of_the_messages_that_are_alike_and_not_done() {
         let mut state = State::new(None);
-        let message = |tag: u64, is_delivered| {
-            let (operation, end, bytes) = (usize::MAX, 0, Bytes::new());
-            Message { operation, tag, header_data: 3, end, bytes, life: 1, is_delivered, is_done: false }
-        };
-        let named = |tag| Named { peer: PEER, tag, header_data: 3, end: None };
+        let named = |tag| Alike { peer: PEER, tag, header_data: 3 };
         for (number, tag) in [(1, 5), (2, 5), (3, 6), (4, 5)] {
-            state.stand_ins.insert((PEER, number), message(tag, number != 2));
+            state.stand_ins.insert((PEER, number), message(tag, 3, number != 2));
         }
         assert_eq!(state.stand_ins.like(&named(5)), [(PEER, 1), (PEER, 2), (PEER, 4)]);
         // One is done before its stand-in is delivered, one is delivered, and one is taken back.

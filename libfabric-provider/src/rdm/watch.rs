@@ -1,17 +1,13 @@
 //! Receives that name a peer end with an error when that is gone: an endpoint asks the peers that they wait for, now and then,
-//! whether they are there. The question is a write of no bytes, to memory that nobody has: any answer will do. Endpoints of servers
-//! send a message instead, which is delivered if the process is there.
+//! whether they are there. The question is a write of no bytes, to memory that nobody has, or one of the [notes](super::notes): any
+//! answer will do. Endpoints of servers send a message instead, which is delivered if the process is there.
 
 use std::collections::HashSet;
 
-use bytes::Bytes;
-use weft::{Error, Failure, ReadFault, RemoteMemory, SendError, Source};
+use weft::{Error, Failure, ReadFault, SendError, Source};
 
 use super::{Operation, Rdm, State};
 use crate::error::{FiError, lock};
-
-/// The key of the memory that is asked for. If an application has some there, nothing happens to it.
-const NOBODYS: RemoteMemory = RemoteMemory { key: u64::MAX, offset: 0 };
 
 impl Rdm {
     /// Asks the peers that receives name, those that have not answered the last question excepted, and drops answers of others
@@ -30,6 +26,7 @@ impl Rdm {
             let _ = state.ask(*peer);
         }
         state.repeat_notices();
+        state.repeat_notes();
         Ok(())
     }
 
@@ -52,27 +49,16 @@ impl State {
     }
 
     pub(super) fn ask(&mut self, peer: Source) -> Result<(), FiError> {
-        if self.carrier.is_some() {
-            let number = self.operations.insert(Operation { asks: Some(peer), ..Operation::default() });
-            let posted = self.post_question(number, peer);
-            match posted {
-                Ok(()) => self.questions += 1,
-                Err(_) => drop(self.operations.remove(number)),
-            }
-            return posted;
-        }
-        let State { endpoint, peers, operations, questions, .. } = self;
-        let endpoint = endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
-        let number = operations.insert(Operation { asks: Some(peer), ..Operation::default() });
-        let posted = peers.connections.post(endpoint, peer, |endpoint, connection| {
-            let write = endpoint.write(connection, Bytes::new(), NOBODYS, None, number as u64);
-            write.map_err(|refused| refused.error)
-        });
+        let number = self.operations.insert(Operation { asks: Some(peer), ..Operation::default() });
+        let posted = match self.carrier {
+            Some(_) => self.post_question(number, peer),
+            None => self.write_question(number, peer),
+        };
         match posted {
-            Ok(_) => *questions += 1,
-            Err(_) => drop(operations.remove(number)),
+            Ok(()) => self.questions += 1,
+            Err(_) => drop(self.operations.remove(number)),
         }
-        posted.map(|_| ())
+        posted
     }
 
     /// A question to `peer` has ended, or an answer to one of its own: if that is gone, receives that name it have failed, and so have

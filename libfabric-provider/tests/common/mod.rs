@@ -9,6 +9,7 @@ pub(crate) mod mpi;
 pub(crate) mod processes;
 pub(crate) mod random;
 pub(crate) mod server;
+pub(crate) mod stand_ins;
 
 use std::net::TcpListener;
 use std::path::PathBuf;

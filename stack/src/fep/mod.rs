@@ -334,6 +334,12 @@ impl Fep {
         Some(buffer)
     }
 
+    /// Bytes kept of messages of `peer` to process `process` that have met no receive. Of each peer's there may be
+    /// [`Limits::unexpected_bytes_per_peer`].
+    pub fn kept_of(&self, process: u16, peer: Addr) -> u64 {
+        self.target.processes.kept_of(process, peer)
+    }
+
     /// How often peers have accessed memory that is exposed: one for each piece of memory that they have, in turn, until there is
     /// none. What was not asked for when memory is withdrawn is forgotten.
     pub fn next_accessed(&mut self) -> Option<Accessed> {

@@ -12,6 +12,7 @@ use super::memory::ExposedMemory;
 use super::read::{ExposeError, ExposeRefusal, Exposure};
 use super::{CallError, MAX_PROCESS, PostError, Receive, Resource};
 use crate::buffer::Buffer;
+use crate::packet::Addr;
 use crate::ses::{
     Cancelled, Claim, Deliveries, Delivery, EarlyMessage, LeftBehind, Matching, MessageName, Posted,
     ReceiveId, Receives, Room, Source, Waiting,
@@ -77,6 +78,15 @@ impl Processes {
             _ => self.others.get_mut(&process),
         };
         receives.map(|receives| (receives, &mut self.room))
+    }
+
+    /// See [`Fep::kept_of`](super::Fep::kept_of).
+    pub(super) fn kept_of(&self, process: u16, peer: Addr) -> u64 {
+        let receives = match process {
+            0 => self.zero.as_ref(),
+            _ => self.others.get(&process),
+        };
+        receives.map_or(0, |receives| receives.kept_of(peer))
     }
 
     /// The receives of all processes, those included that have left messages behind.

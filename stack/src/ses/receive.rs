@@ -752,6 +752,11 @@ impl Receives {
         }
     }
 
+    /// Bytes kept of the messages of `peer` that have met no receive.
+    pub fn kept_of(&self, peer: Addr) -> u64 {
+        self.kept.of_peer(peer).bytes
+    }
+
     /// Checks that `room` counts for this process what there is, and returns that: messages that wait or are claimed, and
     /// the bytes that are kept of messages without a receive.
     #[cfg(test)]

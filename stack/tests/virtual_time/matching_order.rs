@@ -438,6 +438,19 @@ fn a_cancelled_message_leaves_no_gap() {
     assert_eq!(received(&mut pair), [(0, 0), (1, 2)]);
 }
 
+#[test]
+fn an_endpoint_says_how_much_it_keeps_of_a_peers_messages_until_they_are_received() {
+    let (mut pair, _) = pair_with_messages(&config(1_000, 8), &[300, 250]);
+    pair.exchange();
+    let kept = |pair: &Pair| [Addr(0), Addr(1)].map(|peer| pair.feps[1].kept_of(0, peer));
+    assert_eq!((kept(&pair), pair.feps[1].kept_of(7, Addr(0))), ([550, 0], 0));
+    for (number, left) in [(0, 250), (1, 0)] {
+        post(&mut pair, Matching::Untagged, number);
+        assert_eq!(kept(&pair), [left, 0]);
+    }
+    assert_eq!(received(&mut pair), [(0, 0), (1, 1)]);
+}
+
 /// An early message takes no place that those before it need.
 #[test]
 fn early_messages_reserve_places_for_those_before_them() {

@@ -371,7 +371,10 @@ impl State {
 
     /// Tells the sender of a message that it is done.
     pub(in super::super) fn tell(&mut self, named: Named) {
-        self.begin_notice(Notice { named, number: random::number(), tries: 0 });
+        match self.carrier {
+            Some(_) => self.begin_notice(Notice { named, number: random::number(), tries: 0 }),
+            None => self.tell_by_note(named),
+        }
     }
 
     fn begin_notice(&mut self, notice: Notice) {

@@ -325,6 +325,7 @@ impl State {
     /// Posts what there is room for: memory for requests, answers, and requests.
     pub(super) fn carry_on(&mut self, names_source: bool) -> Result<(), FiError> {
         if self.carrier.is_none() {
+            self.carry_notes();
             return Ok(());
         }
         // Each goes on whatever has become of the others: when the server is gone, accesses that wait here end only so.
@@ -403,6 +404,9 @@ impl State {
 
     /// Says which process this is, in answer to question `question`.
     pub(super) fn post_here(&mut self, operation: usize, peer: Source, question: u32) -> Result<(), FiError> {
+        if self.carrier.is_none() {
+            return self.write_here(operation, peer, question);
+        }
         let kind = Kind::Here { life: self.stand_ins.life() };
         let here = Request { kind, number: question, ..Request::QUESTION };
         let here = here.telling(&self.takings.told(peer));

@@ -319,7 +319,8 @@ impl State {
         let Some(mut answer) = carrier.room_for(endpoint, from) else { return Ok(false) };
         let done = match &message {
             Some(named @ Named { end: None, .. }) if request.is_done && request.len == 0 => {
-                self.stand_ins.drop_one(named, request.data).then_some(0).ok_or(ReturnCode::BAD_MKEY)
+                let alike = self.stand_ins.alike(named.peer, named.tag, named.header_data);
+                self.stand_ins.drop_one(&alike, request.data).then_some(0).ok_or(ReturnCode::BAD_MKEY)
             }
             Some(named) => {
                 // Who has longer pieces asks for the rest.

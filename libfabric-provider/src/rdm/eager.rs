@@ -1,0 +1,308 @@
+//! How much of what was sent to a peer at once nobody may have received there, as far as the sender knows.
+//!
+//! A target keeps 64 MiB of a sender's messages that have met no receive, and refuses further payload: messages behind it wait. So
+//! something stands for long messages before that. The sender counts what it has sent at once. Once that is much, it asks the
+//! target how much that keeps: all else that had been acknowledged when it was asked has been received. A peer whose receives are
+//! there in time is sent everything at once, and costs a question for each few MiB.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use weft::Source;
+
+use super::stand_in::SHORT;
+use super::{OutgoingBytes, State};
+use crate::error::FiError;
+
+/// The longest message that is sent at once while there is room for those of its kind, bytes.
+const MIDDLE: usize = 64 << 10;
+/// Bytes that may not have been received when a longer one is sent at once, itself included.
+const FOR_LONG: u64 = 24 << 20;
+/// As many when another one is, longer than [`SHORT`]. The rest of what a target keeps is for short ones and stand-ins.
+const FOR_MIDDLE: u64 = 40 << 20;
+/// Bytes that may not have been received before the target is asked.
+const ASK: u64 = 8 << 20;
+/// Bytes that are sent before it is asked again.
+const AGAIN: u64 = 4 << 20;
+/// How long an answer may take before the question is asked once more.
+const ANSWER: Duration = Duration::from_secs(1);
+
+/// How many acknowledged questions may have no answer until a peer is taken for one that has none: what is sent to it is sent at once.
+const UNHEARD: u32 = 5;
+
+#[derive(Debug, Default)]
+pub(super) struct Eager {
+    all: Vec<Budget>,
+    of: HashMap<Source, usize>,
+    /// The one that was used last.
+    last: Option<(Source, usize)>,
+}
+
+/// Bytes of messages longer than [`SHORT`] that were sent at once to one peer.
+#[derive(Debug, Default)]
+struct Budget {
+    sent: u64,
+    /// Of those that are not under way any more.
+    ended: u64,
+    /// Of those that are known to have been received.
+    taken: u64,
+    /// The last question, and what had ended when it was asked.
+    marked: Option<(u32, u64)>,
+    /// Whether a question has no answer yet, and when it was acknowledged.
+    is_asked: bool,
+    acknowledged: Option<Instant>,
+    /// What had been sent when it was asked.
+    asked_at: u64,
+    /// Acknowledged questions since the last answer.
+    unheard: u32,
+    /// The peer has no memory for questions, or has answered none of many: nothing stands for messages until it has answered one.
+    is_blind: bool,
+    /// The last question says that the peer is gone: the next message is sent at once, and ends as that does.
+    is_gone: bool,
+    /// Whether the application was told to call again when the peer has answered.
+    has_refused: bool,
+}
+
+impl Budget {
+    fn untaken(&self) -> u64 {
+        self.sent.saturating_sub(self.taken)
+    }
+}
+
+impl Eager {
+    fn of(&mut self, peer: Source) -> usize {
+        if let Some((_, at)) = self.last.filter(|(last, _)| *last == peer) {
+            return at;
+        }
+        let next = self.all.len();
+        let at = *self.of.entry(peer).or_insert(next);
+        if at == next {
+            self.all.push(Budget::default());
+        }
+        self.last = Some((peer, at));
+        at
+    }
+
+    fn get(&mut self, peer: Source) -> Option<&mut Budget> {
+        self.of.get(&peer).and_then(|at| self.all.get_mut(*at))
+    }
+
+    /// Whether something has to stand for a message of `len` bytes.
+    fn is_over(&mut self, peer: Source, len: usize) -> bool {
+        let most = if len > MIDDLE { FOR_LONG } else { FOR_MIDDLE };
+        let at = self.of(peer);
+        let budget = &self.all[at];
+        budget.untaken() + len as u64 > most && !budget.is_blind && !budget.is_gone
+    }
+
+    /// A message of `len` bytes is sent at once. Returns what [`Eager::end`] is told, and whether the peer is to be asked.
+    fn begin(&mut self, peer: Source, len: u32) -> (Counted, bool) {
+        let at = self.of(peer);
+        let budget = &mut self.all[at];
+        budget.sent += u64::from(len);
+        budget.is_gone = false;
+        let asks = budget.untaken() > ASK && budget.sent - budget.asked_at >= AGAIN;
+        (Counted { budget: at as u32, len }, asks)
+    }
+
+    /// It has been acknowledged, or has failed.
+    pub(super) fn end(&mut self, counted: Counted) {
+        if let Some(budget) = self.all.get_mut(counted.budget as usize) {
+            budget.ended += u64::from(counted.len);
+        }
+    }
+
+    /// Whether the peer may be asked now, which it is then.
+    fn ask(&mut self, peer: Source) -> bool {
+        let at = self.of(peer);
+        let budget = &mut self.all[at];
+        let is_over = budget.acknowledged.is_some_and(|since| since.elapsed() >= ANSWER);
+        let asks = !budget.is_asked || is_over;
+        if asks {
+            (budget.is_asked, budget.acknowledged, budget.asked_at) = (true, None, budget.sent);
+        }
+        asks
+    }
+
+    /// Question `question` is asked.
+    pub(super) fn mark(&mut self, peer: Source, question: u32) {
+        if let Some(budget) = self.get(peer) {
+            (budget.marked, budget.is_asked) = (Some((question, budget.ended)), true);
+        }
+    }
+
+    /// A question to the peer that has a number was acknowledged. Returns whether the peer is taken for one that answers none.
+    pub(super) fn has_asked(&mut self, peer: Source) -> bool {
+        let Some(budget) = self.get(peer).filter(|budget| budget.is_asked) else { return false };
+        budget.acknowledged.get_or_insert_with(Instant::now);
+        budget.unheard += 1;
+        let is_deaf = budget.unheard >= UNHEARD;
+        if is_deaf {
+            self.is_unasked(peer);
+        }
+        is_deaf
+    }
+
+    /// A question to the peer has failed, or was not asked: another one may be.
+    pub(super) fn has_failed(&mut self, peer: Source, is_gone: bool) {
+        if let Some(budget) = self.get(peer) {
+            (budget.is_asked, budget.acknowledged, budget.is_gone) = (false, None, is_gone);
+        }
+    }
+
+    /// The peer keeps `kept` bytes, as it says in answer to `question`.
+    pub(super) fn learn(&mut self, peer: Source, question: u32, kept: u64) {
+        let Some(budget) = self.get(peer) else { return };
+        let Some((_, ended)) = budget.marked.filter(|(marked, _)| *marked == question) else { return };
+        // If some of what is kept has ended since then, more than this was taken.
+        budget.taken = budget.taken.max(ended.saturating_sub(kept));
+        (budget.is_asked, budget.acknowledged, budget.unheard) = (false, None, 0);
+        (budget.is_blind, budget.is_gone) = (false, false);
+    }
+
+    /// The application is told to call again.
+    fn refuse(&mut self, peer: Source) {
+        if let Some(budget) = self.get(peer) {
+            budget.has_refused = true;
+        }
+    }
+
+    /// Whether it was, since it has been told the last time that it may.
+    pub(super) fn take_refused(&mut self, peer: Source) -> bool {
+        self.get(peer).is_some_and(|budget| std::mem::take(&mut budget.has_refused))
+    }
+
+    /// A peer has no memory for questions, or does not answer.
+    pub(super) fn is_unasked(&mut self, peer: Source) {
+        if let Some(budget) = self.get(peer) {
+            (budget.is_asked, budget.unheard, budget.is_blind) = (false, 0, true);
+        }
+    }
+}
+
+/// What a message that was sent at once counts for, and where.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Counted {
+    budget: u32,
+    len: u32,
+}
+
+impl State {
+    /// Sends what stands for a message if the peer may have too much that it has not received. Gives the message back if it is to
+    /// be sent at once.
+    ///
+    /// # Errors
+    /// [`FiError::AGAIN`] until the peer has said which process it is.
+    pub(super) fn stand_in_if_over(
+        &mut self,
+        number: usize,
+        peer: Source,
+        bytes: OutgoingBytes,
+        options: weft::SendOptions,
+    ) -> Result<Option<OutgoingBytes>, FiError> {
+        if !self.stand_ins.by_notes || options.tag.is_none() || !self.eager.is_over(peer, bytes.len()) {
+            return Ok(Some(bytes));
+        }
+        match self.ask_for_room(peer) {
+            Ok(()) | Err(FiError::AGAIN) => {}
+            Err(error) => return Err(error),
+        }
+        if !self.stand_ins.knows_life(peer) {
+            self.eager.refuse(peer);
+            return Err(FiError::AGAIN);
+        }
+        self.post_stand_in(number, peer, bytes.into_bytes(), options)
+            .map(|()| None)
+            .map_err(|(error, _)| error)
+    }
+
+    /// A message of `len` bytes has been sent at once.
+    pub(super) fn count_sent(&mut self, number: usize, peer: Source, len: usize) {
+        if len <= SHORT || !self.stand_ins.by_notes {
+            return;
+        }
+        let (counted, asks) = self.eager.begin(peer, len as u32);
+        if let Some(operation) = self.operations.get_mut(number) {
+            operation.counted = Some(counted);
+        }
+        if asks {
+            // It is asked again when that matters.
+            let _ = self.ask_for_room(peer);
+        }
+    }
+
+    /// Asks a peer how much it keeps, and which process it is, unless it has been asked just now.
+    ///
+    /// # Errors
+    /// It cannot be asked. With [`FiError::AGAIN`] it can be later.
+    fn ask_for_room(&mut self, peer: Source) -> Result<(), FiError> {
+        if !self.eager.ask(peer) {
+            return Ok(());
+        }
+        self.stand_ins.expect_life(peer);
+        let asked = self.ask(peer);
+        if asked.is_err() {
+            self.eager.has_failed(peer, false);
+        }
+        asked
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PEER: Source = Source { peer: weft::Addr(3), process: 4 };
+    const MIB: usize = 1 << 20;
+
+    #[test]
+    fn what_a_peer_has_received_makes_room_and_what_it_keeps_does_not() {
+        let mut eager = Eager::default();
+        let (mut sent, mut asks) = (Vec::new(), 0);
+        for n in 0..24 {
+            assert!(!eager.is_over(PEER, MIB), "{n}");
+            let (counted, is_much) = eager.begin(PEER, MIB as u32);
+            sent.push(counted);
+            asks += u32::from(is_much && eager.ask(PEER));
+        }
+        assert_eq!(asks, 1, "one question is under way");
+        assert!(eager.is_over(PEER, MIB) && !eager.is_over(PEER, MIDDLE));
+        let other = Source { process: 5, ..PEER };
+        assert!(!eager.is_over(other, 24 * MIB) && eager.is_over(other, 25 * MIB));
+        // Twenty have been acknowledged when it is asked, and it keeps six, of which two have come since.
+        (0..20).for_each(|n| eager.end(sent[n]));
+        eager.mark(PEER, 7);
+        (20..22).for_each(|n| eager.end(sent[n]));
+        eager.learn(PEER, 6, 0);
+        assert!(eager.is_over(PEER, MIB), "the answer to another question");
+        eager.learn(PEER, 7, 6 * MIB as u64);
+        assert!(!eager.is_over(PEER, 14 * MIB) && eager.is_over(PEER, 14 * MIB + 1));
+        // A question that has failed changes nothing, and one to a peer that is gone lets a message end as all do that are sent to it.
+        eager.has_failed(PEER, false);
+        assert!(eager.is_over(PEER, 99 * MIB));
+        eager.has_failed(PEER, true);
+        assert!(!eager.is_over(PEER, 99 * MIB));
+        eager.begin(PEER, MIB as u32);
+        assert!(eager.is_over(PEER, 99 * MIB));
+        // One that cannot be asked is sent everything, until it has answered.
+        eager.is_unasked(PEER);
+        assert!(!eager.is_over(PEER, 99 * MIB));
+        eager.learn(PEER, 7, 24 * MIB as u64);
+        assert!(eager.is_over(PEER, 99 * MIB));
+    }
+
+    #[test]
+    fn a_peer_that_acknowledges_questions_and_answers_none_is_sent_everything() {
+        let mut eager = Eager::default();
+        for n in 1..=UNHEARD {
+            assert!(eager.is_over(PEER, 30 * MIB) && eager.ask(PEER) && !eager.ask(PEER), "{n}");
+            // One in between that has failed does not count.
+            eager.has_failed(PEER, false);
+            assert!(!eager.has_asked(PEER) && eager.ask(PEER), "{n}");
+            assert_eq!(eager.has_asked(PEER), n == UNHEARD);
+            // The time for an answer is over.
+            eager.has_failed(PEER, false);
+        }
+        assert!(!eager.is_over(PEER, 30 * MIB));
+    }
+}

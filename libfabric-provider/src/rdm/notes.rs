@@ -1,0 +1,474 @@
+//! What endpoints whose workers are their own tell each other: notes, which are writes of no bytes with data, to keys that no
+//! application has. They meet no receive, wait behind no message, and cost messages nothing
+//! ([decision 0123](../../../docs/decisions/0123-long-messages-at-ports-of-ones-own-are-read.md)).
+//!
+//! | key | says | data | offset |
+//! |---|---|---|---|
+//! | [`ASKS`] | which process are you, and how much do you keep of mine? | number of the question; none if it only asks whether the process is there | 0 |
+//! | [`HERE`] | this one, in answer to a question | life of the process in the upper half, number of the question in the lower | KiB kept of the asker's messages that nobody has received |
+//! | [`DONE`] | your message was received | the key of its bytes | the number in its stand-in |
+//! | [`DROPPED`] | one like this was dropped, or received by who has seen less than its stand-in | the header data of its stand-in | 16 bits of its tag's hash, and 16 bits of the notice's number |
+//!
+//! The bytes of a message for which something stands are exposed, to its receiver alone, under a key that follows from all that
+//! both know of it. The receiver [reads](super::readings) them to where they belong, and tells the sender so.
+
+use std::collections::{HashMap, VecDeque};
+
+use bytes::Bytes;
+use weft::core::{Buffer, Exposure};
+use weft::{Endpoint, Error, ReadFault, RemoteMemory, Rights, Source, Written};
+
+use super::readings::Readings;
+use super::stand_in::{Alike, Named};
+use super::{DEPTH, Operation, State};
+use crate::error::FiError;
+use crate::random;
+
+const HERE: u64 = u64::MAX - 1;
+const ASKS: u64 = u64::MAX - 2;
+const DONE: u64 = u64::MAX - 3;
+const DROPPED: u64 = u64::MAX - 4;
+
+/// The most notices to one peer that are under way or wait: twice as many as it has messages under way, since those that it has got
+/// count until they are acknowledged.
+const NOTICES: usize = 2 * DEPTH;
+/// As many to all peers.
+const TO_ALL: usize = 8 * NOTICES;
+/// The most that have failed and wait to be sent again. Those to peers that are gone do not: who has so many others is left to
+/// find out by its questions.
+const AGAIN: usize = DEPTH;
+/// How often one is sent, 2 s after it has failed.
+const TRIES: u32 = 32;
+/// How many numbers there may be from the oldest notice of a peer that has not ended to the next: fewer than the peer remembers.
+const SPAN: u16 = 1 << 14;
+/// How many of those that wait are looked at in one turn.
+pub(super) const LOOKS: usize = 64;
+/// How many of them find no room before the others are not tried.
+const REFUSED: usize = 8;
+
+/// Whether peers write notes to the memory under this key.
+pub(super) fn is_key(key: u64) -> bool {
+    (DROPPED..=HERE).contains(&key)
+}
+
+/// Lets peers write notes.
+pub(super) fn expose(endpoint: &mut Endpoint) -> Result<bool, FiError> {
+    let process = endpoint.process();
+    let Some(worker) = endpoint.worker_mut() else { return Ok(false) };
+    for key in [HERE, ASKS, DONE, DROPPED] {
+        let rights = Rights { write: true, ..Rights::default() };
+        // No byte is ever kept.
+        let exposure = Exposure { key, buffer: Buffer::Virtual(u32::MAX), base: 0, rights, from: None };
+        let exposed = worker.fep_mut().expose(process, exposure);
+        exposed.map_err(|refused| FiError::from(&Error::from(refused.why)))?;
+    }
+    Ok(true)
+}
+
+/// A hash that is the same in all processes (the finaliser of SplitMix64).
+fn mix(before: u64, word: u64) -> u64 {
+    let mut mixed = (before ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ mixed >> 31
+}
+
+/// The key of the bytes of a message whose stand-in has this end.
+pub(super) fn key_of(tag: u64, header_data: u64, end: u128) -> u64 {
+    [tag, header_data, end as u64, (end >> 64) as u64].into_iter().fold(0, mix)
+}
+
+/// The bits of a tag that a note has.
+pub(super) fn folded(tag: u64) -> u16 {
+    mix(0, tag) as u16
+}
+
+/// A notice to the sender of a message that this was received or dropped.
+#[derive(Debug)]
+pub(super) struct Notice {
+    named: Named,
+    /// Of one that a message was dropped, from the first time on that it is sent: the same each time.
+    number: Option<u16>,
+    tries: u32,
+}
+
+/// The notices to one peer.
+#[derive(Debug, Default)]
+struct Told {
+    /// Those that have not ended.
+    count: usize,
+    /// The number of the next that a message was dropped. The first is random, so that it is none that a process before this one
+    /// has sent just now.
+    next: Option<u16>,
+    /// The numbers of those that have not ended, the oldest first.
+    numbers: VecDeque<u16>,
+}
+
+/// What an endpoint with a worker of its own has to tell, and to read.
+#[derive(Debug, Default)]
+pub(super) struct Notes {
+    /// Notices for which there was no room.
+    unsent: VecDeque<Notice>,
+    /// Those that have failed, and that are sent again by now.
+    failed: Vec<Notice>,
+    again: VecDeque<Notice>,
+    /// What each peer is told.
+    told: HashMap<Source, Told>,
+    /// Notices that have not ended, of all peers.
+    total: usize,
+    pub(super) readings: Readings,
+}
+
+impl Notes {
+    /// Counts one of `peer`. Returns false if that has as many as it may.
+    fn begin(&mut self, peer: Source) -> bool {
+        let told = self.told.entry(peer).or_default();
+        let may_begin = told.count < NOTICES && self.total < TO_ALL;
+        if may_begin {
+            told.count += 1;
+            self.total += 1;
+        }
+        may_begin
+    }
+
+    /// The number of a further notice to `peer` that a message was dropped, unless an earlier one has to end before.
+    fn number(&mut self, peer: Source) -> Option<u16> {
+        let told = self.told.entry(peer).or_default();
+        let next = *told.next.get_or_insert_with(|| random::number() as u16);
+        if told.numbers.front().is_some_and(|oldest| next.wrapping_sub(*oldest) >= SPAN) {
+            return None;
+        }
+        told.numbers.push_back(next);
+        told.next = Some(next.wrapping_add(1));
+        Some(next)
+    }
+
+    fn end(&mut self, notice: &Notice) {
+        let Some(told) = self.told.get_mut(&notice.named.peer) else { return };
+        self.total = self.total.saturating_sub(1);
+        told.count = told.count.saturating_sub(1);
+        if let Some(at) = told.numbers.iter().position(|number| Some(*number) == notice.number) {
+            told.numbers.remove(at);
+        }
+        if told.count == 0 && told.next.is_none() {
+            self.told.remove(&notice.named.peer);
+        }
+    }
+
+    /// Whether a sender has not been told yet, or a message not been read.
+    pub(super) fn are_waiting(&self) -> bool {
+        self.total > 0 || self.readings.are_waiting()
+    }
+
+    /// Keeps one that has failed, unless there is nobody to be told.
+    fn keep(&mut self, mut notice: Notice, why: FiError) {
+        notice.tries += 1;
+        let are_many = self.failed.len() + self.again.len() >= AGAIN;
+        if why.says_that_the_peer_is_gone() || notice.tries >= TRIES || are_many {
+            self.end(&notice);
+        } else {
+            self.failed.push(notice);
+        }
+    }
+
+    /// Takes the next that is to be sent in this turn: of those that had no room, and of those that have failed before.
+    fn take(&mut self, from_failed: bool) -> Option<Notice> {
+        if from_failed { self.again.pop_front() } else { self.unsent.pop_front() }
+    }
+}
+
+impl State {
+    fn write_note(
+        &mut self,
+        peer: Source,
+        to: RemoteMemory,
+        data: Option<u64>,
+        number: usize,
+    ) -> Result<(), FiError> {
+        let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
+        let posted = self.peers.beside.post(endpoint, peer, |endpoint, connection| {
+            let write = endpoint.write(connection, Bytes::new(), to, data, number as u64);
+            write.map_err(|refused| refused.error)
+        });
+        posted.map(|_| ())
+    }
+
+    /// Asks whether a peer is there, and if a message is to stand in or has, which process that is and how much it keeps.
+    pub(super) fn write_question(&mut self, number: usize, peer: Source) -> Result<(), FiError> {
+        let question = self.stand_ins.asks_life(peer).map(|_| self.stand_ins.next_question());
+        if let Some(question) = question {
+            self.eager.mark(peer, question);
+            if let Some(operation) = self.operations.get_mut(number) {
+                operation.is_numbered = true;
+            }
+        }
+        self.write_note(peer, RemoteMemory { key: ASKS, offset: 0 }, question.map(u64::from), number)
+    }
+
+    /// The life of this process as notes say it.
+    fn noted_life(&self) -> u64 {
+        self.stand_ins.life() & u64::from(u32::MAX) | 1
+    }
+
+    /// Answers question `question`.
+    pub(super) fn write_here(&mut self, number: usize, peer: Source, question: u32) -> Result<(), FiError> {
+        let kept = self
+            .endpoint
+            .as_ref()
+            .and_then(|endpoint| Some(endpoint.worker()?.fep().kept_of(endpoint.process(), peer.peer)));
+        let offset = kept.unwrap_or(0).div_ceil(1 << 10).min(u32::MAX.into());
+        let data = self.noted_life() << 32 | u64::from(question);
+        self.write_note(peer, RemoteMemory { key: HERE, offset }, Some(data), number)
+    }
+
+    /// A peer has written a note.
+    pub(super) fn take_note(&mut self, note: &Written) -> Result<(), FiError> {
+        let Written { source, key, offset, data, .. } = *note;
+        match key {
+            ASKS => self.say_here(source, data as u32),
+            HERE => {
+                let (life, question) = (data >> 32, data as u32);
+                self.eager.learn(source, question, offset << 10);
+                self.learn_life(source, life, question)?;
+                self.wake_caller(source);
+            }
+            DONE => {
+                if let Some(named) = self.stand_ins.lent_as(source, offset as u16, data) {
+                    self.fetched_by_peer(&named)?;
+                }
+            }
+            DROPPED => {
+                let (tag, notice) = (offset >> 16 & u64::from(u16::MAX), offset as u16);
+                let alike = Alike { peer: source, tag, header_data: data };
+                if self.stand_ins.drop_one(&alike, Some(notice.into())) {
+                    self.end_dropped(&alike)?;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Lets `peer` read the bytes of a message.
+    ///
+    /// # Errors
+    /// The key is in use.
+    pub(super) fn lend(&mut self, peer: Source, key: u64, bytes: &Bytes) -> Result<(), FiError> {
+        let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
+        let process = endpoint.process();
+        let worker = endpoint.worker_mut().ok_or(FiError::BAD_STATE)?;
+        let buffer = Buffer::Bytes(Box::new(bytes.clone()));
+        let exposure = Exposure { key, buffer, base: 0, rights: Rights::READ, from: Some(peer) };
+        worker.fep_mut().expose(process, exposure).map_err(|_| FiError::AGAIN)?;
+        self.stand_ins.lend(key);
+        Ok(())
+    }
+
+    /// Nobody reads the bytes under this key any more. They are copied when packets are made of them, so no packet refers to them.
+    pub(super) fn take_back_lent(&mut self, key: u64) {
+        self.stand_ins.take_back(key);
+        let Some(endpoint) = &mut self.endpoint else { return };
+        let process = endpoint.process();
+        if let Some(worker) = endpoint.worker_mut() {
+            drop(worker.fep_mut().withdraw(process, key));
+        }
+    }
+
+    /// Tells the sender of a message that it is done.
+    pub(super) fn tell_by_note(&mut self, named: Named) {
+        if self.notes.begin(named.peer) {
+            self.post_notice(Notice { named, number: None, tries: 0 });
+        }
+    }
+
+    /// Sends a notice. It waits if there is no room for it now. Returns whether it does not.
+    fn post_notice(&mut self, mut notice: Notice) -> bool {
+        let Named { peer, tag, header_data, end } = notice.named;
+        let (key, offset, data) = match end {
+            Some(end) => (DONE, notice.named.number().into(), key_of(tag, header_data, end)),
+            None => {
+                notice.number = notice.number.or_else(|| self.notes.number(peer));
+                let Some(number) = notice.number else {
+                    self.notes.unsent.push_back(notice);
+                    return false;
+                };
+                (DROPPED, u64::from(folded(tag)) << 16 | u64::from(number), header_data)
+            }
+        };
+        let number =
+            self.operations.insert(Operation { notice: Some(Box::new(notice)), ..Operation::default() });
+        let Err(error) = self.write_note(peer, RemoteMemory { key, offset }, Some(data), number) else {
+            return true;
+        };
+        let Some(notice) = self.operations.remove(number).and_then(|operation| operation.notice) else {
+            return true;
+        };
+        if error == FiError::AGAIN {
+            self.notes.unsent.push_back(*notice);
+            return false;
+        }
+        self.notes.keep(*notice, error);
+        true
+    }
+
+    /// A notice has been delivered, or not.
+    pub(super) fn notice_ended(&mut self, notice: Notice, result: Result<(), Error>) {
+        match result {
+            Ok(()) => self.notes.end(&notice),
+            Err(why) => self.notes.keep(notice, FiError::from(&why)),
+        }
+    }
+
+    /// From now on the notices are sent again that may not have arrived.
+    pub(super) fn repeat_notes(&mut self) {
+        let Notes { failed, again, .. } = &mut self.notes;
+        again.extend(failed.drain(..));
+    }
+
+    /// Does what there was no room for, as much of it as one turn has time for.
+    pub(super) fn carry_notes(&mut self) {
+        if self.stand_ins.owes_answers() {
+            self.answer_questions();
+        }
+        if !self.notes.are_waiting() {
+            return;
+        }
+        self.read_on();
+        for from_failed in [false, true] {
+            let count = if from_failed { self.notes.again.len() } else { self.notes.unsent.len() };
+            let mut refused = 0;
+            for _ in 0..count.min(LOOKS) {
+                let Some(notice) = self.notes.take(from_failed) else { break };
+                refused += usize::from(!self.post_notice(notice));
+                // One peer may have no room, and the next have some; when there is none for several, there is none at all.
+                if refused >= REFUSED {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Lets the application repeat a call to send to `peer` that was refused until that had answered. It may sleep until something of its
+    /// own ends, and nothing of its own may be under way.
+    fn wake_caller(&mut self, peer: Source) {
+        if self.eager.take_refused(peer)
+            && let Some(transmit) = &self.bindings.transmit
+        {
+            // A queue that nobody can sleep at is read again and again.
+            let _ = transmit.queue.signal();
+        }
+    }
+
+    /// A question has ended that was written to a peer, or an answer to one of its own.
+    pub(super) fn question_ended(
+        &mut self,
+        peer: Source,
+        operation: &Operation,
+        result: Result<(), Error>,
+    ) -> Result<(), FiError> {
+        match (operation.says_here, &result) {
+            (Some(question), _) => self.question_answered(peer, question, false),
+            (None, Ok(())) => {
+                if operation.is_numbered && self.eager.has_asked(peer) {
+                    // It has not answered any of many: it reads no messages.
+                    self.stand_ins.ask_again(peer);
+                    self.wake_caller(peer);
+                }
+            }
+            (None, Err(why)) => {
+                self.stand_ins.ask_again(peer);
+                if matches!(why, Error::Access(ReadFault::Answered(_))) {
+                    // Who has no memory for notes is none that reads messages: what is sent to it is sent at once.
+                    self.eager.is_unasked(peer);
+                    if self.stand_ins.asks_life(peer).is_some() {
+                        self.fail_stand_ins_of(peer, FiError::REFUSED)?;
+                    }
+                } else {
+                    self.eager.has_failed(peer, FiError::from(why).says_that_the_peer_is_gone());
+                }
+                self.wake_caller(peer);
+            }
+        }
+        self.answered(peer, result)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_differ_if_anything_that_is_known_of_two_messages_does() {
+        let keys = [(1, 2, 3), (2, 2, 3), (1, 3, 3), (1, 2, 4), (1, 2, 3 | 1 << 127), (2, 1, 3)];
+        let mut keys = keys.map(|(tag, header_data, end)| key_of(tag, header_data, end));
+        assert!(!keys.iter().any(|key| is_key(*key)));
+        keys.sort_unstable();
+        assert!(keys.windows(2).all(|two| two[0] != two[1]));
+    }
+
+    const PEERS: [Source; 2] =
+        [Source { peer: weft::Addr(1), process: 1 }, Source { peer: weft::Addr(1), process: 2 }];
+
+    fn notice(number: Option<u16>) -> Notice {
+        Notice { named: Named::new(PEERS[0], Some(5), 0, None), number, tries: 0 }
+    }
+
+    #[test]
+    fn a_peer_that_takes_no_notices_leaves_room_for_those_to_others() {
+        let mut notes = Notes::default();
+        assert!((0..NOTICES).all(|_| notes.begin(PEERS[0])));
+        assert!(!notes.begin(PEERS[0]) && notes.begin(PEERS[1]));
+        notes.keep(notice(None), FiError::TIMED_OUT);
+        assert!(notes.failed.is_empty() && notes.begin(PEERS[0]));
+        notes.keep(notice(None), FiError::OTHER);
+        assert!(notes.failed.len() == 1 && !notes.begin(PEERS[0]));
+        // However many peers there are, so many wait.
+        let more = (3..20).map(|process| Source { process, ..PEERS[0] });
+        let count = more.flat_map(|peer| [peer; NOTICES]).filter(|peer| notes.begin(*peer)).count();
+        assert_eq!(count, TO_ALL - NOTICES - 1);
+        (0..2 * AGAIN).for_each(|_| notes.keep(notice(None), FiError::OTHER));
+        assert_eq!((notes.failed.len(), notes.total), (AGAIN, TO_ALL - AGAIN - 1));
+    }
+
+    #[test]
+    fn only_notices_of_dropped_messages_have_numbers_and_each_peer_has_its_own() {
+        let mut notes = Notes::default();
+        assert!((0..3).all(|_| notes.begin(PEERS[0]) && notes.begin(PEERS[1])));
+        let first = notes.number(PEERS[0]).unwrap();
+        assert!(notes.number(PEERS[1]).is_some());
+        assert_eq!(notes.number(PEERS[0]), Some(first.wrapping_add(1)));
+        // One that has no number is no other's.
+        notes.end(&notice(None));
+        assert_eq!(notes.told[&PEERS[0]].numbers.len(), 2);
+        notes.end(&notice(Some(first)));
+        notes.end(&notice(Some(first.wrapping_add(1))));
+        // They go on from there when there has been none for a while.
+        assert!(notes.begin(PEERS[0]) && notes.number(PEERS[0]) == Some(first.wrapping_add(2)));
+        // An old one holds the others up before the peer has forgotten that it has heard it.
+        for _ in 1..SPAN {
+            let number = notes.number(PEERS[0]).unwrap();
+            notes.end(&notice(Some(number)));
+        }
+        assert!(notes.number(PEERS[0]).is_none());
+        notes.end(&notice(Some(first.wrapping_add(2))));
+        assert_eq!(notes.number(PEERS[0]), Some(first.wrapping_add(2 + SPAN)));
+    }
+
+    #[test]
+    fn a_turn_sends_few_of_many_notices_again() {
+        let mut state = State::new(None);
+        for _ in 0..AGAIN {
+            assert!(state.notes.begin(PEERS[0]));
+            state.notes.keep(notice(None), FiError::OTHER);
+        }
+        state.repeat_notes();
+        // There is no endpoint, so each of them fails once more.
+        for turn in 1..=3 {
+            state.carry_notes();
+            assert_eq!(
+                (state.notes.failed.len(), state.notes.again.len()),
+                (turn * LOOKS, AGAIN - turn * LOOKS)
+            );
+        }
+    }
+}

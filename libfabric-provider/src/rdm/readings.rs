@@ -1,0 +1,254 @@
+//! Long messages at ports of one's own that are read by their receivers, in pieces: [notes](super::notes) on the same connection never
+//! wait behind more than a few of those.
+
+use std::collections::{HashMap, VecDeque};
+
+use weft::{Error, OwnedBytes, ReceiveBuffer, RemoteMemory, Source};
+
+use super::notes::{LOOKS, key_of};
+use super::operation::Piece;
+use super::stand_in::Named;
+use super::{Operation, State};
+use crate::error::FiError;
+
+/// Bytes of a piece.
+const PIECE: u32 = 128 << 10;
+/// Pieces that are read from one peer at a time: as many bytes as a long path has under way.
+const WINDOW: usize = 16;
+
+/// A message that is read.
+#[derive(Debug)]
+pub(super) struct Reading {
+    named: Named,
+    /// Bytes that are wanted of it, and how many of them have been asked for.
+    total: u32,
+    asked: u32,
+    /// Pieces that have not ended.
+    under_way: usize,
+    /// The memory of the next piece, if there was no room for that before.
+    refused: Option<ReceiveBuffer>,
+    error: Option<FiError>,
+}
+
+impl Reading {
+    fn has_ended(&self) -> bool {
+        self.under_way == 0 && (self.error.is_some() || self.asked == self.total)
+    }
+}
+
+/// A piece of a message.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PieceRead {
+    /// The receive's operation.
+    receive: usize,
+    peer: Source,
+    at: u32,
+}
+
+/// What is read from one peer.
+#[derive(Debug, Default)]
+struct Lane {
+    /// The receives whose messages have further pieces, in the order in which they have met those.
+    receives: VecDeque<usize>,
+    /// Pieces that have not ended.
+    under_way: usize,
+    /// Whether there was no room for the next piece.
+    is_blocked: bool,
+}
+
+/// All messages that are read.
+#[derive(Debug, Default)]
+pub(super) struct Readings {
+    lanes: HashMap<Source, Lane>,
+    /// The peers whose lanes are blocked.
+    blocked: VecDeque<Source>,
+}
+
+impl Readings {
+    /// Whether some are not complete.
+    pub(super) fn are_waiting(&self) -> bool {
+        !self.lanes.is_empty()
+    }
+
+    /// The receive whose message the next piece from `peer` is of, if there may be another one.
+    fn next(&mut self, peer: Source) -> Option<usize> {
+        let lane = self.lanes.get(&peer)?;
+        if lane.receives.is_empty() && lane.under_way == 0 {
+            self.lanes.remove(&peer);
+            return None;
+        }
+        lane.receives.front().filter(|_| lane.under_way < WINDOW).copied()
+    }
+}
+
+impl State {
+    /// Reads the first `total` bytes of a message whose stand-in receive `number` has met.
+    pub(super) fn begin_read(&mut self, number: usize, named: Named, total: u32) {
+        let Some(operation) = self.operations.get_mut(number) else { return };
+        let Some(fetched) = &mut operation.fetched else { return };
+        if fetched.room.is_none() && operation.pieces.len() == 1 {
+            // Straight to where it belongs, as to the room of every other receive that has no pieces.
+            let room = operation.pieces.pop();
+            fetched.room = room.map(|Piece(room)| OwnedBytes::divisible(room).into());
+        }
+        let (asked, under_way, refused, error) = (0, 0, None, None);
+        fetched.reading = Some(Reading { named, total, asked, under_way, refused, error });
+        self.notes.readings.lanes.entry(named.peer).or_default().receives.push_back(number);
+        self.read_from(named.peer);
+    }
+
+    /// Asks `peer` for as many pieces as there may be.
+    fn read_from(&mut self, peer: Source) {
+        while let Some(number) = self.notes.readings.next(peer) {
+            let posted = self.post_piece(number);
+            let Readings { lanes, blocked } = &mut self.notes.readings;
+            let Some(lane) = lanes.get_mut(&peer) else { return };
+            match posted {
+                Ok(is_last) => {
+                    lane.under_way += 1;
+                    if is_last {
+                        lane.receives.pop_front();
+                    }
+                }
+                Err(FiError::AGAIN) => {
+                    if !std::mem::replace(&mut lane.is_blocked, true) {
+                        blocked.push_back(peer);
+                    }
+                    return;
+                }
+                Err(error) => {
+                    lane.receives.pop_front();
+                    // Its entry says so, and there is nothing else to do about it here.
+                    let _ = self.end_reading(number, Some(error));
+                }
+            }
+        }
+    }
+
+    /// Reads on where there was no room, from a few peers in one turn.
+    pub(super) fn read_on(&mut self) {
+        for _ in 0..self.notes.readings.blocked.len().min(LOOKS) {
+            let Readings { lanes, blocked } = &mut self.notes.readings;
+            let Some(peer) = blocked.pop_front() else { return };
+            if let Some(lane) = lanes.get_mut(&peer) {
+                lane.is_blocked = false;
+            }
+            self.read_from(peer);
+        }
+    }
+
+    /// Reads the next piece of the message of receive `number`. Returns whether it is the last one.
+    fn post_piece(&mut self, number: usize) -> Result<bool, FiError> {
+        let State { endpoint, peers, operations, .. } = self;
+        let endpoint = endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
+        let fetched = operations.get_mut(number).and_then(|operation| operation.fetched.as_mut());
+        let fetched = fetched.ok_or(FiError::OTHER)?;
+        let reading = fetched.reading.as_mut().ok_or(FiError::OTHER)?;
+        let Reading { named, total, asked: at, .. } = *reading;
+        let len = (total - at).min(PIECE);
+        let mut buffer = reading.refused.take().or_else(|| match &mut fetched.room {
+            Some(ReceiveBuffer::Owned(room)) => room.split_to(len as usize).map(ReceiveBuffer::from),
+            Some(_) => None,
+            // To be copied to several pieces of memory.
+            None => Some(vec![0; len as usize].into()),
+        });
+        let read = PieceRead { receive: number, peer: named.peer, at };
+        let piece = operations.insert(Operation { reads: Some(read), ..Operation::default() });
+        let memory = RemoteMemory {
+            key: key_of(named.tag, named.header_data, named.end.unwrap_or(0)),
+            offset: at.into(),
+        };
+        let posted = peers.beside.post(endpoint, named.peer, |endpoint, connection| {
+            let taken = buffer.take().ok_or(Error::Completed)?;
+            endpoint.read(connection, taken, memory, piece as u64).map_err(|refused| {
+                buffer = Some(refused.buffer);
+                refused.error
+            })
+        });
+        if posted.is_err() {
+            operations.remove(piece);
+        }
+        let fetched = operations.get_mut(number).and_then(|operation| operation.fetched.as_mut());
+        let reading = fetched.and_then(|fetched| fetched.reading.as_mut()).ok_or(FiError::OTHER)?;
+        match posted {
+            Ok(_) => {
+                (reading.asked, reading.under_way) = (at + len, reading.under_way + 1);
+                Ok(reading.asked == total)
+            }
+            Err(error) => {
+                reading.refused = buffer;
+                Err(error)
+            }
+        }
+    }
+
+    /// A piece of a message was read, or cannot be.
+    pub(super) fn piece_ended(
+        &mut self,
+        read: PieceRead,
+        buffer: &ReceiveBuffer,
+        result: Result<(), Error>,
+    ) -> Result<(), FiError> {
+        let PieceRead { receive, peer, at } = read;
+        if let Some(lane) = self.notes.readings.lanes.get_mut(&peer) {
+            lane.under_way = lane.under_way.saturating_sub(1);
+            if result.is_err() {
+                lane.receives.retain(|other| *other != receive);
+            }
+        }
+        let mut ended = Ok(());
+        if let Some(operation) = self.operations.get_mut(receive) {
+            if result.is_ok() {
+                operation.scatter_from(buffer.as_slice().unwrap_or(&[]), at as usize);
+            }
+            let reading = operation.fetched.as_mut().and_then(|fetched| fetched.reading.as_mut());
+            if let Some(reading) = reading {
+                reading.under_way = reading.under_way.saturating_sub(1);
+                reading.error = reading.error.or(result.err().map(|error| FiError::from(&error)));
+                ended = self.end_reading(receive, None);
+            }
+        }
+        self.read_from(peer);
+        ended
+    }
+
+    /// The message of receive `number` was read if all of its pieces have ended, or cannot be. While one is under way its memory is not the
+    /// application's.
+    fn end_reading(&mut self, number: usize, error: Option<FiError>) -> Result<(), FiError> {
+        let fetched = self.operations.get_mut(number).and_then(|operation| operation.fetched.as_mut());
+        let Some(reading) = fetched.and_then(|fetched| fetched.reading.as_mut()) else { return Ok(()) };
+        reading.error = reading.error.or(error);
+        if !reading.has_ended() {
+            return Ok(());
+        }
+        let (named, error) = (reading.named, reading.error);
+        if !error.is_some_and(FiError::says_that_the_peer_is_gone) {
+            // Nor need its sender wait for a receive that has failed.
+            self.tell_by_note(named);
+        }
+        self.end_fetch(number, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PEER: Source = Source { peer: weft::Addr(1), process: 1 };
+
+    #[test]
+    fn pieces_of_one_peer_are_few_at_a_time_and_those_of_one_message_after_the_other() {
+        let mut readings = Readings::default();
+        assert_eq!(readings.next(PEER), None);
+        readings.lanes.entry(PEER).or_default().receives.extend([4, 5]);
+        assert_eq!([readings.next(PEER), readings.next(PEER)], [Some(4); 2]);
+        readings.lanes.get_mut(&PEER).unwrap().under_way = WINDOW;
+        assert_eq!(readings.next(PEER), None);
+        let other = Source { process: 2, ..PEER };
+        readings.lanes.entry(other).or_default().receives.push_back(6);
+        assert_eq!(readings.next(other), Some(6));
+        let lane = readings.lanes.get_mut(&PEER).unwrap();
+        (lane.under_way, lane.receives) = (0, VecDeque::new());
+        assert!(readings.next(PEER).is_none() && readings.lanes.len() == 1);
+    }
+}
