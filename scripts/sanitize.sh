@@ -35,6 +35,6 @@ if [ "$sanitiser" = address ]; then
     # The provider, which libfabric loads, uses the sanitiser of the program: that has to export it. Memory that libfabric
     # keeps to the end of the process is no leak of the provider's.
     export RUSTFLAGS="$RUSTFLAGS -Clink-arg=-rdynamic" ASAN_OPTIONS=detect_leaks=0
-    cargo +nightly test -p weft-libfabric-provider --target "$host" --test every_function --test calls --test waiting \
-        --test remote --test threads --test served_random --test served_gone
+    cargo +nightly test -p weft-libfabric-provider --target "$host" --test in_process -- \
+        every_function:: calls:: waiting:: remote:: threads:: served_random:: served_gone::
 fi

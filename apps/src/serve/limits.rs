@@ -186,12 +186,11 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
         },
         Row {
             what: "messages of which a part has arrived",
-            all: format!("{}, and 16 of each PDC", limits.unexpected_messages),
+            all: format!("{unexpected_messages}, and 16 of each PDC"),
             holder: "peer and process",
             reserved: "16 of each PDC".to_owned(),
             most: format!(
-                "{}, and as much as it leaves; of a PDC twice its window",
-                limits.unexpected_messages_per_peer
+                "{unexpected_messages_per_peer}, and as much as it leaves; of a PDC twice its window"
             ),
             then: "NO_SES_MSG_AVAIL",
         },

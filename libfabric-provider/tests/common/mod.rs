@@ -1,6 +1,6 @@
 //! The provider as libfabric loads it.
 
-#![allow(dead_code, reason = "not every test file uses all of it")]
+#![allow(dead_code, reason = "not every test program uses all of it")]
 
 pub(crate) mod fabric;
 pub(crate) mod lossy;
@@ -12,7 +12,8 @@ pub(crate) mod server;
 pub(crate) mod stand_ins;
 
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::panic::Location;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// Seconds that a program may take on a machine that is busy with other tests.
@@ -68,20 +69,33 @@ impl Provider {
 /// The variable that tells a test that it runs with the provider.
 const INSIDE: &str = "WEFT_FI_TEST";
 
-/// Runs the test `name` in a process that finds the provider: libfabric looks for it only once. Returns whether this is
-/// that process.
+/// The name with which the program runs the test `name` of the caller's file alone: each file is a module.
+#[track_caller]
+pub(crate) fn full_name(name: &str) -> String {
+    let file = Path::new(Location::caller().file());
+    format!("{}::{name}", file.file_stem().unwrap().to_str().unwrap())
+}
+
+/// Runs the test `name` of the caller's file in a process that finds the provider: libfabric looks for it only once.
+/// Returns whether this is that process.
+#[track_caller]
 pub(crate) fn inside(name: &str) -> bool {
     inside_with(name, &[])
 }
 
 /// As [`inside`], with these variables.
+#[track_caller]
 pub(crate) fn inside_with(name: &str, variables: &[(&str, &str)]) -> bool {
     if std::env::var_os(INSIDE).is_some() {
         return true;
     }
     let provider = Provider::new();
     let mut command = provider.command("timeout");
-    command.arg("300").arg(std::env::current_exe().unwrap()).args([name, "--exact", "--nocapture"]);
+    command.arg("300").arg(std::env::current_exe().unwrap()).args([
+        &full_name(name),
+        "--exact",
+        "--nocapture",
+    ]);
     let output = command.envs(variables.iter().copied()).env(INSIDE, "1").output().unwrap();
     let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && said.contains("1 passed"), "{said} {errors}");

@@ -3,6 +3,8 @@
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
+use super::full_name;
+
 /// The variable that makes a test one of its processes, and says its number.
 const NUMBER: &str = "WEFT_FI_PROCESS";
 
@@ -25,10 +27,11 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Runs the test `name` in a process with this number and these variables.
+    /// Runs the test `name` of the caller's file in a process with this number and these variables.
+    #[track_caller]
     pub(crate) fn start(name: &str, number: usize, variables: &[(&str, &str)]) -> Process {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args([name, "--exact", "--nocapture"]).env(NUMBER, number.to_string());
+        command.args([&full_name(name), "--exact", "--nocapture"]).env(NUMBER, number.to_string());
         command.envs(variables.iter().copied());
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();

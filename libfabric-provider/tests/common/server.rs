@@ -1,5 +1,6 @@
 //! A server as `weft serve` is one, on a thread of the test.
 
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -76,17 +77,23 @@ impl Drop for Server {
     }
 }
 
-/// A server over kernel UDP at 127.40.0.`host`.
+/// The loopback address of host `host` of this test, which no other test has: each is a process of its own.
+pub(crate) fn address(host: u8) -> Ipv4Addr {
+    let [.., high, low] = std::process::id().to_be_bytes();
+    Ipv4Addr::new(127, 128 | high, low, host)
+}
+
+/// A server over kernel UDP at [`address`]`(host)`.
 pub(crate) fn server(
     directory: &tempfile::TempDir,
     host: u8,
     set: impl FnOnce(Builder) -> Builder,
 ) -> Server {
-    let builder = set(Endpoint::builder(format!("udp:127.40.0.{host}")));
+    let builder = set(Endpoint::builder(format!("udp:{}", address(host))));
     Server::start(builder, &directory.path().join(host.to_string()))
 }
 
-/// Two servers, at 127.40.0.`first` and the address behind that.
+/// Two servers, hosts `first` and the next one.
 pub(crate) fn servers(directory: &tempfile::TempDir, first: u8) -> [Server; 2] {
     [first, first + 1].map(|host| server(directory, host, |builder| builder))
 }

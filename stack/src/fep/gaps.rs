@@ -244,7 +244,7 @@ mod tests {
             let key = self.model.remove(at);
             let place = self.sends.get(key).unwrap().place;
             let Queue { sends, entries, gaps, .. } = self;
-            let steps = steps::of(|| gaps.withdraw(entries, sends, key, place));
+            let steps = steps::of(|| assert!(gaps.withdraw(entries, sends, key, place)));
             self.most_steps = self.most_steps.max(steps);
             self.sends.remove(key);
         }

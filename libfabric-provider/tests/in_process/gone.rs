@@ -1,0 +1,159 @@
+//! Peers whose processes are killed, or that never were there: what waits for them ends with an error.
+
+use std::time::Duration;
+
+use crate::common::fabric::{BOUND, Entry, Failed, How, QUESTIONS, SILENCE, Side, Wish, table};
+use crate::common::inside;
+use crate::common::processes::{self, Process};
+use weft_fi::sys;
+use weft_fi::sys::FI_ADDR_UNSPEC;
+
+fn open() -> Side {
+    Side::open(&Wish::default(), How::default())
+}
+
+/// An endpoint of another process, which takes a message.
+fn victim(test: &str) -> (Process, [u8; 16]) {
+    let mut process = Process::start(test, 1, &[]);
+    let name = process.says("name ").parse::<u128>().unwrap().to_be_bytes();
+    (process, name)
+}
+
+/// What that process does.
+fn wait_for_the_end() {
+    let side = open();
+    println!("name {}", u128::from_be_bytes(side.name()));
+    let mut room = [0; 4];
+    side.receive(&mut room, FI_ADDR_UNSPEC, None, 1);
+    assert!(side.cq.next().is_ok());
+    println!("has it");
+    std::thread::sleep(BOUND);
+}
+
+fn kill(process: &mut Process) {
+    process.says("has it");
+    process.child.kill().unwrap();
+    process.child.wait().unwrap();
+}
+
+/// The next entry, for which the process sleeps: it comes at once, or with the silence of a peer.
+fn end(side: &Side) -> Result<Entry, Failed> {
+    side.cq.next_within(SILENCE)
+}
+
+fn silent(context: usize) -> Result<Entry, Failed> {
+    Err(Failed { context, error: sys::FI_ETIMEDOUT, beyond: 0 })
+}
+
+/// An endpoint, another process, and the number of that there; none where the test has nothing else to do: in the process that starts
+/// the one with the provider, and in the other process.
+fn meet(test: &str) -> Option<(Side, Process, u64)> {
+    if !inside(test) {
+        return None;
+    }
+    if processes::number().is_some() {
+        wait_for_the_end();
+        return None;
+    }
+    let (victim, name) = victim(test);
+    let side = open();
+    let number = side.insert(&name);
+    Some((side, victim, number))
+}
+
+#[test]
+fn messages_to_a_peer_that_is_gone_fail_within_a_bounded_time() {
+    let Some((a, mut victim, killed)) = meet("messages_to_a_peer_that_is_gone_fail_within_a_bounded_time")
+    else {
+        return;
+    };
+    a.send(killed, b"live", None, 1);
+    assert_eq!(a.cq.next().unwrap().context, 1);
+    kill(&mut victim);
+    // One that was never there: an endpoint that is closed again.
+    let closed = a.insert(&open().name());
+    let long = vec![7; 1 << 20];
+    for (context, peer) in [(2, killed), (3, killed), (4, closed)] {
+        a.send(peer, &long, None, context);
+    }
+    // Others are not held up.
+    let own = a.insert(&a.name());
+    let mut room = [0; 4];
+    a.receive(&mut room, own, None, 5);
+    a.send(own, b"self", None, 6);
+    let mut ends: Vec<_> = (2..=6).map(|_| end(&a)).collect();
+    ends.sort_by_key(|end| end.map_or_else(|failed| failed.context, |entry| entry.context));
+    assert_eq!(ends[..3], [2, 3, 4].map(silent));
+    assert!(ends[3].is_ok() && ends[4].is_ok(), "{ends:?}");
+    // The next message to it fails in the same way.
+    a.send(killed, &long, None, 7);
+    assert_eq!(end(&a), silent(7));
+}
+
+#[test]
+fn receives_that_name_a_peer_end_when_it_is_gone() {
+    let Some((a, mut victim, killed)) = meet("receives_that_name_a_peer_end_when_it_is_gone") else { return };
+    let own = a.insert(&a.name());
+    let mut rooms = [[0u8; 4]; 5];
+    let [one, two, any, other, rest] = &mut rooms;
+    a.receive(one, killed, None, 2);
+    a.receive(two, killed, Some((7, 0)), 3);
+    a.receive(any, FI_ADDR_UNSPEC, Some((8, 0)), 4);
+    a.receive(other, own, Some((9, 0)), 5);
+    // It is asked more than once while it lives, and answers.
+    assert_eq!(a.cq.read_within(5_000), None);
+    a.send(killed, b"live", None, 1);
+    assert_eq!(end(&a).unwrap().context, 1);
+    kill(&mut victim);
+    // It is asked once more, and does not answer.
+    let mut ends = [(); 2].map(|()| a.cq.next_within(QUESTIONS + SILENCE));
+    ends.sort_by_key(|end| end.map_or_else(|failed| failed.context, |entry| entry.context));
+    assert_eq!(ends, [2, 3].map(silent));
+    // Those that wait for anybody, or for others, still do.
+    a.send(own, b"any", Some(8), 6);
+    a.send(own, b"own", Some(9), 7);
+    let mut left = vec![4, 5, 6, 7];
+    while !left.is_empty() {
+        let context = end(&a).unwrap().context;
+        left.retain(|other| *other != context);
+    }
+    // One that is posted later ends as well, also if nobody reads the queue meanwhile.
+    a.receive(rest, killed, None, 8);
+    std::thread::sleep(Duration::from_secs(10));
+    assert_eq!(a.cq.next(), silent(8));
+}
+
+/// As many peers as an endpoint knows at a time, and more, one after the other. Each is removed from the vector before the next.
+#[test]
+fn peers_that_are_removed_make_room_for_others() {
+    if !inside("peers_that_are_removed_make_room_for_others") {
+        return;
+    }
+    const AT_A_TIME: u16 = 4096;
+    let side =
+        Side::open(&Wish { caps: sys::FI_MSG | sys::FI_DIRECTED_RECV, ..Wish::default() }, How::default());
+    let mut room = [0u8; 4];
+    let mut ask_of = |port: u16, removes: bool| {
+        let mut name = side.name();
+        name[2..4].copy_from_slice(&port.to_be_bytes());
+        let mut number = side.insert(&name);
+        let (at, context) = (room.as_mut_ptr().cast(), std::ptr::without_provenance_mut(usize::from(port)));
+        let posted = table!(side.ep, msg.recv(at, 4, std::ptr::null_mut(), number, context));
+        if posted == 0 {
+            // SAFETY: the endpoint is open.
+            assert_eq!(unsafe { (*(*side.ep).ops).cancel.unwrap()(side.ep.cast(), context) }, 0);
+            assert_eq!(side.cq.next().map_err(|failed| failed.error), Err(sys::FI_ECANCELED));
+        }
+        if removes {
+            assert_eq!(table!(side.av, ops.remove(&mut number, 1, 0)), 0);
+        }
+        posted
+    };
+    // Ports are multiples of four.
+    for n in 0..AT_A_TIME + 500 {
+        assert_eq!(ask_of(4 * (n + 1), true), 0, "peer {n}");
+    }
+    // Those that stay in the vector are kept.
+    let refused = (0..AT_A_TIME).map(|n| ask_of(4 * (n + 6000), false)).find(|posted| *posted != 0);
+    assert_eq!(refused, Some(-(sys::FI_ENOMEM as isize)));
+}

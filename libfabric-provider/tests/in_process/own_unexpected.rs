@@ -1,0 +1,271 @@
+//! Messages between endpoints at ports of their own that nobody receives yet: a receive for the last of them is met, and nothing
+//! that is asked of a peer waits behind them.
+
+use crate::common::fabric::{Entry, Exposed, Failed, How, Side, Wish, table};
+use crate::common::processes::{self, Process};
+use crate::common::{inside, stand_ins};
+use weft_fi::sys;
+
+/// Bytes of a message of which a target keeps four.
+const LONG: usize = 16 << 20;
+
+fn bytes(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|n| (n * 5 + (n >> 8) * 3 + (n >> 17) + seed * 17) as u8).collect()
+}
+
+fn open() -> Side {
+    Side::open(&Wish::default(), How::default())
+}
+
+/// Two endpoints, and the number of the other one in each.
+fn pair() -> ([Side; 2], [u64; 2]) {
+    let sides = [open(), open()];
+    let to = [sides[0].insert(&sides[1].name()), sides[1].insert(&sides[0].name())];
+    (sides, to)
+}
+
+fn next(side: &Side) -> Entry {
+    side.cq.next().unwrap()
+}
+
+#[test]
+fn messages_of_128_mib_are_received_in_the_opposite_order() {
+    if !inside("messages_of_128_mib_are_received_in_the_opposite_order") {
+        return;
+    }
+    const COUNT: usize = 8;
+    let ([a, b], [to_b, from_a]) = pair();
+    let messages: Vec<_> = (0..COUNT).map(|n| bytes(LONG - n, n)).collect();
+    for (n, message) in messages.iter().enumerate() {
+        a.send(to_b, message, Some(n as u64), n);
+    }
+    let mut room = vec![0; LONG];
+    for (n, message) in messages.iter().enumerate().rev() {
+        b.receive(&mut room, from_a, Some((n as u64, 0)), n);
+        let received = next(&b);
+        assert_eq!((received.context, received.len, received.tag), (n, message.len(), n as u64));
+        assert!(room[..message.len()] == message[..], "message {n}");
+    }
+    let mut sent: Vec<_> = (0..COUNT).map(|_| next(&a).context).collect();
+    sent.sort_unstable();
+    assert!(sent.into_iter().eq(0..COUNT));
+}
+
+/// Both processes send first, and receive the last message first.
+#[test]
+fn both_sides_receive_in_the_opposite_order_at_once() {
+    const NAME: &str = "both_sides_receive_in_the_opposite_order_at_once";
+    const COUNT: usize = 8;
+    if !inside(NAME) {
+        return;
+    }
+    let exchange = |side: &Side, own: usize, peer: u64| {
+        let messages: Vec<_> = (0..COUNT).map(|n| bytes(LONG + n, 2 * n + own)).collect();
+        for (n, message) in messages.iter().enumerate() {
+            side.send(peer, message, Some(n as u64), n);
+        }
+        let (mut room, mut sent, mut received) = (vec![0; LONG + COUNT], 0, 0);
+        for n in (0..COUNT).rev() {
+            side.receive(&mut room, peer, Some((n as u64, 0)), COUNT + n);
+            while received < COUNT - n {
+                let entry = next(side);
+                if entry.context < COUNT {
+                    sent += 1;
+                    continue;
+                }
+                assert_eq!((entry.context, entry.len), (COUNT + n, LONG + n));
+                assert!(room[..LONG + n] == bytes(LONG + n, 2 * n + 1 - own), "message {n} to {own}");
+                received += 1;
+            }
+        }
+        while sent < COUNT {
+            assert!(next(side).context < COUNT);
+            sent += 1;
+        }
+    };
+    if processes::number().is_some() {
+        let side = open();
+        println!("name {}", u128::from_be_bytes(side.name()));
+        let peer = side.insert(&processes::told().parse::<u128>().unwrap().to_be_bytes());
+        return exchange(&side, 1, peer);
+    }
+    let side = open();
+    let mut process = Process::start(NAME, 1, &[]);
+    let peer = side.insert(&process.says("name ").parse::<u128>().unwrap().to_be_bytes());
+    process.tell(&u128::from_be_bytes(side.name()).to_string());
+    exchange(&side, 0, peer);
+    assert!(process.child.wait().unwrap().success());
+}
+
+/// The message is longer than what is sent at once, and the first to its receiver, which has to say which process it is. A program that
+/// was told to try again, and has nothing under way, may sleep until something of its own ends.
+#[test]
+fn a_program_that_sleeps_at_its_queue_is_woken_when_a_refused_message_can_be_sent() {
+    if !inside("a_program_that_sleeps_at_its_queue_is_woken_when_a_refused_message_can_be_sent") {
+        return;
+    }
+    const MINUTE: i32 = 60_000;
+    let how = || How { wait: sys::FI_WAIT_UNSPEC, ..How::default() };
+    let [a, b] = [how(), how()].map(|how| Side::open(&Wish::default(), how));
+    let (to_b, from_a) = (a.insert(&b.name()), b.insert(&a.name()));
+    let message = bytes(25 << 20, 1);
+    let (at, len) = (message.as_ptr().cast(), message.len());
+    let begin = std::time::Instant::now();
+    let mut refusals = 0;
+    loop {
+        let sent = table!(a.ep, tagged.send(at, len, std::ptr::null_mut(), to_b, 5, 11 as *mut _));
+        if sent == 0 {
+            break;
+        }
+        assert_eq!(sent, -(sys::FI_EAGAIN as isize));
+        refusals += 1;
+        assert_eq!(a.cq.read_within(MINUTE), None);
+        assert!(begin.elapsed().as_millis() < MINUTE as u128 / 2, "nobody has woken it");
+    }
+    assert!(refusals > 0, "nothing was refused");
+    let mut room = vec![0; len];
+    b.receive(&mut room, from_a, Some((5, 0)), 2);
+    assert_eq!((next(&b).context, room == message), (2, true));
+    assert_eq!(next(&a).context, 11);
+}
+
+/// Messages of up to 64 KiB, of which more are kept than of longer ones.
+#[test]
+fn a_receive_for_the_last_of_many_messages_is_met() {
+    if !inside("a_receive_for_the_last_of_many_messages_is_met") {
+        return;
+    }
+    const LEN: usize = 40_000;
+    const COUNT: usize = 3_000;
+    let ([a, b], [to_b, from_a]) = pair();
+    let messages: Vec<_> = (0..7).map(|n| bytes(LEN + n, n)).collect();
+    for n in 0..COUNT {
+        a.send(to_b, &messages[n % 7], Some(n as u64), n);
+    }
+    let mut room = vec![0; LEN + 7];
+    for n in (0..COUNT).rev() {
+        b.receive(&mut room, from_a, Some((n as u64, 0)), n);
+        let received = next(&b);
+        assert_eq!((received.context, received.len), (n, LEN + n % 7));
+        assert!(room[..LEN + n % 7] == messages[n % 7][..], "message {n}");
+    }
+    (0..COUNT).for_each(|_| assert!(next(&a).context < COUNT));
+}
+
+#[test]
+fn long_messages_at_ports_of_ones_own_are_truncated_looked_at_claimed_and_dropped() {
+    if !inside("long_messages_at_ports_of_ones_own_are_truncated_looked_at_claimed_and_dropped") {
+        return;
+    }
+    let ([a, b], [to_b, from_a]) = pair();
+    // Nobody receives this one, so that something stands for those behind it.
+    let first = bytes(20 << 20, 1);
+    a.send(to_b, &first, Some(99), 1);
+    assert_eq!(next(&a).context, 1);
+    stand_ins::every_end(&a, &b, to_b, from_a, &bytes(5_000_003, 3));
+    let mut room = vec![0; first.len()];
+    b.receive(&mut room, from_a, Some((99, 0)), 2);
+    assert_eq!(next(&b).context, 2);
+    assert!(room == first);
+}
+
+/// A message without a tag has no stand-in, and more are sent than a target keeps.
+#[test]
+fn accesses_do_not_wait_behind_messages_that_nobody_receives() {
+    if !inside("accesses_do_not_wait_behind_messages_that_nobody_receives") {
+        return;
+    }
+    const COUNT: usize = 6;
+    let wish = || Wish { caps: sys::FI_MSG | sys::FI_TAGGED | sys::FI_RMA, ..Wish::default() };
+    let [a, b] = [wish(), wish()].map(|wish| Side::open(&wish, How::default()));
+    let (to_b, from_a) = (a.insert(&b.name()), b.insert(&a.name()));
+    let mut memory = bytes(100_000, 7);
+    let expected = memory.clone();
+    let exposed = Exposed::new(&b, &mut memory, 5);
+    let message = bytes(LONG, 2);
+    for n in 0..COUNT {
+        a.send(to_b, &message, None, n);
+    }
+    let mut room = vec![0u8; expected.len()];
+    let (at, len) = (room.as_mut_ptr().cast(), room.len());
+    a.post(|| table!(a.ep, rma.read(at, len, std::ptr::null_mut(), to_b, 0, 5, 77 as *mut _)));
+    loop {
+        let entry = next(&a);
+        if entry.context == 77 {
+            break;
+        }
+        assert!(entry.context < COUNT);
+    }
+    assert!(room == expected);
+    let mut place = vec![0; LONG];
+    for n in 0..COUNT {
+        b.receive(&mut place, from_a, None, n);
+        assert_eq!((next(&b).context, place == message), (n, true));
+        place.fill(0);
+    }
+    drop(exposed);
+}
+
+/// What a further process does: it sends long messages, or receives none.
+fn peer() {
+    let side = open();
+    println!("name {}", u128::from_be_bytes(side.name()));
+    if let Ok(name) = processes::told().parse::<u128>() {
+        let number = side.insert(&name.to_be_bytes());
+        let messages = [0, 1, 2].map(|n| bytes(LONG, n));
+        for (n, message) in messages.iter().enumerate() {
+            side.send(number, message, Some(n as u64), n);
+        }
+        println!("sent");
+        std::thread::sleep(crate::common::fabric::BOUND);
+    }
+    std::thread::sleep(crate::common::fabric::BOUND);
+}
+
+#[test]
+fn long_messages_at_ports_of_ones_own_end_when_their_sender_or_their_receiver_is_gone() {
+    const NAME: &str = "long_messages_at_ports_of_ones_own_end_when_their_sender_or_their_receiver_is_gone";
+    if !inside(NAME) {
+        return;
+    }
+    if processes::number().is_some() {
+        return peer();
+    }
+    let a = open();
+    let own = u128::from_be_bytes(a.name());
+    let start = || {
+        let mut process = Process::start(NAME, 1, &[]);
+        let name = process.says("name ").parse::<u128>().unwrap().to_be_bytes();
+        (process, name)
+    };
+    let kill = |mut process: Process| {
+        process.child.kill().unwrap();
+        process.child.wait().unwrap();
+    };
+    // The sender is killed when what stands for its last message is there, which is received then.
+    let (mut process, name) = start();
+    let from = a.insert(&name);
+    process.tell(&own.to_string());
+    process.says("sent");
+    stand_ins::until_there(&a, 2);
+    kill(process);
+    let mut room = vec![0; LONG];
+    a.receive(&mut room, from, Some((2, 0)), 1);
+    let ended = a.cq.read_within(60_000).expect("an entry within a minute");
+    assert_eq!(ended, Err(Failed { context: 1, error: sys::FI_ECONNABORTED, beyond: 0 }));
+    // The receiver is killed, and has received nothing.
+    let (process, name) = start();
+    let to = a.insert(&name);
+    let message = bytes(LONG, 1);
+    for n in 0..3 {
+        a.send(to, &message, Some(n as u64), n);
+    }
+    // The target keeps the first one, so that it is complete.
+    assert_eq!(next(&a).context, 0);
+    assert_eq!(a.cq.read_within(3_000), None);
+    kill(process);
+    for n in 1..3 {
+        let ended = a.cq.read_within(60_000).expect("an entry within a minute");
+        assert_eq!(ended, Err(Failed { context: n, error: sys::FI_ETIMEDOUT, beyond: 0 }));
+    }
+}

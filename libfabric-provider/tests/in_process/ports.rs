@@ -1,0 +1,124 @@
+//! Endpoints at a memif port of their own, which sends messages from where the application has them.
+
+use std::cell::Cell;
+use std::ptr::NonNull;
+
+use crate::common::fabric::{How, Side, Wish, getinfo};
+use crate::common::server::server;
+use crate::common::{inside, inside_with};
+use weft_fi::sys;
+
+/// Messages of no packet payload, of less and more than is worth a reference, of one packet, of some and of many.
+const SIZES: [usize; 8] = [0, 1, 1_023, 1_024, 8_000, 9_000, 100_000, 3_000_000];
+
+/// Pages of a message, which are given back to the system when this is dropped.
+struct Pages {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+impl Pages {
+    fn filled(len: usize, byte: impl Fn(usize) -> u8) -> Pages {
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: new pages, of which there is one at least.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), len.max(1), protection, flags, -1, 0) };
+        assert_ne!(base, libc::MAP_FAILED);
+        let base: NonNull<u8> = NonNull::new(base.cast()).unwrap();
+        // SAFETY: so many bytes are there, and nobody else has them.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(base.as_ptr(), len) };
+        bytes.iter_mut().enumerate().for_each(|(at, place)| *place = byte(at));
+        Pages { base, len }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: so many bytes are there, and nobody changes them.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: they were mapped, and the message has ended.
+        let unmapped = unsafe { libc::munmap(self.base.as_ptr().cast(), self.len.max(1)) };
+        assert_eq!(unmapped, 0);
+    }
+}
+
+fn open(role: &str, host: u8) -> Side {
+    // Rings of four frames, so that packets wait.
+    let port = format!("memif:@weft-ports-{},role={role},rsize=2,ip=10.0.0.{host}", std::process::id());
+    Side::open(&Wish { domain: Some(port), ..Wish::default() }, How::default())
+}
+
+/// A message's memory is gone as soon as its entry is read; whoever read it later would be killed.
+#[test]
+fn messages_are_sent_from_memory_that_vanishes_when_they_have_ended() {
+    if !inside("messages_are_sent_from_memory_that_vanishes_when_they_have_ended") {
+        return;
+    }
+    let sides = [open("server", 1), open("client", 2)];
+    let to = [sides[0].insert(&sides[1].name()), sides[1].insert(&sides[0].name())];
+    for (round, size) in SIZES.into_iter().cycle().take(4 * SIZES.len()).enumerate() {
+        let byte = |end: usize| move |at: usize| (at * 13 + (at >> 8) * 5 + end * 101 + round) as u8;
+        let mut pages = [0, 1].map(|end| Some(Pages::filled(size, byte(end))));
+        let mut rooms = [0, 1].map(|_| vec![0; size + 1]);
+        for (end, side) in sides.iter().enumerate() {
+            side.receive(&mut rooms[end], sys::FI_ADDR_UNSPEC, None, 10 + end);
+            side.send(to[end], pages[end].as_ref().unwrap().bytes(), None, end);
+        }
+        let mut left = 4;
+        while left > 0 {
+            for (end, side) in sides.iter().enumerate() {
+                let Some(entry) = side.cq.read() else { continue };
+                let entry = entry.unwrap();
+                left -= 1;
+                if entry.context == end {
+                    pages[end] = None;
+                } else {
+                    assert_eq!((entry.context, entry.len), (10 + end, size));
+                    let expected = (0..size).map(byte(1 - end));
+                    assert!(rooms[end][..size].iter().copied().eq(expected), "{size} bytes to {end}");
+                }
+            }
+        }
+    }
+}
+
+/// The most endpoints of a domain at this place, and the answer to hints with one more.
+fn endpoints(domain: Option<String>) -> (usize, Result<(), i32>) {
+    let wish = Wish { domain, ..Wish::default() };
+    let info = getinfo(&wish).unwrap_or_else(|error| panic!("{error}"));
+    // SAFETY: an info has all its parts.
+    let domain = unsafe { &*info.get().domain_attr };
+    assert_eq!((domain.tx_ctx_cnt, domain.rx_ctx_cnt), (domain.ep_cnt, domain.ep_cnt));
+    MOST.set(domain.ep_cnt);
+    // SAFETY: new hints have all their parts.
+    let more: fn(&mut sys::fi_info) = |hints| unsafe { (*hints.domain_attr).ep_cnt = MOST.get() + 1 };
+    (domain.ep_cnt, getinfo(&Wish { change: more, ..wish }).map(drop))
+}
+
+thread_local! {
+    static MOST: Cell<usize> = const { Cell::new(0) };
+}
+
+#[test]
+fn a_domain_has_as_many_endpoints_as_its_place_has_room_for() {
+    if !inside("a_domain_has_as_many_endpoints_as_its_place_has_room_for") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let server = server(&directory, 71, |builder| builder);
+    let no = Err(sys::FI_ENODATA);
+    assert_eq!(endpoints(None), (4096, no));
+    assert_eq!(endpoints(Some(server.name())), (64, no));
+    assert_eq!(endpoints(Some("udp:127.0.0.1".to_owned())), (1, no));
+}
+
+#[test]
+fn a_port_of_a_kind_that_there_is_not_is_not_offered() {
+    let port = [("FI_WEFT_PORT", "nonsense:somewhere")];
+    if inside_with("a_port_of_a_kind_that_there_is_not_is_not_offered", &port) {
+        assert_eq!(getinfo(&Wish::default()).map(drop), Err(sys::FI_ENODATA));
+    }
+}

@@ -1,0 +1,60 @@
+//! MPI programs whose ranks share two processes of `weft serve` over memif: each rank exchanges messages with one of its own server,
+//! and with two of the other.
+
+use std::time::{Duration, Instant};
+
+use crate::common::mpi::{Library, Served, exchange, killed, one_sided};
+
+/// Longer than the bounds of docs/libfabric.md, on a machine that is busy with other tests.
+const IN_TIME: Duration = Duration::from_secs(60);
+
+fn exchanges(library: Library) {
+    let Some(served) = Served::over_memif() else { return };
+    let done = exchange(library, &[&served.in_turn]);
+    assert!(!done || served.came() == [2, 2], "ranks were elsewhere");
+}
+
+#[test]
+fn mpich_exchanges_and_reduces_through_servers_over_memif() {
+    exchanges(Library::Mpich);
+}
+
+#[test]
+fn open_mpi_exchanges_and_reduces_through_servers_over_memif() {
+    exchanges(Library::OpenMpi);
+}
+
+#[test]
+fn ranks_of_mpich_access_windows_of_each_other_through_servers() {
+    let Some(served) = Served::over_memif() else { return };
+    let done = one_sided(Library::Mpich, &[&served.in_turn]);
+    assert!(!done || served.came() == [2, 2], "ranks were elsewhere");
+}
+
+/// The last rank kills itself in the middle of an all-to-all: the others end in time with an error that `is_error` knows, and the
+/// servers serve the next job.
+fn outlives(library: Library, is_error: impl Fn(usize, &str) -> bool) {
+    let Some(served) = Served::over_memif() else { return };
+    let begin = Instant::now();
+    let Some(others) = killed(library, &[&served.in_turn]) else { return };
+    assert!(begin.elapsed() < IN_TIME, "the job took {:?}: {others:?}", begin.elapsed());
+    for (rank, said) in others.iter().enumerate() {
+        assert!(is_error(rank, said), "rank {rank}: {said}");
+    }
+    assert_eq!(served.came(), [2, 2], "ranks were elsewhere");
+    assert!(exchange(library, &[&served.in_turn]));
+    assert_eq!(served.came(), [4, 4], "the next job was elsewhere");
+}
+
+#[test]
+fn the_others_of_a_job_of_mpich_get_errors_when_a_rank_is_killed() {
+    // MPICH ends a rank whose network reports an error.
+    outlives(Library::Mpich, |_, said| {
+        said.contains("MPIDI_OFI_handle_cq_error") && said.contains("Connection refused")
+    });
+}
+
+#[test]
+fn the_others_of_a_job_of_open_mpi_get_errors_when_a_rank_is_killed() {
+    outlives(Library::OpenMpi, |rank, said| said.starts_with(&format!("rank {rank}: an error after ")));
+}

@@ -1,0 +1,127 @@
+//! Programs of libfabric's and Open MPI's packages run over the provider, unchanged.
+
+use std::process::Stdio;
+
+use crate::common::mpi::{Library, Served, alone, exchange};
+use crate::common::{PATIENCE, Provider, free_port};
+
+#[test]
+fn fi_info_lists_the_provider_and_what_it_can_do() {
+    let Some(provider) = Provider::get("fi_info") else { return };
+    let brief = provider.run(&["fi_info", "-p", "weft"]);
+    assert!(brief.contains("provider: weft") && brief.contains("type: FI_EP_RDM"), "{brief}");
+    assert!(brief.contains("type: FI_EP_DGRAM"), "{brief}");
+    assert!(!brief.contains("ofi_rxd"), "libfabric builds no reliable endpoints on datagrams: {brief}");
+    let long = provider.run(&["fi_info", "-p", "weft", "-v", "-d", "lo"]);
+    for line in [
+        "src_addr: fi_sockaddr_in://127.0.0.1:0",
+        "FI_MSG, FI_RMA, FI_TAGGED, FI_ATOMIC",
+        "inject_size: 4096",
+        "FI_ORDER_SAS",
+        "threading: FI_THREAD_SAFE",
+        "cq_data_size: 4",
+        "max_msg_size: 4294967295",
+    ] {
+        assert!(long.contains(line), "{line}: {long}");
+    }
+    let variables = provider.run(&["fi_info", "-e"]);
+    for name in [
+        "FI_WEFT_CC",
+        "FI_WEFT_LB",
+        "FI_WEFT_IFACE",
+        "FI_WEFT_ENTROPIES",
+        "FI_WEFT_MTU",
+        "FI_WEFT_BUSY_TIMEOUT",
+        "FI_WEFT_PORT",
+        "FI_WEFT_MEMORY",
+    ] {
+        assert!(variables.contains(name), "{name}: {variables}");
+    }
+}
+
+#[test]
+fn capabilities_that_are_not_there_are_refused() {
+    let Some(provider) = Provider::get("fi_info") else { return };
+    for hints in [["-c", "FI_HMEM"], ["-c", "FI_TRIGGER"], ["-t", "FI_EP_MSG"]] {
+        let output = provider.output(&["fi_info", "-p", "weft", hints[0], hints[1]]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains("-61"), "{hints:?}: {said}");
+    }
+}
+
+/// Two processes of `fi_pingpong`, with contents compared.
+fn ping_pong(endpoint: &str, with: &[&str], last: &str) {
+    ping_pong_at(endpoint, with, last, None);
+}
+
+/// The same, the server and the client at `places` if there are any.
+fn ping_pong_at(endpoint: &str, with: &[&str], last: &str, places: Option<[String; 2]>) {
+    let Some(provider) = Provider::get("fi_pingpong") else { return };
+    let _alone = alone();
+    let port = free_port().to_string();
+    let common = ["-p", "weft", "-e", endpoint, "-c", "-I", "10", "-S", "all"];
+    let command = |port_option: &str| {
+        let mut command = provider.command("timeout");
+        command.args([PATIENCE, "fi_pingpong"]).args(common).args(with).args([port_option, &port]);
+        if let Some(places) = &places {
+            command.env("FI_WEFT_PORT", &places[usize::from(port_option == "-P")]);
+        }
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    };
+    let mut server = command("-B").spawn().unwrap();
+    let client = loop {
+        // The server may not listen yet.
+        let output = command("-P").arg("127.0.0.1").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let is_over = server.try_wait().unwrap().is_some();
+        if output.status.success() || is_over || !said.contains("onnection refused") {
+            break output;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    };
+    let server = server.wait_with_output().unwrap();
+    for (who, output) in [("client", &client), ("server", &server)] {
+        let (table, said) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{who}: {table} {said}");
+        assert!(table.contains(last), "{who}: {table}");
+    }
+}
+
+#[test]
+fn fi_pingpong_exchanges_messages() {
+    ping_pong("rdm", &["-m", "msg"], "1m      10      =10");
+}
+
+#[test]
+fn fi_pingpong_exchanges_tagged_messages() {
+    ping_pong("rdm", &["-m", "tagged"], "1m      10      =10");
+}
+
+#[test]
+fn fi_pingpong_exchanges_datagrams() {
+    // Of the sizes that it tries, the longest that a datagram has on every Ethernet. Which interface it takes depends on the
+    // machine.
+    ping_pong("dgram", &["-m", "msg"], "1k      10      =10");
+}
+
+/// Of one server, and of two that memif joins.
+#[test]
+fn fi_pingpong_exchanges_datagrams_through_servers() {
+    let Some(served) = Served::over_memif() else { return };
+    for servers in [[0, 0], [0, 1], [1, 0]] {
+        let places = servers.map(|server| served.place(server));
+        ping_pong_at("dgram", &["-m", "msg"], "4k      10      =10", Some(places));
+    }
+}
+
+#[test]
+fn mpich_exchanges_and_reduces() {
+    exchange(Library::Mpich, &[]);
+}
+
+#[test]
+fn open_mpi_exchanges_and_reduces() {
+    exchange(Library::OpenMpi, &[]);
+}
