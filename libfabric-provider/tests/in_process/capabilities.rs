@@ -27,6 +27,7 @@ enum Call {
     Read,
     Write,
     Sum,
+    Fetch,
     FetchAndSum,
     Swap,
 }
@@ -34,7 +35,7 @@ enum Call {
 use Call::*;
 
 /// The calls, and the capabilities that each needs where it is made.
-const CALLS: [(Call, u64); 10] = [
+const CALLS: [(Call, u64); 11] = [
     (Send, sys::FI_MSG | sys::FI_SEND),
     (TaggedSend, sys::FI_TAGGED | sys::FI_SEND),
     (Receive, sys::FI_MSG | sys::FI_RECV),
@@ -43,15 +44,17 @@ const CALLS: [(Call, u64); 10] = [
     (Read, sys::FI_RMA | sys::FI_READ),
     (Write, sys::FI_RMA | sys::FI_WRITE),
     (Sum, sys::FI_ATOMIC | sys::FI_WRITE),
+    (Fetch, sys::FI_ATOMIC | sys::FI_READ),
     (FetchAndSum, sys::FI_ATOMIC | sys::FI_READ | sys::FI_WRITE),
     (Swap, sys::FI_ATOMIC | sys::FI_READ | sys::FI_WRITE),
 ];
 
 /// The accesses, and the capabilities that each needs where the memory is.
-const OF_PEERS: [(Call, u64); 5] = [
+const OF_PEERS: [(Call, u64); 6] = [
     (Read, sys::FI_RMA | sys::FI_REMOTE_READ),
     (Write, sys::FI_RMA | sys::FI_REMOTE_WRITE),
     (Sum, sys::FI_ATOMIC | sys::FI_REMOTE_WRITE),
+    (Fetch, sys::FI_ATOMIC | sys::FI_REMOTE_READ),
     (FetchAndSum, sys::FI_ATOMIC | sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE),
     (Swap, sys::FI_ATOMIC | sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE),
 ];
@@ -81,8 +84,9 @@ fn make(call: Call, side: &Side, to: u64, bytes: &mut Bytes) -> isize {
         Read => table!(ep, rma.read(result, 8, none, to, 0, KEY, context)),
         Write => table!(ep, rma.write(own, 8, none, to, 0, KEY, context)),
         Sum => table!(ep, atomic.write(own, 1, none, to, 0, KEY, u64s, sys::FI_SUM, context)),
-        FetchAndSum => {
-            table!(ep, atomic.readwrite(own, 1, none, result, none, to, 0, KEY, u64s, sys::FI_SUM, context))
+        Fetch | FetchAndSum => {
+            let op = if matches!(call, Fetch) { sys::FI_ATOMIC_READ } else { sys::FI_SUM };
+            table!(ep, atomic.readwrite(own, 1, none, result, none, to, 0, KEY, u64s, op, context))
         }
         Swap => {
             let (op, compare) = (sys::FI_CSWAP, own);
@@ -154,8 +158,8 @@ fn check(caps: u64, other: &Side, domain: Option<String>) {
     let mut memory = [3u8; 8];
     let exposed = Exposed::new(&side, &mut memory, KEY);
     for (call, needs) in OF_PEERS {
-        // What peers may read by atomic operations they may read.
-        if call == Read && caps & sys::FI_ATOMIC != 0 {
+        // What peers may read by reads they may read by atomic operations, and the other way round.
+        if call == Read && caps & sys::FI_ATOMIC != 0 || call == Fetch && caps & sys::FI_RMA != 0 {
             continue;
         }
         post(call, other, to_side, &mut others);

@@ -324,6 +324,19 @@ fn without_permission(place: Place) {
     assert_eq!(write(0, KEY), sys::FI_EACCES);
     assert_eq!(write(993, KEY + 1), sys::FI_EREMOTEIO);
     assert_eq!(write(0, KEY + 2), sys::FI_EKEYREJECTED);
+    // Memory that may be read only is fetched from, by operations that change nothing.
+    let fetch = |op, room: &mut [u64; 1]| {
+        let (none, u64s, place) = (null_mut(), sys::FI_UINT64, room.as_mut_ptr().cast());
+        pair.done(|| {
+            table!(a.ep, atomic.readwrite(at, 1, none, place, none, *to_b, 8, KEY, u64s, op, CONTEXT))
+        })
+    };
+    let mut fetched = [0];
+    assert!(fetch(sys::FI_ATOMIC_READ, &mut fetched).is_ok());
+    assert_eq!(fetched[0].to_le_bytes(), [1; 8]);
+    for op in [sys::FI_SUM, sys::FI_ATOMIC_WRITE] {
+        assert_eq!(fetch(op, &mut fetched).unwrap_err().error, sys::FI_EACCES, "{op}");
+    }
     // Memory that may be written only is not read, nor fetched.
     let mut sink = [1u64; 4];
     // SAFETY: they are the bytes of those numbers.

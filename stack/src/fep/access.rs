@@ -16,11 +16,11 @@ pub struct AccessId(pub(super) Key);
 /// What peers may do with exposed memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Rights {
-    /// Read it.
+    /// Read it, also by atomic operations that only fetch.
     pub read: bool,
     /// Write to it.
     pub write: bool,
-    /// Perform atomic operations on it, which read and write it.
+    /// Perform other atomic operations on it. Those that fetch need `read` as well.
     pub atomic: bool,
 }
 

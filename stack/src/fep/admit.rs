@@ -322,6 +322,11 @@ fn plan(
         Extension::CompareSwap(swap) => (swap.atomic, Some((swap.compare, swap.swap))),
         Extension::Rendezvous(_) => return Err(ReturnCode::OP_VIOLATION),
     };
+    // One that only fetches is a read.
+    let only_fetches = header.opcode == Opcode::FETCHING_ATOMIC && op == AtomicOp::READ;
+    if !only_fetches && !processes.memory.as_deref().is_some_and(|exposed| exposed.may_change(memory)) {
+        return Err(ReturnCode::PERM_VIOLATION);
+    }
     let operands = operands.to_vec();
     Ok(Plan { memory, at, op, datatype: AtomicType(datatype), swap, operands })
 }

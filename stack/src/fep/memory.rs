@@ -114,7 +114,8 @@ impl ExposedMemory {
         let may = match request.opcode {
             Opcode::READ => exposed.rights.read,
             Opcode::WRITE => exposed.rights.write,
-            Opcode::FETCHING_ATOMIC => exposed.rights.atomic && exposed.rights.read,
+            // What else it needs its extension tells: see `may_change`.
+            Opcode::FETCHING_ATOMIC => exposed.rights.read,
             _ => exposed.rights.atomic,
         };
         if !may {
@@ -127,6 +128,11 @@ impl ExposedMemory {
         }
         // It is at most the length of the buffer, which has 32 bits.
         Ok((place, at as u32))
+    }
+
+    /// Whether atomic operations may change the memory `place`.
+    pub(super) fn may_change(&self, place: Key) -> bool {
+        self.table.get(place).is_some_and(|exposed| exposed.rights.atomic)
     }
 
     /// The memory `place`, to be written to, unless it has been withdrawn.

@@ -5,7 +5,7 @@ use weft_cc::{CcChoice, Span, Time};
 
 use super::*;
 use crate::buffer::Buffer;
-use crate::fep::{Completion, ConnectOptions, Send};
+use crate::fep::{ConnectOptions, Send};
 use crate::harness::{self, MTU, host};
 use crate::packet::{Class, Network, Payload};
 use crate::port::memory::{MemoryConfig, MemoryPort, pair};
@@ -576,51 +576,24 @@ fn memory_is_recalled_before_a_message_that_failed_completes() {
     assert!(worker.counters().not_taken > 0);
 }
 
-/// Frames of both messages wait for the port when the first one fails. Those of the other one stay.
 #[test]
-fn frames_of_other_memory_stay_when_a_message_fails() {
+fn only_frames_that_refer_to_given_memory_are_dropped() {
     let (inner, _far) = pair(&MemoryConfig::default()).unwrap();
-    let patience =
-        |zone: &mut crate::fep::Zone| (zone.pdc.rto_init, zone.pdc.max_retries) = (Span::from_ms(40), 5);
-    let config = harness::config(true).with_zones(patience);
-    let fep = harness::fep(0, config, 1, Time::ZERO);
-    let clock = Clock::new();
-    let port = Recalled { inner, sent: true, times: 0 };
-    let mut worker = Worker::new(fep, port, book(0, false), LinkConfig::default(), clock).unwrap();
-    let mut now = clock.now();
-    let regions = [(); 2].map(|()| crate::region::Region::allocate(1 << 20).unwrap());
-    let post = |worker: &mut Worker<Recalled>, now, message: usize| {
-        let connection = worker.fep_mut().connect(now, Addr(1), ConnectOptions::default()).unwrap();
-        let buffer = Buffer::Region(regions[message].slice(0, 1 << 20).unwrap());
-        let send = Send { buffer, tag: None, header_data: 0, context: message as u64 };
-        worker.fep_mut().post_send(connection, send).unwrap();
-    };
-    let waiting = |worker: &Worker<Recalled>| {
-        let of = |region: &crate::region::Region| {
-            let is_of = |frame: &&Frame| match frame.tail() {
-                Some(Payload::Region(bytes)) => region.place_of(bytes).is_some(),
-                _ => false,
-            };
-            worker.tx.iter().filter(is_of).count()
-        };
-        regions.each_ref().map(of)
-    };
-    post(&mut worker, now, 0);
-    let (mut turns, mut before) = (0, [0; 2]);
-    let failed = loop {
-        if let Some(completion) = worker.fep_mut().poll_completion() {
-            break completion;
+    let mut tx = TxBurst::new(&Recalled { inner, sent: true, times: 0 });
+    let regions = [(); 2].map(|()| crate::region::Region::allocate(4096).unwrap());
+    for n in 0..6 {
+        let mut frame = tx.reserve(100).unwrap();
+        // Each third one has no attached payload.
+        if let Some(region) = regions.get(n % 3) {
+            frame.attach(region.slice(n as u64, 1000).unwrap().into()).unwrap();
         }
-        if turns == 500 {
-            post(&mut worker, now, 1);
-        }
-        before = waiting(&worker);
-        worker.poll_at(now);
-        now += Span::from_ms(1);
-        turns += 1;
-        assert!(turns < 100_000, "{:?}", worker.fep().explain(now));
+        frame.commit();
+    }
+    let refers = |frame: &Frame| match frame.tail() {
+        Some(Payload::Region(bytes)) => regions.iter().position(|region| region.place_of(bytes).is_some()),
+        _ => None,
     };
-    assert!(matches!(failed, Completion::Sent { context: 0, result: Err(_), .. }), "{failed:?}");
-    assert!(before.iter().all(|count| *count > 0), "{before:?}");
-    assert_eq!(waiting(&worker), [0, before[1]]);
+    assert_eq!(tx.iter().map(refers).collect::<Vec<_>>(), [Some(0), Some(1), None, Some(0), Some(1), None]);
+    tx.drop_attached_to(|bytes| regions[0].place_of(bytes).is_some());
+    assert_eq!(tx.iter().map(refers).collect::<Vec<_>>(), [Some(1), None, Some(1), None]);
 }

@@ -138,6 +138,23 @@ fn a_receive_that_is_not_posted_is_handed_back() {
     assert_eq!((refused.error, refused.buffer), (CallError::ProcessNotOpen(0), Buffer::Heap(vec![0; 4])));
 }
 
+/// Frames that refer to the memory of others need not be recalled.
+#[test]
+fn the_memory_of_a_message_that_fails_is_known() {
+    let mut fep = fep(Limits::default());
+    let connection = fep.connect(Time::ZERO, Addr(1), ConnectOptions::default()).unwrap();
+    let [failed, other] = [(); 2].map(|()| crate::region::Region::allocate(10_000).unwrap());
+    let buffer = Buffer::Region(failed.slice(0, 10_000).unwrap());
+    fep.post_send(connection, Send { buffer, tag: None, header_data: 0, context: 0 }).unwrap();
+    let packets = transmit_all(&mut fep);
+    assert!(fep.take_abandoned_memory().is_none());
+    fep.on_packet(Time::ZERO, &fatal_nack(&packets[0]), Payload::EMPTY);
+    let memory = fep.take_abandoned_memory().expect("it has failed");
+    assert!(memory.includes(failed.bytes(5_000, 10).unwrap()));
+    assert!(!memory.includes(other.bytes(5_000, 10).unwrap()));
+    assert!(fep.take_abandoned_memory().is_none());
+}
+
 /// Messages that wait, that are under way, and the one that is both: each ends once.
 #[test]
 fn every_message_of_a_connection_that_fails_ends_once() {
