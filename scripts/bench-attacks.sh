@@ -1,15 +1,19 @@
 #!/usr/bin/env bash
-# What attacks by peers and applications cost the others at a server: for each attack, without and with it in one run,
-# the server's time for a ping, for a turn of which one in a hundred is longer, goodput, joins a second, and memory. Medians.
+# What attacks by peers and applications cost the others at a server: for each attack, without and with it in one run, what an
+# honest application and its peer get, as the table of docs/perf.md. Medians. Fails if an attack costs them more than a tenth of
+# the time of a round trip or a new connection, of goodput, or of joins, and names what it costs. Attacks that are an application
+# which always has commands may cost as much as one that always sends, and a tenth more.
 #
-# Usage: scripts/bench-attacks.sh [ROUNDS] [ATTACK…]      (3 rounds of all attacks; `list` prints their names)
+# Usage: scripts/bench-attacks.sh [ROUNDS] [ATTACK…]      (5 rounds of all attacks; `list` prints their names)
 #
-# PROFILE names the cargo profile [bench].
+# BEFORE names the same program of an earlier state, which then runs in turns with this one. PROFILE names the cargo profile
+# [bench]. Under `chrt -f 10` other processes do not interrupt it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 program=$(cargo bench --no-run -p weft-stack --no-default-features --profile "${PROFILE:-bench}" --bench attacks 2>&1 |
     sed -n 's/.*Executable.*(\(.*\))$/\1/p')
 [[ -x $program ]] || { echo "bench-attacks.sh: the benchmark was not built" >&2; exit 1; }
-if [[ $# -eq 0 ]]; then set -- 3; fi
-exec "$program" "$@"
+if [[ ${1:-} == list ]]; then exec "$program" list; fi
+if [[ ! ${1:-} =~ ^[0-9]+$ ]]; then set -- 5 "$@"; fi
+exec python3 scripts/lib/attacks.py "$program" "$@"

@@ -516,34 +516,36 @@ fn stored_responses(fabric: &mut Fabric) {
 /// A limit, and how one holder fills it.
 type Fill = (&'static str, fn(&mut Fabric));
 
+/// `docs/limits.md` names those of each row of its table.
+const FILLS: [Fill; 19] = [
+    ("applications", applications),
+    ("operations", operations),
+    ("memory", memory),
+    ("connections", connections),
+    ("connections to one peer", connections_to_alices_peer),
+    ("kinds of receives", kinds_of_receives),
+    ("held datagrams", held_datagrams),
+    ("processes for datagrams only", processes_for_datagrams),
+    ("unexpected messages", unexpected_messages),
+    ("unexpected messages of one peer", unexpected_messages_of_a_peer),
+    ("bytes of unexpected messages", unexpected_bytes),
+    ("bytes of unexpected messages of one peer", unexpected_bytes_of_a_peer),
+    ("PDCs that peers open", pdcs_of_a_peer),
+    ("half-open PDCs of one peer", half_open_pdcs),
+    ("half-open PDCs", half_open_pdcs_of_all),
+    ("PDCs open or remembered", remembered_pdcs),
+    ("early ROD packets of one PDC", early_packets),
+    ("bytes of early ROD packets", bytes_of_early_packets),
+    ("bytes of stored responses", stored_responses),
+];
+
 #[test]
 fn each_limit_filled_by_one_holder_leaves_the_others_their_part_and_their_speed() {
-    let fills: [Fill; 19] = [
-        ("applications", applications),
-        ("operations", operations),
-        ("memory", memory),
-        ("connections", connections),
-        ("connections to one peer", connections_to_alices_peer),
-        ("kinds of receives", kinds_of_receives),
-        ("held datagrams", held_datagrams),
-        ("processes for datagrams only", processes_for_datagrams),
-        ("unexpected messages", unexpected_messages),
-        ("unexpected messages of one peer", unexpected_messages_of_a_peer),
-        ("bytes of unexpected messages", unexpected_bytes),
-        ("bytes of unexpected messages of one peer", unexpected_bytes_of_a_peer),
-        ("PDCs that peers open", pdcs_of_a_peer),
-        ("half-open PDCs of one peer", half_open_pdcs),
-        ("half-open PDCs", half_open_pdcs_of_all),
-        ("PDCs open or remembered", remembered_pdcs),
-        ("early ROD packets of one PDC", early_packets),
-        ("bytes of early ROD packets", bytes_of_early_packets),
-        ("bytes of stored responses", stored_responses),
-    ];
     let mut calm = fabric();
     let expected = alice_and_her_peer(&mut calm);
     calm.end();
     let mut slow = Vec::new();
-    for (what, fill) in fills {
+    for (what, fill) in FILLS {
         let mut fabric = fabric();
         fill(&mut fabric);
         fabric.check();
@@ -595,5 +597,49 @@ fn an_application_that_fills_a_peer_s_process_leaves_room_there_to_others_of_its
         let tagged = Matching::Tagged { tag: 5, ignore: 0 };
         assert!(fabric.feps[1].peek(0, None, tagged).unwrap().is_some_and(|found| found.len == len));
         fabric.check();
+    }
+}
+
+/// The rows of a table of a document, which begins with these words, as cells.
+fn rows<'a>(document: &'a str, header: &str) -> Vec<Vec<&'a str>> {
+    let lines = document.lines().skip_while(|line| !line.starts_with(header)).skip(2);
+    let rows = lines.take_while(|line| line.starts_with('|'));
+    rows.map(|line| line.trim_matches('|').split('|').map(str::trim).collect()).collect()
+}
+
+/// What a text has in backticks.
+fn names(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+#[test]
+fn each_row_of_the_documented_table_names_what_fills_it() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let document = std::fs::read_to_string(root.join("../docs/limits.md")).unwrap();
+    let benchmark = std::fs::read_to_string(root.join("benches/attacks/cases.rs")).unwrap();
+    let is_fill = |name: &str| FILLS.iter().any(|(what, _)| *what == name);
+    let is_file =
+        |name: &str| root.join("src/worker").join(name).exists() || root.join("..").join(name).exists();
+    let filled = rows(&document, "| row | filled");
+    let (limits, named): (Vec<_>, Vec<_>) = (
+        rows(&document, "| resource | of the endpoint | holder | reserved")
+            .iter()
+            .map(|row| row[0])
+            .collect(),
+        filled.iter().map(|row| row[0]).collect(),
+    );
+    assert_eq!(
+        limits, named,
+        "each row of the table has one in the table of what fills it, in the same order"
+    );
+    for row in &filled {
+        let is_named = names(row[1]).any(|name| is_fill(name) || is_file(name));
+        assert!(is_named || row[1].starts_with("by no holder alone"), "nothing fills {row:?}");
+        for name in names(row[2]) {
+            assert!(benchmark.contains(&format!("\"{name}\"")), "the benchmark has no {name}");
+        }
+    }
+    for (what, _) in FILLS {
+        assert!(filled.iter().any(|row| names(row[1]).any(|name| name == what)), "no row names {what}");
     }
 }

@@ -1,0 +1,225 @@
+//! What an honest application, alice, and her peer get of the server, and how long it takes.
+
+use weft_stack::packet::Addr;
+use weft_stack::worker::session::SessionConfig;
+use weft_stack::{Span, Time};
+
+use crate::interface::{Heard, heard, session, to_process};
+use crate::net::{Net, PEER, extent, tagged};
+
+/// How often alice and her peer exchange small messages, and how often.
+pub(crate) const PING_EVERY: Span = Span::from_us(50);
+const PINGS: usize = 400;
+/// Bytes of long messages, how often the peer sends one, which is a fifth of the link's rate, and how long.
+const LONG: u32 = 64 << 10;
+const LONG_EVERY: Span = Span::from_ps(26_214_400);
+const WINDOW: Span = Span::from_us(500);
+const WINDOWS: usize = 20;
+/// Long messages on their way; while there are so many, no further ones are sent.
+const UNDER_WAY: usize = 32;
+const CONNECTIONS: usize = 40;
+const JOINS: usize = 48;
+/// How long alice waits for a message or a connection, and how often in vain before she gives up.
+pub(crate) const PATIENCE: Span = Span::from_ms(200);
+const FAILURES: usize = 3;
+
+/// What is measured. Nothing if alice was refused, or had to wait for too long, more often than not.
+#[derive(Clone, Copy)]
+pub(crate) enum What {
+    /// A round trip of messages of 64 bytes, at 20,000 a second, µs.
+    RoundTrip,
+    /// The longest turn since the measurements began, µs.
+    LongestTurn,
+    /// Goodput of messages of 64 KiB to alice, which her peer sends at 20 Gbit/s.
+    Goodput,
+    /// Megabytes that the server has allocated.
+    Memory,
+    /// From asking for a new connection each way to a message over both, µs.
+    Connection,
+    /// Joins in a second, one after the other.
+    Joins,
+}
+
+/// All of it, in the order in which it is measured.
+pub(crate) const ALL: [What; 6] =
+    [What::RoundTrip, What::LongestTurn, What::Goodput, What::Memory, What::Connection, What::Joins];
+
+/// What goes on beside it.
+pub(crate) type GoOn = fn(&mut Net);
+
+impl What {
+    /// Measures a part of it: 1 of `fraction`.
+    pub(crate) fn measure(self, net: &mut Net, go_on: GoOn, fraction: usize) -> Option<f64> {
+        match self {
+            What::RoundTrip => round_trip(net, go_on, PINGS / fraction),
+            What::LongestTurn => Some(net.longest.as_secs_f64() * 1e6),
+            What::Goodput => goodput(net, go_on, WINDOWS / fraction),
+            What::Memory => Some(net.megabytes()),
+            What::Connection => connection(net, go_on, CONNECTIONS / fraction),
+            What::Joins => joins(net, go_on, JOINS / fraction),
+        }
+    }
+}
+
+/// The median of what was measured so often, unless it failed as often.
+pub(crate) fn median_of(count: usize, mut measure: impl FnMut() -> Option<f64>) -> Option<f64> {
+    let (mut values, mut failures) = (Vec::new(), 0);
+    for _ in 0..count {
+        match measure() {
+            Some(value) => values.push(value),
+            None => failures += 1,
+        }
+        if failures == FAILURES {
+            return None;
+        }
+    }
+    Some(median(values))
+}
+
+/// The value in the middle. There are some.
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn turns_until(net: &mut Net, go_on: GoOn, at: Time) {
+    while !net.now.is_at_or_after(at) {
+        go_on(net);
+        net.turn();
+    }
+}
+
+fn round_trip(net: &mut Net, go_on: GoOn, count: usize) -> Option<f64> {
+    median_of(count, || {
+        let begin = net.now;
+        let result = one_round_trip(net, go_on);
+        turns_until(net, go_on, begin + PING_EVERY);
+        result
+    })
+}
+
+/// The peer sends a message to alice, which answers.
+fn one_round_trip(net: &mut Net, go_on: GoOn) -> Option<f64> {
+    let (begin, there, back) = (net.now, net.tag(), net.tag());
+    net.alice.receive(extent(64), None, tagged(there), there).ok()?;
+    net.peer_receives(64, back);
+    if !net.peer_sends(net.from_peer, 64, there) {
+        return None;
+    }
+    while net.now.since(begin) < PATIENCE {
+        go_on(net);
+        net.turn();
+        while let Some(event) = net.alice_event() {
+            match heard(&event.report) {
+                Heard::Done if event.context == there => {
+                    net.alice.send(net.to_peer, extent(64), Some(back), 0, back).ok()?;
+                }
+                Heard::Done | Heard::Connection => {}
+                Heard::Limit | Heard::Failed => return None,
+            }
+        }
+        while let Some(tag) = net.peer_received() {
+            if tag == back {
+                return Some(net.now.since(begin).as_us_f64());
+            }
+        }
+    }
+    None
+}
+
+fn goodput(net: &mut Net, go_on: GoOn, count: usize) -> Option<f64> {
+    let (mut next, mut under_way) = (net.now, 0);
+    let mut rates = Vec::new();
+    for _ in 0..count {
+        let (begin, mut received) = (net.now, 0);
+        while net.now.since(begin) < WINDOW {
+            while net.now.is_at_or_after(next) && under_way < UNDER_WAY {
+                let tag = net.tag();
+                net.alice.receive(extent(LONG), None, tagged(tag), tag).ok()?;
+                if !net.peer_sends(net.from_peer, LONG, tag) {
+                    return None;
+                }
+                under_way += 1;
+                next += LONG_EVERY;
+            }
+            next = next.latest(net.now - LONG_EVERY.times(UNDER_WAY as u64));
+            go_on(net);
+            net.turn();
+            net.peer_received();
+            while let Some(event) = net.alice_event() {
+                match heard(&event.report) {
+                    Heard::Done => {
+                        received += 1;
+                        under_way = under_way.saturating_sub(1);
+                    }
+                    Heard::Connection => {}
+                    Heard::Limit | Heard::Failed => return None,
+                }
+            }
+        }
+        rates.push(f64::from(received) * f64::from(LONG) * 8.0 / net.now.since(begin).as_secs_f64() / 1e9);
+    }
+    let rate = median(rates);
+    // The rest arrives before anything else is measured.
+    let begin = net.now;
+    while under_way > 0 && net.now.since(begin) < PATIENCE {
+        go_on(net);
+        net.turn();
+        while let Some(event) = net.alice_event() {
+            under_way -= usize::from(matches!(heard(&event.report), Heard::Done)).min(under_way);
+        }
+    }
+    (rate > 0.0).then_some(rate)
+}
+
+fn connection(net: &mut Net, go_on: GoOn, count: usize) -> Option<f64> {
+    median_of(count, || {
+        let begin = net.now;
+        let result = one_connection(net, go_on);
+        turns_until(net, go_on, net.now + PING_EVERY.times(2));
+        while net.alice_event().is_some() {}
+        result.map(|end| end.since(begin).as_us_f64())
+    })
+}
+
+/// Alice and her peer open a connection to each other, each for a message. Returns when both have arrived.
+fn one_connection(net: &mut Net, go_on: GoOn) -> Option<Time> {
+    let (begin, there, back) = (net.now, net.tag(), net.tag());
+    let from_alice = net.alice.connect(Addr(PEER), to_process(0), back).ok()?;
+    let to_alice = net.peers[0].connect(begin, Addr(0), to_process(net.alice.process())).ok()?;
+    net.peer_receives(64, back);
+    let mut posted = net.alice.receive(extent(64), None, tagged(there), there).is_ok()
+        && net.alice.send(from_alice, extent(64), Some(back), 0, back).is_ok();
+    posted &= net.peer_sends(to_alice, 64, there);
+    let (mut arrived, mut end) = (0, None);
+    while posted && end.is_none() && net.now.since(begin) < PATIENCE {
+        go_on(net);
+        net.turn();
+        while let Some(event) = net.alice_event() {
+            match heard(&event.report) {
+                Heard::Done => arrived += usize::from(event.context == there),
+                Heard::Connection => {}
+                Heard::Limit | Heard::Failed => posted = false,
+            }
+        }
+        while let Some(tag) = net.peer_received() {
+            arrived += usize::from(tag == back);
+        }
+        end = (arrived == 2).then_some(net.now);
+    }
+    let _ = if end.is_some() { net.alice.close(from_alice) } else { net.alice.abort(from_alice) };
+    let _ = net.peers[0].close(net.now, to_alice);
+    end
+}
+
+fn joins(net: &mut Net, go_on: GoOn, count: usize) -> Option<f64> {
+    let config = SessionConfig { memory: 1 << 16, ..session(1024, 64) };
+    median_of(count, || {
+        let begin = net.now;
+        let (client, _) = net.join(&config)?;
+        drop(client);
+        go_on(net);
+        net.turn();
+        Some(1.0 / net.now.since(begin).as_secs_f64())
+    })
+}

@@ -1,0 +1,387 @@
+//! A server, its applications and their peers in one thread. Time is that of the server alone: it goes on by what the
+//! server's turns take, as if all others had processors of their own.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use weft_stack::buffer::Buffer;
+use weft_stack::fep::{Completion, ConnectOptions, ConnectionId, Fep, Limits, Receive, Send};
+use weft_stack::packet::{Addr, Packet, Payload};
+use weft_stack::rng::Rng;
+use weft_stack::ses::Matching;
+use weft_stack::worker::session::{Client, ClientError, Event, Extent, SessionConfig, Sessions};
+use weft_stack::{Span, Time};
+
+use crate::interface::{
+    ConnectionHandle, Forged, HALF_RTT, MOST_CONNECTIONS, OperationHandle, config, forged, session,
+    to_process,
+};
+
+/// The honest peer. Hostile ones follow.
+pub(crate) const PEER: u32 = 1;
+/// The number of hostile peers.
+pub(crate) const HOSTILE: u32 = 16;
+/// A peer to which nothing gets through, as to all with larger numbers.
+pub(crate) const SILENT: u32 = 99;
+/// Packets of each endpoint in a turn.
+const BURST: usize = 32;
+/// The longest payload of a packet.
+const MTU: usize = 4096;
+
+thread_local! {
+    /// Bytes that the server has allocated and not freed.
+    static HELD: Cell<i64> = const { Cell::new(0) };
+    /// Whether the server is at work.
+    static IS_SERVER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The system's allocator, which counts what the server has.
+struct Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn count(bytes: usize, sign: i64) {
+    if IS_SERVER.get() {
+        HELD.set(HELD.get() + sign * bytes as i64);
+    }
+}
+
+// SAFETY: every call is passed on as it came; the counters neither allocate nor need a destructor.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size(), 1);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count(layout.size(), 1);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count(layout.size(), -1);
+        count(size, 1);
+        // SAFETY: as the caller promises.
+        unsafe { System.realloc(memory, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        count(layout.size(), -1);
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+/// Does something as the server, and counts its memory. Returns the time that it took.
+pub(crate) fn as_server<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    IS_SERVER.set(true);
+    let begin = Instant::now();
+    let done = work();
+    let took = begin.elapsed();
+    IS_SERVER.set(false);
+    (done, took)
+}
+
+/// An application that may want to harm the others.
+pub(crate) struct Hog {
+    pub client: Client,
+    pub connections: Vec<ConnectionHandle>,
+    pub operations: Vec<OperationHandle>,
+}
+
+/// Packets that will arrive at some time, in its order.
+type Wire = VecDeque<(Time, Packet, Vec<u8>)>;
+
+pub(crate) struct Net {
+    pub server: Fep,
+    pub sessions: Sessions,
+    /// The honest peer, and the hostile ones behind it.
+    pub peers: Vec<Fep>,
+    pub now: Time,
+    pub alice: Client,
+    pub to_peer: ConnectionHandle,
+    pub from_peer: ConnectionId,
+    pub hogs: Vec<Hog>,
+    pub hostile: Vec<ConnectionId>,
+    to_server: Wire,
+    to_peers: Wire,
+    /// Buffers for the packets of a turn.
+    burst: Vec<(Packet, Vec<u8>)>,
+    /// Packets that are lost on their way to the server, and from it.
+    pub is_lost: fn(&Packet) -> bool,
+    pub is_lost_by_peer: fn(&Packet) -> bool,
+    /// What an attack counts.
+    pub count: u32,
+    /// The next time for something that an attack does at a rate.
+    next: Time,
+    /// Messages that hogs have received.
+    pub received: u64,
+    /// The longest turn.
+    pub longest: Duration,
+    held_before: i64,
+    serial: u64,
+}
+
+/// Some of the application's memory.
+pub(crate) fn extent(len: u32) -> Extent {
+    Extent { region: 0, offset: 0, len }
+}
+
+/// A kind of receives that takes messages with this tag.
+pub(crate) fn tagged(tag: u64) -> Matching {
+    Matching::Tagged { tag, ignore: 0 }
+}
+
+/// A message without bytes of its own.
+pub(crate) fn virtual_send(len: u32, tag: Option<u64>) -> Send {
+    Send { buffer: Buffer::Virtual(len), tag, header_data: 0, context: 0 }
+}
+
+impl Net {
+    pub(crate) fn new(limits: fn(&mut Limits)) -> Net {
+        let config = config(limits);
+        let fep = |n: u32| {
+            Fep::new(Addr(n), config.clone(), Rng::new(1, n.into()), Time::ZERO).expect("it is valid")
+        };
+        let ((mut server, mut sessions), _) = as_server(|| (fep(0), Sessions::new(64)));
+        server.close_process(0).expect("it was open");
+        let mut alice = sessions.open(&mut server, &alice_session(), None).expect("there is room");
+        let mut peers: Vec<Fep> = (PEER..=PEER + HOSTILE).map(fep).collect();
+        let to_peer = alice.connect(Addr(PEER), ConnectOptions::default(), 0).expect("it has none");
+        let from_peer =
+            peers[0].connect(Time::ZERO, Addr(0), to_process(alice.process())).expect("it has none");
+        let mut net = Net {
+            server,
+            sessions,
+            peers,
+            now: Time::ZERO,
+            alice,
+            to_peer,
+            from_peer,
+            hogs: Vec::new(),
+            hostile: Vec::new(),
+            to_server: Wire::new(),
+            to_peers: Wire::new(),
+            burst: (0..BURST).map(|_| (forged(&Forged::NONE), Vec::with_capacity(MTU))).collect(),
+            is_lost: |_| false,
+            is_lost_by_peer: |_| false,
+            count: 0,
+            next: Time::ZERO,
+            received: 0,
+            longest: Duration::ZERO,
+            held_before: 0,
+            serial: 1 << 32,
+        };
+        net.hog_with(64 << 20, 1 << 16, MOST_CONNECTIONS);
+        net.held_before = HELD.get();
+        net
+    }
+
+    /// Another application joins. Returns whether it may.
+    pub(crate) fn hog(&mut self, operations: u32, connections: u32) -> bool {
+        self.hog_with(1 << 20, operations, connections)
+    }
+
+    fn hog_with(&mut self, memory: u32, operations: u32, connections: u32) -> bool {
+        let config = SessionConfig { memory, ..session(operations, connections) };
+        let before = HELD.get();
+        let joined = self.join(&config);
+        self.held_before += HELD.get() - before;
+        let Some((client, _)) = joined else { return false };
+        self.hogs.push(Hog { client, connections: Vec::new(), operations: Vec::new() });
+        true
+    }
+
+    /// An application joins, if there is room, in so much of the server's time.
+    pub(crate) fn join(&mut self, config: &SessionConfig) -> Option<(Client, Duration)> {
+        let (client, took) = as_server(|| self.sessions.open(&mut self.server, config, None));
+        self.pass(took);
+        Some((client.ok()?, took))
+    }
+
+    /// Megabytes that the server has allocated since the attack began, apart from what was reserved for those that joined.
+    pub(crate) fn megabytes(&self) -> f64 {
+        (HELD.get() - self.held_before).max(0) as f64 / 1e6
+    }
+
+    /// A tag that no other message has.
+    pub(crate) fn tag(&mut self) -> u64 {
+        self.serial += 1;
+        self.serial
+    }
+
+    fn pass(&mut self, took: Duration) {
+        self.now += Span::from_ns((took.as_nanos() as u64).max(1));
+    }
+
+    /// Whether it is time for what an attack does once in `span`.
+    pub(crate) fn is_time(&mut self, span: Span) -> bool {
+        let is_time = self.now.is_at_or_after(self.next);
+        if is_time {
+            // What was missed during a long turn is not made up for.
+            self.next = if self.now.since(self.next) > span { self.now } else { self.next } + span;
+        }
+        is_time
+    }
+
+    /// A turn of the server's loop, and what the others do meanwhile.
+    pub(crate) fn turn(&mut self) {
+        let now = self.now;
+        let due = self.to_server.iter().take(BURST).take_while(|(at, ..)| now.is_at_or_after(*at)).count();
+        let arriving: Vec<_> = self.to_server.drain(..due).collect();
+        let (server, sessions, burst) = (&mut self.server, &mut self.sessions, &mut self.burst);
+        let (count, took) = as_server(|| {
+            sessions.serve(server, now);
+            if server.poll_timeout().is_some_and(|at| now.is_at_or_after(at)) {
+                server.on_timeout(now);
+            }
+            for (_, packet, payload) in &arriving {
+                server.on_packet(now, packet, Payload::Bytes(payload));
+            }
+            transmit(server, now, burst)
+        });
+        self.longest = self.longest.max(took);
+        self.pass(took);
+        while self.sessions.poll_ended().is_some() {}
+        let arrival = self.now + HALF_RTT;
+        let is_lost = self.is_lost_by_peer;
+        for (packet, payload) in &self.burst[..count] {
+            if !is_lost(packet) {
+                self.to_peers.push_back((arrival, *packet, payload.clone()));
+            }
+        }
+        self.peers_turn();
+        for hog in &mut self.hogs {
+            while let Ok(Some(event)) = hog.client.poll() {
+                if let crate::interface::Heard::Done = crate::interface::heard(&event.report) {
+                    self.received += 1;
+                }
+            }
+        }
+    }
+
+    fn peers_turn(&mut self) {
+        let now = self.now;
+        while self.to_peers.front().is_some_and(|(at, ..)| now.is_at_or_after(*at)) {
+            let Some((_, packet, payload)) = self.to_peers.pop_front() else { break };
+            let to = packet.net.dst.0.checked_sub(PEER).and_then(|at| self.peers.get_mut(at as usize));
+            if let Some(fep) = to {
+                fep.on_packet(now, &packet, Payload::Bytes(&payload));
+            }
+        }
+        for (at, fep) in self.peers.iter_mut().enumerate() {
+            if fep.poll_timeout().is_some_and(|at| now.is_at_or_after(at)) {
+                fep.on_timeout(now);
+            }
+            let count = transmit(fep, now, &mut self.burst);
+            for (packet, payload) in &self.burst[..count] {
+                if !(self.is_lost)(packet) {
+                    self.to_server.push_back((now + HALF_RTT, *packet, payload.clone()));
+                }
+            }
+            while at > 0 && fep.poll_completion().is_some() {}
+        }
+    }
+
+    /// A forged packet is on its way.
+    pub(crate) fn forge(&mut self, packet: Packet) {
+        let payload = vec![0; packet.payload_len as usize];
+        self.to_server.push_back((self.now + HALF_RTT, packet, payload));
+    }
+
+    /// Executes commands of a hog until `is_done`, or it may have no more.
+    pub(crate) fn hog_does(
+        &mut self,
+        hog: usize,
+        mut command: impl FnMut(&mut Hog) -> Result<bool, ClientError>,
+    ) {
+        loop {
+            match command(&mut self.hogs[hog]) {
+                Ok(false) => {}
+                Err(ClientError::Full) => self.turn(),
+                Ok(true) | Err(_) => return,
+            }
+        }
+    }
+
+    /// Turns for so long.
+    pub(crate) fn wait(&mut self, span: Span) {
+        let end = self.now + span;
+        while !self.now.is_at_or_after(end) {
+            self.turn();
+        }
+    }
+
+    /// Turns until the server takes no more: it has refused so many packets, and its memory has not grown for 20 ms; or nothing
+    /// has arrived for so long. Gives up after 3 s.
+    pub(crate) fn until_full(&mut self, refused: u64) {
+        const QUIET: Span = Span::from_ms(20);
+        let begin = self.now;
+        let (mut grown, mut heard, mut held, mut received) = (begin, begin, 0.0, 0);
+        while self.now.since(begin) < Span::from_ms(3_000) && self.now.since(heard) < QUIET {
+            self.turn();
+            let counters = self.server.counters();
+            if self.now.since(grown) >= QUIET && counters.nacks_sent >= refused {
+                break;
+            }
+            if counters.data_received > received {
+                (heard, received) = (self.now, counters.data_received);
+            }
+            if self.megabytes() > held * 1.002 {
+                (grown, held) = (self.now, self.megabytes());
+            }
+        }
+    }
+
+    pub(crate) fn alice_event(&mut self) -> Option<Event> {
+        self.alice.poll().expect("the server is there")
+    }
+
+    /// The honest peer sends alice a message. Returns whether it could be posted.
+    pub(crate) fn peer_sends(&mut self, connection: ConnectionId, len: u32, tag: u64) -> bool {
+        let buffer = Buffer::Heap(vec![7; len as usize]);
+        let send = Send { buffer, tag: Some(tag), header_data: 0, context: 0 };
+        self.peers[0].post_send(connection, send).is_ok()
+    }
+
+    pub(crate) fn peer_receives(&mut self, len: u32, tag: u64) {
+        let buffer = Buffer::Heap(vec![0; len as usize]);
+        let receive = Receive { buffer, from: None, matching: tagged(tag), context: tag };
+        self.peers[0].post_receive(receive).expect("it has room");
+    }
+
+    /// The tag of a message that the honest peer has received.
+    pub(crate) fn peer_received(&mut self) -> Option<u64> {
+        while let Some(completion) = self.peers[0].poll_completion() {
+            if let Completion::Received { context, result: Ok(()), .. } = completion {
+                return Some(context);
+            }
+        }
+        None
+    }
+}
+
+fn alice_session() -> SessionConfig {
+    SessionConfig { memory: 1 << 20, ..session(512, 8) }
+}
+
+/// Writes the packets that an endpoint sends in a turn into the buffers of a burst. Returns how many.
+fn transmit(fep: &mut Fep, now: Time, burst: &mut [(Packet, Vec<u8>)]) -> usize {
+    let mut count = 0;
+    while let Some((packet, bytes)) = burst.get_mut(count)
+        && let Some(transmit) = fep.poll_transmit(now)
+    {
+        let payload = fep.payload(transmit.payload);
+        // There is room: it allocates nothing.
+        bytes.resize(payload.len() as usize, 0);
+        payload.copy_to(bytes);
+        *packet = transmit.packet;
+        count += 1;
+    }
+    count
+}

@@ -1,0 +1,224 @@
+//! Strangers who fill the address book of a server that learns its peers, with a worker and frames of its own.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use weft_stack::buffer::Buffer;
+use weft_stack::fep::{Completion, ConnectionId, Fep, Receive, Send};
+use weft_stack::packet::Addr;
+use weft_stack::port::memory::{MemoryConfig, MemoryPort, pair};
+use weft_stack::port::{Port, RxBurst, TxBurst};
+use weft_stack::rng::Rng;
+use weft_stack::ses::Matching;
+use weft_stack::wire::ethernet::MacAddr;
+use weft_stack::worker::{AddressBook, Clock, LinkConfig, Strangers, Worker};
+use weft_stack::{Span, Time};
+
+use crate::honest::{PATIENCE, PING_EVERY, median_of};
+use crate::interface::{HALF_RTT, HostAddr, config, to_process};
+use crate::net::as_server;
+
+/// Entries of the server's address book.
+const BOOK: usize = 4096;
+/// Strangers that have sent before anything is measured, and how often one more does.
+const STRANGERS: u32 = 6_000;
+const STRANGER_EVERY: Span = Span::from_us(10);
+/// The most frames that arrive in a turn.
+const A_TURN: usize = 24;
+/// Where the addresses and the checksums of the headers of IPv4 and UDP stand in a frame.
+const SOURCE: core::ops::Range<usize> = 26..30;
+const HEADER: core::ops::Range<usize> = 14..34;
+const HEADER_CHECKSUM: core::ops::Range<usize> = 24..26;
+const UDP_CHECKSUM: core::ops::Range<usize> = 40..42;
+const DESTINATION: core::ops::Range<usize> = 30..34;
+
+/// A host with a worker, and the other end of its link.
+struct Host {
+    worker: Worker<MemoryPort>,
+    card: MemoryPort,
+    tx: TxBurst,
+}
+
+impl Host {
+    fn new(own: Addr, ip: [u8; 4], capacity: usize, strangers: Strangers) -> Host {
+        let (port, card) = pair(&MemoryConfig::default()).expect("it is valid");
+        let at = HostAddr { mac: MacAddr([2, 0, 0, 0, ip[2], ip[3]]), ip: ip.into() };
+        let book = AddressBook::new(own, at, capacity, strangers).expect("it is valid");
+        let seed = Rng::new(1, u32::from_be_bytes(ip).into());
+        let fep = Fep::new(own, config(|_| {}), seed, Time::ZERO).expect("it is valid");
+        let worker = Worker::new(fep, port, book, LinkConfig::default(), Clock::new()).expect("it is valid");
+        Host { worker, tx: TxBurst::new(&card), card }
+    }
+
+    /// A client, with a connection to the server.
+    fn client(ip: [u8; 4], now: Time) -> (Host, ConnectionId) {
+        let mut host = Host::new(Addr(1), ip, 2, Strangers::Refuse);
+        let server = HostAddr { mac: MacAddr([2, 0, 0, 0, 0, 1]), ip: [10, 0, 0, 1].into() };
+        host.worker.book_mut().insert(Addr(0), server).expect("there is room");
+        let connection = host.worker.fep_mut().connect(now, Addr(0), to_process(0)).expect("there is room");
+        (host, connection)
+    }
+
+    fn send_to(&mut self, frame: &[u8]) {
+        let mut buffer = self.tx.reserve(frame.len()).expect("the card has buffers");
+        buffer.copy_from_slice(frame);
+        buffer.commit();
+        self.card.transmit(&mut self.tx);
+    }
+
+    fn frames(&mut self) -> Vec<Vec<u8>> {
+        let mut rx = RxBurst::new();
+        self.card.receive(&mut rx);
+        rx.drain().map(|frame| frame.to_vec()).collect()
+    }
+}
+
+/// A server and one client at a time. Time goes on by what the server's turns take.
+struct Network {
+    server: Host,
+    client: Host,
+    connection: ConnectionId,
+    ip: [u8; 4],
+    now: Time,
+    to_server: VecDeque<(Time, Vec<u8>)>,
+    to_client: VecDeque<(Time, Vec<u8>)>,
+    /// A frame with which a stranger opens a PDC and leaves a message.
+    syn: Vec<u8>,
+    strangers: u32,
+    next: Time,
+    longest: core::time::Duration,
+    is_attacked: bool,
+}
+
+impl Network {
+    fn new(is_attacked: bool) -> Network {
+        let (mut stranger, connection) = Host::client([11, 0, 0, 1], Time::ZERO);
+        let send = Send { buffer: Buffer::Heap(vec![9; 10]), tag: None, header_data: 0, context: 0 };
+        stranger.worker.fep_mut().post_send(connection, send).expect("there is room");
+        stranger.worker.poll_at(Time::ZERO);
+        let syn = stranger.frames().pop().expect("a packet with SYN");
+        let (client, connection) = Host::client([10, 0, 0, 2], Time::ZERO);
+        let mut network = Network {
+            server: Host::new(Addr(0), [10, 0, 0, 1], BOOK, Strangers::Learn),
+            client,
+            connection,
+            ip: [10, 0, 0, 2],
+            now: Time::ZERO,
+            to_server: VecDeque::new(),
+            to_client: VecDeque::new(),
+            syn,
+            strangers: 0,
+            next: Time::ZERO,
+            longest: core::time::Duration::ZERO,
+            is_attacked,
+        };
+        // The client has a connection before they come.
+        network.message();
+        while is_attacked && network.strangers < STRANGERS {
+            (0..8).for_each(|_| network.stranger());
+            network.turn();
+        }
+        network
+    }
+
+    /// A host sends that has not sent before.
+    fn stranger(&mut self) {
+        self.strangers += 1;
+        let mut frame = self.syn.clone();
+        frame[SOURCE].copy_from_slice(&(0x0b00_0000 + self.strangers).to_be_bytes());
+        frame[HEADER_CHECKSUM].fill(0);
+        let words = frame[HEADER].chunks(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
+        let sum: u32 = words.sum();
+        let folded = (sum & 0xffff) + (sum >> 16);
+        let checksum = !((folded & 0xffff) + (folded >> 16)) as u16;
+        frame[HEADER_CHECKSUM].copy_from_slice(&checksum.to_be_bytes());
+        frame[UDP_CHECKSUM].fill(0);
+        self.to_server.push_back((self.now + HALF_RTT, frame));
+    }
+
+    fn turn(&mut self) {
+        let now = self.now;
+        if self.is_attacked && now.is_at_or_after(self.next) {
+            self.next = now + STRANGER_EVERY;
+            self.stranger();
+        }
+        for _ in 0..A_TURN {
+            if self.to_server.front().is_none_or(|(at, _)| !now.is_at_or_after(*at)) {
+                break;
+            }
+            let Some((_, frame)) = self.to_server.pop_front() else { break };
+            self.server.send_to(&frame);
+        }
+        let begin = Instant::now();
+        let worker = &mut self.server.worker;
+        as_server(|| worker.poll_at(now));
+        let took = begin.elapsed();
+        self.longest = self.longest.max(took);
+        self.now += Span::from_ns(took.as_nanos() as u64);
+        for frame in self.server.frames() {
+            if frame[DESTINATION] == self.ip {
+                self.to_client.push_back((self.now + HALF_RTT, frame));
+            }
+        }
+        while self.to_client.front().is_some_and(|(at, _)| now.is_at_or_after(*at)) {
+            let Some((_, frame)) = self.to_client.pop_front() else { break };
+            self.client.send_to(&frame);
+        }
+        self.client.worker.poll_at(now);
+        for frame in self.client.frames() {
+            self.to_server.push_back((now + HALF_RTT, frame));
+        }
+        while self.server.worker.fep_mut().poll_completion().is_some() {}
+    }
+
+    /// From sending a message to its acknowledgement, µs.
+    fn message(&mut self) -> Option<f64> {
+        let begin = self.now;
+        let matching = Matching::Tagged { tag: 7, ignore: 0 };
+        let receive = Receive { buffer: Buffer::Virtual(64), from: None, matching, context: 0 };
+        self.server.worker.fep_mut().post_receive(receive).expect("there is room");
+        let send = Send { buffer: Buffer::Heap(vec![7; 64]), tag: Some(7), header_data: 0, context: 0 };
+        self.client.worker.fep_mut().post_send(self.connection, send).ok()?;
+        while self.now.since(begin) < PATIENCE {
+            self.turn();
+            while let Some(completion) = self.client.worker.fep_mut().poll_completion() {
+                if let Completion::Sent { result, .. } = completion {
+                    return result.is_ok().then(|| self.now.since(begin).as_us_f64());
+                }
+            }
+        }
+        None
+    }
+
+    /// The same of a client that has not been there before.
+    fn new_client(&mut self) -> Option<f64> {
+        let [a, b, c, d] = self.ip;
+        self.ip = if d < 250 { [a, b, c, d + 1] } else { [a, b, c + 1, 2] };
+        (self.client, self.connection) = Host::client(self.ip, self.now);
+        self.message()
+    }
+
+    fn wait(&mut self, span: Span) {
+        let end = self.now + span;
+        while !self.now.is_at_or_after(end) {
+            self.turn();
+        }
+    }
+}
+
+/// What a client gets of the server, in the order of [`crate::honest::ALL`]; NaN for what is not measured.
+pub(crate) fn measure(is_attacked: bool) -> Vec<Option<f64>> {
+    let mut network = Network::new(is_attacked);
+    network.longest = core::time::Duration::ZERO;
+    let mut every = |measure: fn(&mut Network) -> Option<f64>, count| {
+        median_of(count, || {
+            let result = measure(&mut network);
+            network.wait(PING_EVERY);
+            result
+        })
+    };
+    let round_trip = every(Network::message, 400);
+    let connection = every(Network::new_client, 40);
+    let longest = network.longest.as_secs_f64() * 1e6;
+    vec![round_trip, Some(longest), Some(f64::NAN), Some(f64::NAN), connection, Some(f64::NAN)]
+}
