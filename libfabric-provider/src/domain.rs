@@ -14,7 +14,7 @@ use crate::params::Params;
 use crate::place::Place;
 use crate::refused::Refused;
 use crate::sockaddr::Format;
-use crate::{atomic, av, cntr, cq, endpoint, mr, poll, sys};
+use crate::{atomic, av, cntr, cq, endpoint, mr, opened, poll, sys};
 
 /// What the objects of a domain have in common.
 #[derive(Debug)]
@@ -149,7 +149,7 @@ pub(crate) extern "C" fn open2(
         let events = Mutex::default();
         let domain = Arc::new(Domain { fabric, place, format, key, modes, memories, events });
         *answer = DomainObject { _head: Head::new(head), domain }.give();
-        Ok(0)
+        opened::add_domain((*answer).expose_provenance(), name).map(|()| 0)
     })
 }
 
@@ -161,6 +161,7 @@ extern "C" fn close(fid: *mut sys::fid) -> c_int {
         if Arc::strong_count(&object.domain) > 1 {
             return Err(FiError::BUSY);
         }
+        opened::remove(fid.addr())?;
         // SAFETY: nobody uses it any more.
         drop(unsafe { abi::take::<DomainObject, _>(fid) });
         Ok(0)

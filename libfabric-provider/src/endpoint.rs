@@ -388,6 +388,9 @@ extern "C" fn control(fid: *mut sys::fid, command: c_int, arg: *mut c_void) -> c
         if command != sys::FI_ENABLE as c_int {
             return Err(FiError::NOT_THERE);
         }
+        if object.rdm.is_enabled()? {
+            return Ok(0);
+        }
         if let Some(queue) = object.domain.events()? {
             // SAFETY: as before.
             let events = unsafe { endpoint_events(fid, queue) };
@@ -396,15 +399,21 @@ extern "C" fn control(fid: *mut sys::fid, command: c_int, arg: *mut c_void) -> c
                 Ok(())
             })?;
         }
-        object.rdm.enable()?;
-        match object.kind {
-            Kind::Rdm if object.rdm.is_target() => object.domain.memories.join(&object.rdm)?,
-            Kind::Rdm => {}
-            Kind::Datagram => object.rdm.meet()?,
-        }
-        *lock(&object.keeper)? = Some(Keeper::start(&object.rdm)?);
-        Ok(0)
+        enable(object).map(|()| 0)
     })
+}
+
+/// Enables an endpoint. One for which that fails stays as it was.
+fn enable(object: &EndpointObject) -> Result<(), FiError> {
+    object.rdm.check_bindings()?;
+    let keeper = Keeper::start(&object.rdm)?;
+    match object.kind {
+        Kind::Rdm if object.rdm.is_target() => object.domain.memories.join(&object.rdm)?,
+        Kind::Rdm => {}
+        Kind::Datagram => object.rdm.meet()?,
+    }
+    *lock(&object.keeper)? = Some(keeper);
+    object.rdm.enable()
 }
 
 extern "C" fn cancel(fid: sys::fid_t, context: *mut c_void) -> isize {

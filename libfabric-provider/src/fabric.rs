@@ -10,7 +10,7 @@ use crate::eq::EqObject;
 use crate::error::FiError;
 use crate::refused::Refused;
 use crate::wait::{self, WaitObject};
-use crate::{domain, eq, sys};
+use crate::{domain, eq, opened, sys};
 
 /// What the objects of a fabric have in common.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ pub(crate) extern "C" fn open(
             api_version,
         };
         *place = FabricObject { _head: Head::new(head), fabric: Arc::new(Fabric { api_version }) }.give();
-        Ok(0)
+        opened::add_fabric((*place).expose_provenance()).map(|()| 0)
     })
 }
 
@@ -84,6 +84,7 @@ extern "C" fn close(fid: *mut sys::fid) -> c_int {
         if Arc::strong_count(&object.fabric) > 1 {
             return Err(FiError::BUSY);
         }
+        opened::remove(fid.addr())?;
         // SAFETY: nobody uses it any more.
         drop(unsafe { abi::take::<FabricObject, _>(fid) });
         Ok(0)

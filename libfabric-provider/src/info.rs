@@ -15,10 +15,10 @@ use crate::error::FiError;
 use crate::job::Key;
 use crate::kind::Kind;
 use crate::params::Params;
-use crate::place::Place;
+use crate::place::{Facts, Place};
 use crate::rdm::{DEPTH, INJECT_SIZE};
 use crate::sockaddr::{self, Family, Format};
-use crate::{NAME, sys};
+use crate::{NAME, opened, sys};
 
 /// Kinds of operations.
 const PRIMARY: u64 = MESSAGES | REMOTE;
@@ -114,18 +114,21 @@ pub(crate) extern "C" fn getinfo(
         let wish = wish(node, service, flags, hints)?;
         // SAFETY: as before; the domain's part of the hints is null or valid, and so is its name.
         let domain = unsafe { domain_of(hints)? };
+        let domain = domain.as_deref();
         let place = params.place(domain)?;
         // SAFETY: as before; the endpoint's part of the hints is null or valid.
         let wanted = unsafe { hints.and_then(|hints| hints.ep_attr.as_ref()) };
         let wanted = wanted.map_or(sys::FI_EP_UNSPEC, |endpoint| endpoint.type_);
         demand(Kind::of(wanted).is_some(), "the endpoint type")?;
+        // A server is asked once.
+        let facts = if place.exists() { place.facts(&params) } else { Err(FiError::NO_DATA) };
         let (mut all, mut refused) = (List::default(), None);
         // libfabric asks with this flag when it looks for a provider to put a layer on. It would list reliable endpoints that it
         // builds on our datagrams (`weft;ofi_rxd`) before our own.
         let is_layer = flags & CORE_PROVIDERS_ONLY != 0;
         for kind in Kind::wanted(wanted).filter(|kind| *kind == Kind::Rdm || !is_layer) {
-            let offered = Answer::of(kind, version, hints, &place, &params)
-                .and_then(|answer| answer.list(&wish, &params, &place, domain));
+            let offered = Answer::of(kind, version, hints, &place, &facts, &params)
+                .and_then(|answer| answer.list(&wish, &params, &place, &facts, domain));
             match offered {
                 Ok(mut offered) => all.join(&mut offered),
                 Err(error) => _ = refused.get_or_insert(error),
@@ -251,6 +254,9 @@ struct Answer {
     /// Authorisation keys of the endpoint and of the domain.
     endpoint_key: Option<Key>,
     domain_key: Option<Key>,
+    /// The addresses of the open fabric and domain that the hints name; 0 for none.
+    open_fabric: usize,
+    open_domain: usize,
 }
 
 /// What is offered for one direction.
@@ -283,15 +289,15 @@ impl Answer {
         version: u32,
         hints: Option<&sys::fi_info>,
         place: &Place,
+        facts: &Result<Facts, FiError>,
         params: &Params,
     ) -> Result<Answer, FiError> {
         let mut answer = Answer {
             kind,
             endpoints: match place {
                 Place::OwnPorts => MANY.min(UDP_PORTS / usize::from(params.entropies())),
-                Place::Named(name) if name.starts_with("serve:") => IN_A_SERVER,
-                // It has the port for itself.
-                Place::Named(_) => 1,
+                // A server that is too busy to say how many it lets in is taken for one with as many as usual.
+                Place::Named(_) => facts.map_or(IN_A_SERVER, |facts| facts.endpoints),
             },
             longest: if kind == Kind::Rdm { MAX_MESSAGE } else { 0 },
             inject: 0,
@@ -308,6 +314,8 @@ impl Answer {
             tag_format: if kind == Kind::Rdm { place.tag_format() } else { 0 },
             endpoint_key: None,
             domain_key: None,
+            open_fabric: 0,
+            open_domain: 0,
         };
         if let Some(hints) = hints {
             answer.narrow(hints)?;
@@ -357,7 +365,9 @@ impl Answer {
             // SAFETY: the name is null or a text.
             let name = unsafe { abi::text(fabric.name)? };
             demand(name.is_none_or(|name| name.as_bytes() == NAME.to_bytes()), "another fabric")?;
-            demand(fabric.fabric.is_null(), "a fabric that is open")?;
+            let is_own = fabric.fabric.is_null() || opened::is_fabric(fabric.fabric.addr())?;
+            demand(is_own, "an open fabric that is none of weft's")?;
+            self.open_fabric = fabric.fabric.addr();
             demand(fabric.prov_version <= crate::VERSION, "that version of the provider")?;
             // SAFETY: it has no arguments.
             demand(fabric.api_version <= unsafe { sys::fi_version() }, "that version of libfabric")?;
@@ -421,7 +431,8 @@ impl Answer {
 
     fn domain(&mut self, hints: &sys::fi_domain_attr) -> Result<(), FiError> {
         let or = |wanted: u32, own: u32| if wanted == 0 { own } else { wanted };
-        demand(hints.domain.is_null(), "a domain that is open")?;
+        // Its name has been found.
+        self.open_domain = hints.domain.addr();
         demand(hints.threading <= sys::FI_THREAD_ENDPOINT, "the threading model")?;
         let progress = hints.control_progress.max(hints.data_progress);
         demand(progress <= FI_PROGRESS_CONTROL_UNIFIED, "the progress model")?;
@@ -465,6 +476,7 @@ impl Answer {
         wish: &Wish,
         params: &Params,
         place: &Place,
+        facts: &Result<Facts, FiError>,
         domain: Option<&str>,
     ) -> Result<List, FiError> {
         let port = wish.source.map_or(0, |source| source.port());
@@ -477,7 +489,7 @@ impl Answer {
             demand(wish.format.family == Family::V4, "IPv6 at a named port or server")?;
             let longest = match self.kind {
                 Kind::Rdm => self.longest,
-                Kind::Datagram => place.longest_datagram(params)?.into(),
+                Kind::Datagram => (*facts)?.longest_datagram.into(),
             };
             let suits = longest > 0 && self.longest <= longest && self.inject as u64 <= longest;
             demand(suits, "a datagram of that length")?;
@@ -503,12 +515,16 @@ impl Answer {
 
     fn info(
         &self,
-        domain: &str,
+        name: &str,
         wish: &Wish,
         source: Option<SocketAddr>,
         longest: u64,
     ) -> Result<*mut sys::fi_info, FiError> {
-        let domain_name = CString::new(domain).map_err(|_| FiError::INVALID)?;
+        let domain_name = CString::new(name).map_err(|_| FiError::INVALID)?;
+        let or_first =
+            |named: usize, first: Option<usize>| if named == 0 { first.unwrap_or(0) } else { named };
+        let open_fabric = or_first(self.open_fabric, opened::first_fabric()?);
+        let open_domain = or_first(self.open_domain, opened::first_domain(name)?);
         // SAFETY: without an original it is a new one with all its parts, all of which are zero.
         let at = unsafe { sys::fi_dupinfo(std::ptr::null()) };
         // SAFETY: as before; nobody else knows it yet.
@@ -564,6 +580,8 @@ impl Answer {
         }
         fabric.name = abi::duplicate(NAME);
         fabric.prov_version = crate::VERSION;
+        fabric.fabric = std::ptr::with_exposed_provenance_mut(open_fabric);
+        domain.domain = std::ptr::with_exposed_provenance_mut(open_domain);
         Ok(at)
     }
 }
@@ -581,18 +599,27 @@ fn is_port(name: &str) -> bool {
     matches!(name.split_once(':'), Some(("serve" | "udp" | "memif" | "dpdk", _)))
 }
 
-/// The name of the domain in hints.
+/// The name of the domain in hints: that of the domain that is open, if they name one.
+///
+/// # Errors
+/// They name an open domain that is none of weft's, or has another name than they say.
 ///
 /// # Safety
 /// The domain's part of the hints is null or valid, and so is its name.
-unsafe fn domain_of(hints: Option<&sys::fi_info>) -> Result<Option<&str>, FiError> {
+unsafe fn domain_of(hints: Option<&sys::fi_info>) -> Result<Option<String>, FiError> {
     // SAFETY: as the caller promises.
-    unsafe {
-        match hints.and_then(|hints| hints.domain_attr.as_ref()) {
-            Some(domain) => abi::text(domain.name),
-            None => Ok(None),
-        }
+    let domain = unsafe { hints.and_then(|hints| hints.domain_attr.as_ref()) };
+    let Some(domain) = domain else { return Ok(None) };
+    // SAFETY: as before.
+    let name = unsafe { abi::text(domain.name)? };
+    if domain.domain.is_null() {
+        return Ok(name.map(str::to_owned));
     }
+    let own = opened::name_of_domain(domain.domain.addr())?;
+    demand(own.is_some(), "an open domain that is none of weft's")?;
+    let own = own.flatten();
+    demand(name.is_none() || own.is_none() || name == own.as_deref(), "an open domain of another name")?;
+    Ok(own.or(name.map(str::to_owned)))
 }
 
 /// The capabilities for those that hints ask for, of those that are offered.
@@ -660,7 +687,7 @@ pub(crate) fn source_of(info: &sys::fi_info, place: &Place, params: &Params) -> 
     let locals = offered(
         &Wish { format: Format { family, is_text: false }, source: None, destination },
         params,
-        domain,
+        domain.as_deref(),
     )?;
     let local = locals.first().ok_or(FiError::NO_ADDRESS)?;
     Ok((local.ip, source.map_or(0, |source| source.port())).into())

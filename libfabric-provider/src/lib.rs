@@ -39,6 +39,7 @@ mod kind;
 mod log;
 mod memory;
 mod mr;
+mod opened;
 mod params;
 mod place;
 mod poll;

@@ -1,7 +1,7 @@
 //! The registered memory of a domain: every endpoint of the domain that was opened for accesses by peers exposes all of it.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, LazyLock, Mutex, Weak};
 
 use weft::Rights;
 use weft::core::region::RegionSlice;
@@ -12,6 +12,15 @@ use crate::rdm::Rdm;
 
 /// `fi_mr_key` returns this value if a region has no key (FI_KEY_NOTAVAIL).
 const NO_KEY: u64 = u64::MAX;
+
+/// Held while an endpoint of the process performs an atomic operation of a peer: all endpoints of a domain expose its memory, and
+/// the operations that they perform are atomic to each other. libfabric's domains are told apart by their names, so that two that
+/// were opened with one name are one as well: one lock serves all.
+static ATOMICS: LazyLock<Arc<Mutex<()>>> = LazyLock::new(Arc::default);
+
+pub(crate) fn lock_of_atomics() -> &'static Arc<Mutex<()>> {
+    &ATOMICS
+}
 
 /// Memory that peers may access.
 #[derive(Clone, Debug)]
@@ -95,11 +104,20 @@ impl Memories {
         Ok(())
     }
 
-    /// An endpoint of the domain is enabled.
+    /// An endpoint of the domain is enabled. One that is refused exposes nothing.
     pub(crate) fn join(&self, endpoint: &Arc<Rdm>) -> Result<(), FiError> {
         let mut state = lock(&self.0)?;
         state.counters.iter().try_for_each(|(key, counter)| endpoint.count_writes(*key, counter))?;
-        state.registrations.values().try_for_each(|registration| endpoint.expose(registration))?;
+        let mut exposed = Vec::new();
+        for registration in state.registrations.values() {
+            if let Err(error) = endpoint.expose(registration) {
+                for key in exposed {
+                    let _ = endpoint.withdraw(key);
+                }
+                return Err(error);
+            }
+            exposed.push(registration.key);
+        }
         state.endpoints.retain(|other| other.strong_count() > 0);
         state.endpoints.push(Arc::downgrade(endpoint));
         Ok(())

@@ -53,6 +53,7 @@ pub(crate) static TABLE: sys::fi_ops_mr = sys::fi_ops_mr {
 struct Wanted {
     piece: sys::iovec,
     access: u64,
+    offset: u64,
     requested_key: u64,
     flags: u64,
     context: *mut c_void,
@@ -68,16 +69,26 @@ unsafe fn register(fid: *mut sys::fid, wanted: &Wanted, mr: *mut *mut sys::fid_m
     if wanted.flags & !sys::FI_RMA_EVENT != 0 {
         return Err(FiError::BAD_FLAGS);
     }
+    // fi_mr(3): it is reserved.
+    if wanted.offset != 0 {
+        return Err(FiError::INVALID);
+    }
     let sys::iovec { iov_base, iov_len } = wanted.piece;
     let bytes = match NonNull::new(iov_base.cast::<u8>()) {
         _ if iov_len == 0 => None,
         None => return Err(FiError::INVALID),
         Some(base) => {
+            let Ok(len) = u32::try_from(iov_len) else {
+                crate::log::warn(&format!(
+                    "a piece of registered memory has at most {} bytes, not {iov_len}: register several",
+                    u32::MAX
+                ));
+                return Err(FiError::TOO_LONG);
+            };
             // SAFETY: as the caller promises: the memory is there until `close`, which withdraws it first. The application may
             // use it meanwhile, as it may any memory that others write to.
             let region = unsafe { Region::foreign(base, iov_len, Box::new(())) };
             let region = region.map_err(|_| FiError::INVALID)?;
-            let len = u32::try_from(iov_len).map_err(|_| FiError::INVALID)?;
             Some(region.slice(0, len).map_err(|_| FiError::INVALID)?)
         }
     };
@@ -104,7 +115,7 @@ extern "C" fn reg(
     buf: *const c_void,
     len: usize,
     access: u64,
-    _offset: u64,
+    offset: u64,
     requested_key: u64,
     flags: u64,
     mr: *mut *mut sys::fid_mr,
@@ -112,7 +123,9 @@ extern "C" fn reg(
 ) -> c_int {
     let piece = sys::iovec { iov_base: buf.cast_mut(), iov_len: len };
     // SAFETY: libfabric promises it.
-    abi::answer(|| unsafe { register(fid, &Wanted { piece, access, requested_key, flags, context }, mr) })
+    abi::answer(|| unsafe {
+        register(fid, &Wanted { piece, access, offset, requested_key, flags, context }, mr)
+    })
 }
 
 /// The only piece of memory to register.
@@ -132,7 +145,7 @@ extern "C" fn regv(
     iov: *const sys::iovec,
     count: usize,
     access: u64,
-    _offset: u64,
+    offset: u64,
     requested_key: u64,
     flags: u64,
     mr: *mut *mut sys::fid_mr,
@@ -142,7 +155,7 @@ extern "C" fn regv(
         // SAFETY: libfabric promises it.
         unsafe {
             let piece = only(iov, count)?;
-            register(fid, &Wanted { piece, access, requested_key, flags, context }, mr)
+            register(fid, &Wanted { piece, access, offset, requested_key, flags, context }, mr)
         }
     })
 }
@@ -162,8 +175,9 @@ extern "C" fn regattr(
                 return Err(FiError::NOT_THERE);
             }
             let piece = only(attr.mr_iov, attr.iov_count)?;
-            let (access, requested_key, context) = (attr.access, attr.requested_key, attr.context);
-            register(fid, &Wanted { piece, access, requested_key, flags, context }, mr)
+            let (access, offset, requested_key, context) =
+                (attr.access, attr.offset, attr.requested_key, attr.context);
+            register(fid, &Wanted { piece, access, offset, requested_key, flags, context }, mr)
         }
     })
 }

@@ -49,7 +49,7 @@ pub(crate) fn define() {
         (
             IFACE,
             FI_PARAM_STRING,
-            c"Name of the only network interface to use (default: all with an IPv4 address)",
+            c"Name of the only network interface to use (default: all with an address of the kind that is asked for)",
         ),
         (CC, FI_PARAM_STRING, c"Congestion control, as `weft list cc` names it (default: nscc)"),
         (LB, FI_PARAM_STRING, c"Load balancer, as `weft list lb` names it (default: mixed)"),

@@ -1,17 +1,17 @@
 //! Where endpoints are, and so how their names look: each at UDP ports of its own, or at a port or server that a text names,
 //! such as `serve:/run/weft.sock`, which several endpoints share (`FI_WEFT_PORT`, or the name of a domain).
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use weft::core::port::udp::UdpPort;
-use weft::core::worker::session::{Client, JoinError, SessionConfig};
+use weft::core::worker::session::{Client, JoinError, ServerFacts, SessionConfig};
 use weft::port::{AnyPort, longest_payload_at};
-use weft::{Addr, Builder, BusyTimeout, Endpoint, JobId, Limits, MAX_PROCESS, Source};
+use weft::{Addr, Builder, BusyTimeout, Endpoint, Error, JobId, Limits, MAX_PROCESS, PeerError, Source};
 
 use crate::addresses::Addresses;
 use crate::error::FiError;
@@ -27,6 +27,10 @@ const CONNECTIONS: u32 = 512;
 const PEERS: u32 = 256;
 /// How long a server may take to say how long datagrams may be.
 const ANSWER: Duration = Duration::from_secs(1);
+/// How long a call waits until a server has entered a host that is new, which takes it microseconds.
+const ENTRY: Duration = Duration::from_millis(250);
+/// How long a server that has not done so is left alone: as long as this first, and twice as long each time, up to the other.
+const PAUSES: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(16)];
 /// Bytes of the longest IP packet over memif, and over DPDK's devices as far as that is known before one is opened.
 const OVER_MEMIF: u16 = 9_000;
 const OVER_DEVICES: u16 = 1_500;
@@ -43,6 +47,15 @@ pub(crate) enum Place {
     Named(String),
 }
 
+/// What is known of a named port or server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Facts {
+    /// The most bytes of a datagram there.
+    pub(crate) longest_datagram: u32,
+    /// How many endpoints there may be.
+    pub(crate) endpoints: usize,
+}
+
 impl Place {
     /// The place that `FI_WEFT_PORT` names.
     pub(crate) fn parse(text: &str) -> Place {
@@ -54,15 +67,15 @@ impl Place {
         SCHEMES.iter().any(|scheme| name.starts_with(scheme)).then(|| Place::Named(name.to_owned()))
     }
 
-    /// The most bytes of a datagram at a port or in a server that a text names, as far as that can be known before there is an
-    /// endpoint.
+    /// What is known of a port or server that a text names before there is an endpoint.
     ///
     /// # Errors
     /// A server does not say: [`FiError::AGAIN`] if it is there and too busy to answer within a second.
-    pub(crate) fn longest_datagram(&self, params: &Params) -> Result<u32, FiError> {
+    pub(crate) fn facts(&self, params: &Params) -> Result<Facts, FiError> {
         let Place::Named(spec) = self else { return Err(FiError::NO_DATA) };
         if let Some(socket) = self.socket() {
-            return Client::longest_datagram_at(Path::new(socket), ANSWER).map_err(|error| match &error {
+            let asked = Client::facts_at(Path::new(socket), ANSWER);
+            let facts = asked.map_err(|error| match &error {
                 JoinError::System(_, why) if is_late(why) => {
                     crate::log::warn(&format!(
                         "{spec}: no endpoint for datagrams is offered, as the server is busy and has not said within {} s how \
@@ -75,7 +88,9 @@ impl Place {
                     crate::log::info(&format!("{spec}: no endpoint for datagrams is offered: {error}"));
                     FiError::NO_DATA
                 }
-            });
+            })?;
+            let ServerFacts { longest_datagram, applications } = facts;
+            return Ok(Facts { longest_datagram, endpoints: applications.into() });
         }
         let address = spec.strip_prefix("udp:").and_then(|rest| rest.split(',').next()?.parse().ok());
         let mtu = match spec.split_once(':') {
@@ -84,7 +99,9 @@ impl Place {
             Some(("memif", _)) => params.mtu.or(Some(OVER_MEMIF)),
             _ => params.mtu.or(Some(OVER_DEVICES)),
         };
-        Ok(longest_payload_at(address.unwrap_or(Ipv4Addr::LOCALHOST.into()), mtu))
+        let longest_datagram = longest_payload_at(address.unwrap_or(Ipv4Addr::LOCALHOST.into()), mtu);
+        // An endpoint has the port for itself.
+        Ok(Facts { longest_datagram, endpoints: 1 })
     }
 
     /// The bits of tags that applications have.
@@ -205,6 +222,10 @@ pub(crate) struct Names {
     /// The hosts that endpoints at named places are at; empty for endpoints at ports of their own.
     hosts: HashMap<Ipv4Addr, Addr>,
     ips: HashMap<Addr, Ipv4Addr>,
+    /// Those that the server has refused: until an address is removed only calls that need one ask for it again.
+    refused: HashSet<Ipv4Addr>,
+    /// Until when the server is not asked for hosts, as it has not answered, and how long it is left alone then.
+    late: Option<Late>,
     /// The version of the address vector whose hosts are known.
     met: u64,
     /// The peers at ports of their own that the endpoint keeps.
@@ -233,6 +254,8 @@ impl Names {
             own_ports,
             hosts: HashMap::new(),
             ips: HashMap::new(),
+            refused: HashSet::new(),
+            late: None,
             met: 0,
             kept: HashMap::new(),
             removals: 0,
@@ -244,20 +267,27 @@ impl Names {
     }
 
     /// Makes hosts whose addresses are in the vector known, so that a server lets their packets in. One that cannot be
-    /// reached is an error of those who send to it.
+    /// reached is an error of those who send to it. While the server does not answer, the rest is left for later calls.
     pub(crate) fn meet(&mut self, endpoint: &mut Endpoint, addresses: &Addresses) -> Result<(), FiError> {
         let version = addresses.version();
-        if self.met == version {
+        if self.met == version || self.is_late() {
             return Ok(());
         }
-        self.met = version;
         if self.own_ports {
+            self.met = version;
             return self.let_go(endpoint, addresses);
+        }
+        let removals = addresses.removals();
+        if std::mem::replace(&mut self.removals, removals) != removals {
+            self.refused.clear();
         }
         let hosts: BTreeSet<Ipv4Addr> = addresses.hosts()?;
         for ip in hosts {
-            let _ = self.host(endpoint, ip);
+            if !self.refused.contains(&ip) && self.host(endpoint, ip) == Err(FiError::AGAIN) {
+                return Ok(());
+            }
         }
+        self.met = version;
         Ok(())
     }
 
@@ -304,10 +334,47 @@ impl Names {
         if let Some(addr) = self.hosts.get(&ip) {
             return Ok(*addr);
         }
-        let addr = endpoint.peer(IpAddr::V4(ip)).map_err(|error| unreachable(&ip, &error))?;
-        self.hosts.insert(ip, addr);
-        self.ips.insert(addr, ip);
-        Ok(addr)
+        if self.is_late() {
+            return Err(FiError::AGAIN);
+        }
+        match endpoint.peer_within(IpAddr::V4(ip), ENTRY) {
+            Ok(addr) => {
+                self.late = None;
+                self.refused.remove(&ip);
+                self.hosts.insert(ip, addr);
+                self.ips.insert(addr, ip);
+                Ok(addr)
+            }
+            Err(PeerError::Endpoint(Error::NoReply(_))) => {
+                self.late = Some(Late::after(self.late.as_ref(), Instant::now()));
+                Err(FiError::AGAIN)
+            }
+            Err(PeerError::Endpoint(error)) if error.is_back_pressure() => Err(FiError::AGAIN),
+            Err(error) => {
+                self.refused.insert(ip);
+                Err(unreachable(&ip, &error))
+            }
+        }
+    }
+
+    fn is_late(&self) -> bool {
+        self.late.as_ref().is_some_and(|late| Instant::now() < late.until)
+    }
+}
+
+/// A server that has not answered.
+#[derive(Debug)]
+struct Late {
+    until: Instant,
+    pause: Duration,
+}
+
+impl Late {
+    /// It has not answered `now`, nor the last time it was asked if that was `before`.
+    fn after(before: Option<&Late>, now: Instant) -> Late {
+        let [first, longest] = PAUSES;
+        let pause = before.map_or(first, |late| (2 * late.pause).min(longest));
+        Late { until: now + pause, pause }
     }
 }
 
@@ -343,11 +410,23 @@ mod tests {
     }
 
     #[test]
+    fn a_server_that_does_not_answer_is_asked_less_and_less_often() {
+        let (begin, mut late) = (Instant::now(), None);
+        let pauses = [(); 9].map(|()| {
+            let next = Late::after(late.as_ref(), begin);
+            let pause = next.until.duration_since(begin).as_millis();
+            late = Some(next);
+            pause
+        });
+        assert_eq!(pauses, [250, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 16_000, 16_000]);
+    }
+
+    #[test]
     fn a_server_that_is_busy_is_told_from_one_that_is_not_there() {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("socket");
         let place = Place::Named(format!("serve:{}", socket.display()));
-        let asked = || place.longest_datagram(&Params::unset());
+        let asked = || place.facts(&Params::unset());
         assert_eq!(asked(), Err(FiError::NO_DATA));
         let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
         assert_eq!(asked(), Err(FiError::AGAIN));

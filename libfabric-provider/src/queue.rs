@@ -75,6 +75,11 @@ impl Queue {
         Ok(lock(&self.state)?.entries.len() < self.size)
     }
 
+    /// How many entries it has room for.
+    pub(crate) fn room(&self) -> Result<usize, FiError> {
+        Ok(self.size.saturating_sub(lock(&self.state)?.entries.len()))
+    }
+
     pub(crate) fn push(&self, entry: Entry) -> Result<(), FiError> {
         let mut state = lock(&self.state)?;
         state.entries.push_back(entry);

@@ -172,6 +172,9 @@ struct State {
     least: NonZeroU32,
     /// Questions whether peers are there that are under way.
     questions: usize,
+    /// How many writes with data may still come, and whether they are refused as the queue has no room for their entries.
+    expected_announcements: usize,
+    refuses_announcements: bool,
     /// What waits for a server's memory.
     backlog: Backlog,
     /// Accesses to remote memory of an endpoint whose worker does none.
@@ -289,9 +292,10 @@ impl Rdm {
             // The receiver may be fetching the message, which no other receive would get: it is too late.
             return Ok(());
         }
-        match operation.id {
-            Some(id) => endpoint.cancel(id).map_err(|error| FiError::from(&error))?,
-            None => state.cancel_waiting(number)?,
+        if let Some(id) = operation.id {
+            endpoint.cancel(id).map_err(|error| FiError::from(&error))?;
+        } else if !state.cancel_access(number)? {
+            state.cancel_waiting(number)?;
         }
         state.work(self.caps.names_source)
     }
@@ -394,6 +398,8 @@ impl State {
             claims: HashMap::new(),
             least: LEAST,
             questions: 0,
+            expected_announcements: 0,
+            refuses_announcements: false,
             backlog: Backlog::default(),
             carrier: None,
             stand_ins: StandIns::default(),
@@ -420,6 +426,9 @@ impl State {
 
     fn work(&mut self, names_source: bool) -> Result<(), FiError> {
         self.meet()?;
+        if self.refuses_announcements {
+            self.allow_announcements()?;
+        }
         for _ in 0..BATCH {
             let Some(endpoint) = &mut self.endpoint else { return Ok(()) };
             match endpoint.poll() {

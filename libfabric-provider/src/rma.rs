@@ -72,18 +72,19 @@ impl Call {
             return Err(FiError::INVALID);
         }
         // SAFETY: as the caller promises.
-        unsafe { self.post(ep, iov, |iov, _| Ok(What::Read(room(iov)))) }
+        unsafe { self.post(ep, iov, |iov, _, _| Ok(What::Read(room(iov)))) }
     }
 
     /// # Safety
     /// As [`Call::read`].
     unsafe fn write(self, ep: *mut sys::fid_ep, iov: &[sys::iovec]) -> Result<usize, FiError> {
-        let inject = self.inject || self.flags.is_some_and(|flags| flags & sys::FI_INJECT != 0);
         let (data, several) = (self.data, !self.further.is_empty());
-        if inject && abi::total(iov).is_none_or(|len| len > INJECT_SIZE) {
-            return Err(FiError::TOO_LONG);
-        }
-        let write = |iov: &[sys::iovec], last: bool| {
+        let whole = abi::total(iov);
+        let write = |iov: &[sys::iovec], last: bool, inject: bool| {
+            // All pieces together are no longer, whatever one of them has.
+            if inject && whole.is_none_or(|len| len > INJECT_SIZE) {
+                return Err(FiError::TOO_LONG);
+            }
             // SAFETY: as the caller promises.
             let mut bytes = unsafe { outgoing(iov, inject)? };
             if several && inject {
@@ -95,13 +96,16 @@ impl Call {
         unsafe { self.post(ep, iov, write) }
     }
 
+    /// Posts the access. `what` makes its part for these pieces of local memory, from whether it is the last one and whether its
+    /// bytes are copied at the call.
+    ///
     /// # Safety
     /// `ep` is an endpoint of this provider's.
     unsafe fn post(
         self,
         ep: *mut sys::fid_ep,
         iov: &[sys::iovec],
-        what: impl Fn(&[sys::iovec], bool) -> Result<What, FiError>,
+        what: impl Fn(&[sys::iovec], bool, bool) -> Result<What, FiError>,
     ) -> Result<usize, FiError> {
         // SAFETY: as the caller promises.
         let object: &EndpointObject = unsafe { abi::object(ep)? };
@@ -109,7 +113,10 @@ impl Call {
         if flags & !ACCESS_FLAGS != 0 {
             return Err(FiError::BAD_FLAGS);
         }
-        let Call { peer, addr, key, context, inject, first, further: places, .. } = self;
+        let Call { peer, addr, key, context, first, further: places, .. } = self;
+        // The flag may be the endpoint's. It leaves the entry to the other flags, and a call for injection has none.
+        let is_injected = self.inject || flags & sys::FI_INJECT != 0;
+        let what = |iov: &[sys::iovec], last| what(iov, last, is_injected);
         let (what, further) = match places {
             [] => (what(iov, true)?, Vec::new()),
             [.., last] => {
@@ -124,7 +131,7 @@ impl Call {
                 (head, places.iter().zip(pieces).map(part).collect::<Result<Vec<Part>, FiError>>()?)
             }
         };
-        let wanted = if inject { Wanted::Never } else { wanted(flags) };
+        let wanted = if self.inject { Wanted::Never } else { wanted(flags) };
         let more = flags & sys::FI_MORE != 0;
         let context = context.addr();
         object.rdm.access(Access { peer, addr, key, context, wanted, more, what, further }).map(|()| 0)

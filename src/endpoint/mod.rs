@@ -162,6 +162,23 @@ impl Endpoint {
         each!(self, inner => inner.peer(&peer))
     }
 
+    /// As [`Endpoint::peer`], but a worker elsewhere is asked for at most `bound`. Whoever asks again has the peer once the worker
+    /// has entered it.
+    ///
+    /// # Errors
+    /// As [`Endpoint::peer`]; [`Error::NoReply`] after that time.
+    pub fn peer_within<P>(&mut self, peer: P, bound: Duration) -> Result<Addr, PeerError>
+    where
+        P: TryInto<PeerSpec>,
+        PeerError: From<P::Error>,
+    {
+        let peer = peer.try_into()?;
+        match &mut self.backend {
+            Backend::Direct(direct) => direct.peer(&peer),
+            Backend::Remote(remote) => remote.peer_within(&peer, bound),
+        }
+    }
+
     /// Lets a peer that [`Endpoint::peer`] has returned be forgotten: when the address book is full, another one may take its
     /// room, if there is no connection to it and none from it. Whoever asks for the peer again gets it, perhaps under another
     /// address. A worker elsewhere keeps it until this endpoint ends.

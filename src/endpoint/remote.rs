@@ -165,6 +165,11 @@ impl Remote {
 
     /// Asks the worker for a peer and waits for the answer. Completions that come meanwhile are kept.
     pub(super) fn peer(&mut self, peer: &PeerSpec) -> Result<Addr, PeerError> {
+        self.peer_within(peer, ENTRY)
+    }
+
+    /// As [`Remote::peer`], and waits no longer than that.
+    pub(super) fn peer_within(&mut self, peer: &PeerSpec, bound: Duration) -> Result<Addr, PeerError> {
         self.check()?;
         if let Some(port) = peer.port {
             return Err(SpecError::expected(format!(
@@ -190,10 +195,10 @@ impl Remote {
                 None => self.check()?,
             }
             let waited = begin.elapsed();
-            if waited >= ENTRY {
-                return Err(Error::NoReply(ENTRY).into());
+            if waited >= bound {
+                return Err(Error::NoReply(bound).into());
             }
-            self.rest(waited, ENTRY - waited);
+            self.rest(waited, bound - waited);
         }
     }
 

@@ -111,8 +111,8 @@ impl Rdm {
     /// # Errors
     /// It lacks an address vector, or the queue of operations that it was opened for. What peers access has no entries but those of
     /// data beside a write, which are dropped without a queue.
-    pub(crate) fn enable(&self) -> Result<(), FiError> {
-        let mut state = lock(&self.state)?;
+    pub(crate) fn check_bindings(&self) -> Result<(), FiError> {
+        let state = lock(&self.state)?;
         let Bindings { transmit, receive, addresses, .. } = &state.bindings;
         if addresses.is_none() {
             return Err(FiError::NO_AV);
@@ -120,8 +120,17 @@ impl Rdm {
         if self.caps.initiates() && transmit.is_none() || self.caps.receives() && receive.is_none() {
             return Err(FiError::NO_CQ);
         }
-        state.enabled = true;
         Ok(())
+    }
+
+    /// Nothing more can be bound, and operations can be posted.
+    pub(crate) fn enable(&self) -> Result<(), FiError> {
+        lock(&self.state)?.enabled = true;
+        Ok(())
+    }
+
+    pub(crate) fn is_enabled(&self) -> Result<bool, FiError> {
+        Ok(lock(&self.state)?.enabled)
     }
 }
 

@@ -11,10 +11,10 @@ use weft::{
 
 use super::notes;
 use super::operation::Piece;
-use super::{Bindings, DEPTH, Operation, OutgoingBytes, Rdm, Room, State, Wanted, report};
+use super::{Binding, Bindings, DEPTH, Operation, OutgoingBytes, Rdm, Room, State, Wanted, report};
 use crate::counter::Counter;
 use crate::error::{FiError, lock};
-use crate::memory::Registration;
+use crate::memory::{Registration, lock_of_atomics};
 use crate::queue::{Entry, Problem};
 use crate::sys::{self, FI_ADDR_NOTAVAIL, fi_addr_t};
 
@@ -101,6 +101,9 @@ impl Rdm {
         if state.expose_carried(registration) {
             return Ok(());
         }
+        state.allow_announcements()?;
+        // Without one there are no entries of data.
+        let has_queue = state.bindings.receive.is_some();
         let Some(endpoint) = &mut state.endpoint else { return Ok(()) };
         let process = endpoint.process();
         let worker = endpoint.worker_mut().ok_or(FiError::NOT_THERE)?;
@@ -109,8 +112,14 @@ impl Rdm {
             None => Buffer::Heap(Vec::new()),
         };
         let Registration { key, base, rights, .. } = *registration;
-        let exposed = worker.fep_mut().expose(process, Exposure { key, buffer, base, rights, from: None });
-        exposed.map_err(|refused| FiError::from(&Error::from(refused.why)))
+        let fep = worker.fep_mut();
+        fep.share_atomics(lock_of_atomics().clone());
+        let exposed = fep.expose(process, Exposure { key, buffer, base, rights, from: None });
+        exposed.map_err(|refused| FiError::from(&Error::from(refused.why)))?;
+        if has_queue {
+            worker.fep_mut().limit_announcements(process, key);
+        }
+        Ok(())
     }
 
     /// Counts what peers write to the memory under this key, if the endpoint was opened for that.
@@ -334,6 +343,20 @@ impl State {
             source,
             problem: None,
         };
-        report(&self.bindings.receive, &None, true, entry)
+        report(&self.bindings.receive, &None, true, entry)?;
+        self.expected_announcements = self.expected_announcements.saturating_sub(1);
+        self.allow_announcements()
+    }
+
+    /// Lets as many further writes with data in as the queue of their entries has room for, where the worker performs accesses. While
+    /// none may come, the endpoint looks at the queue again each time that it works.
+    pub(super) fn allow_announcements(&mut self) -> Result<(), FiError> {
+        let Some(Binding { queue, .. }) = &self.bindings.receive else { return Ok(()) };
+        let Some(worker) = self.endpoint.as_mut().and_then(Endpoint::worker_mut) else { return Ok(()) };
+        let more = queue.room()?.saturating_sub(self.expected_announcements);
+        worker.fep_mut().allow_announcements(more);
+        self.expected_announcements += more;
+        self.refuses_announcements = self.expected_announcements == 0;
+        Ok(())
     }
 }

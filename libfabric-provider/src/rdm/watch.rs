@@ -4,10 +4,14 @@
 
 use std::collections::HashSet;
 
-use weft::{Error, Failure, ReadFault, SendError, Source};
+use weft::{Endpoint, Error, Failure, ReadFault, SendError, Source, Span};
 
 use super::{Operation, Rdm, State};
 use crate::error::{FiError, lock};
+
+/// A peer that has not answered a question has sent nothing else for at least so long either, or is there after all. It is less than
+/// the 6.3 s that an answer may take.
+const SILENCE: Span = Span::from_ms(6_000);
 
 impl Rdm {
     /// Asks the peers that receives name, those that have not answered the last question excepted, and drops answers of others
@@ -77,14 +81,22 @@ impl State {
         if !error.says_that_the_peer_is_gone() {
             return Ok(());
         }
+        let mut was_met = false;
         for number in self.operations.numbers(|operation| operation.from == Some(peer)) {
             let Some(receive) = self.operations.get_mut(number) else { continue };
             receive.given_up = Some(error);
-            // One that a message has met ends with that.
-            let _ = match (receive.id, &mut self.endpoint) {
+            let ended = match (receive.id, &mut self.endpoint) {
                 (Some(id), Some(endpoint)) => endpoint.cancel(id).map_err(|error| FiError::from(&error)),
                 _ => self.cancel_waiting(number),
             };
+            was_met |= ended.is_err();
+        }
+        // Who is silent is so with all its processes.
+        was_met &= error == FiError::TIMED_OUT;
+        if let (true, Some(worker)) = (was_met, self.endpoint.as_mut().and_then(Endpoint::worker_mut)) {
+            // One that a message has met ends with that, of which nothing more will come.
+            let now = worker.clock().now();
+            worker.fep_mut().give_up_peer(now, peer.peer, SILENCE);
         }
         self.fail_asks_of(peer, error)?;
         self.fail_stand_ins_of(peer, error)

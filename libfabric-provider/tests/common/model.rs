@@ -127,6 +127,8 @@ enum Operation {
         slot: usize,
         id: u64,
         len: usize,
+        /// The write that was there before, and its length.
+        before: (u64, usize),
     },
     Read {
         slot: usize,
@@ -171,11 +173,12 @@ struct Player {
 }
 
 impl Player {
-    fn open(domain: Option<String>) -> Player {
+    /// One whose queue has room for so many entries.
+    fn open(domain: Option<String>, queue: usize) -> Player {
         let caps = sys::FI_MSG | sys::FI_TAGGED | sys::FI_RMA | sys::FI_ATOMIC | sys::FI_RMA_EVENT;
         let caps = caps | sys::FI_DIRECTED_RECV | sys::FI_SOURCE;
         let counters = Some(sys::FI_WAIT_NONE);
-        let how = How { queue: 8192, counters, of_peers: true, ..How::default() };
+        let how = How { queue, counters, of_peers: true, ..How::default() };
         let side = Side::open(&Wish { caps, domain, ..Wish::default() }, how);
         let (memory, mut mr) = (vec![0u8; MEMORY], null_mut());
         // SAFETY: the domain is open, and the memory stays until the registration is closed.
@@ -253,7 +256,7 @@ impl Player {
                 let id = u64::from_le_bytes(bytes[..8].try_into().unwrap());
                 assert!(self.sent_to(*to).contains_key(&id));
             }
-            Operation::Write { slot, id, len } => self.slots[*slot] = (*id, *len, true),
+            Operation::Write { slot, id, len, .. } => self.slots[*slot] = (*id, *len, true),
             Operation::Read { slot } => self.slots[*slot].2 = true,
             Operation::Count { counter, .. } => self.counted[*counter] += 1,
             _ => {}
@@ -294,12 +297,42 @@ impl Player {
         }
         self.sent_to(whom).insert(id, message);
         let before = self.next;
+        // Every third one is in two pieces, and short ones of those are copied at the call.
+        let in_pieces = before.is_multiple_of(3);
+        let copied = in_pieces && len <= 1_400;
         self.post(Operation::Send(whom), bytes, |_, at, context| match tag {
+            _ if in_pieces => {
+                let pieces = halves(at, len);
+                let flags = sys::FI_REMOTE_CQ_DATA | if copied { sys::FI_INJECT } else { 0 };
+                let (msg_iov, desc, iov_count, addr, data) = (pieces.as_ptr(), null_mut(), 2, to, id);
+                match tag {
+                    Some(tag) => {
+                        let message = sys::fi_msg_tagged {
+                            msg_iov,
+                            desc,
+                            iov_count,
+                            addr,
+                            tag,
+                            ignore: 0,
+                            context,
+                            data,
+                        };
+                        table!(ep, tagged.sendmsg(&message, flags))
+                    }
+                    None => {
+                        let message = sys::fi_msg { msg_iov, desc, iov_count, addr, context, data };
+                        table!(ep, msg.sendmsg(&message, flags))
+                    }
+                }
+            }
             Some(tag) => table!(ep, tagged.senddata(at.cast(), len, null_mut(), id, to, tag, context)),
             None => table!(ep, msg.senddata(at.cast(), len, null_mut(), id, to, context)),
         });
         if self.next == before {
             self.sent_to(whom).remove(&id);
+        } else if copied && let Some((_, bytes)) = self.operations.get_mut(&before) {
+            // The model finds the message by its first bytes.
+            bytes[8..].fill(0xee);
         }
     }
 
@@ -313,7 +346,17 @@ impl Player {
     fn receive(&mut self, pattern: Pattern, from: Option<Sender>, room: usize) {
         let (ep, taker, before) = (self.side.ep, self.taker(pattern, from, true), self.next);
         let whom = self.number(from);
+        let in_pieces = before.is_multiple_of(3);
         self.post(Operation::Receive { taker, room }, vec![0; room], |_, at, context| match pattern {
+            _ if in_pieces => {
+                let (pieces, none) = (halves(at, room), null_mut());
+                match pattern {
+                    Some((tag, ignore)) => {
+                        table!(ep, tagged.recvv(pieces.as_ptr(), none, 2, whom, tag, ignore, context))
+                    }
+                    None => table!(ep, msg.recvv(pieces.as_ptr(), none, 2, whom, context)),
+                }
+            }
             Some((tag, ignore)) => {
                 table!(ep, tagged.recv(at.cast(), room, null_mut(), whom, tag, ignore, context))
             }
@@ -396,19 +439,25 @@ impl Player {
         self.operations.insert(context, (Operation::Claimed { id, discard }, bytes));
     }
 
+    /// Cancels a receive, or any operation but looks and receives for many messages.
     fn cancel(&mut self, random: &mut Random) {
-        let mut receives: Vec<usize> = self
-            .operations
-            .iter()
-            .filter(|(_, (operation, _))| matches!(operation, Operation::Receive { .. }))
-            .map(|(context, _)| *context)
-            .collect();
-        receives.sort_unstable();
-        if receives.is_empty() {
+        let only_receives = random.below(2) == 0;
+        let can_be = |operation: &Operation| match operation {
+            Operation::Receive { .. } => true,
+            Operation::Send(_)
+            | Operation::Write { .. }
+            | Operation::Read { .. }
+            | Operation::Count { .. } => !only_receives,
+            Operation::Many { .. } | Operation::Look { .. } | Operation::Claimed { .. } => false,
+        };
+        let all = self.operations.iter().filter(|(_, (operation, _))| can_be(operation));
+        let mut contexts: Vec<usize> = all.map(|(context, _)| *context).collect();
+        contexts.sort_unstable();
+        if contexts.is_empty() {
             return;
         }
-        let context = receives[random.below(receives.len() as u64) as usize] as *mut c_void;
-        // One that is receiving a message just now goes on.
+        let context = contexts[random.below(contexts.len() as u64) as usize] as *mut c_void;
+        // One that has begun, such as a receive that a message has met, goes on.
         cancel(&self.side, context);
     }
 
@@ -417,7 +466,9 @@ impl Player {
             return;
         }
         let (ep, to, addr, before) = (self.side.ep, self.other, (slot * SLOT) as u64, self.next);
-        self.post(Operation::Write { slot, id, len }, content(id, len), |_, at, context| match announce {
+        let (old, old_len, _) = self.slots[slot];
+        let write = Operation::Write { slot, id, len, before: (old, old_len) };
+        self.post(write, content(id, len), |_, at, context| match announce {
             true => table!(ep, rma.writedata(at.cast(), len, null_mut(), id, to, addr, KEY, context)),
             false => table!(ep, rma.write(at.cast(), len, null_mut(), to, addr, KEY, context)),
         });
@@ -551,7 +602,7 @@ impl Player {
                     assert!(bytes[..entry.len] == content(id, entry.len), "message {id} was claimed");
                 }
             }
-            Operation::Write { slot, id, len } => {
+            Operation::Write { slot, id, len, .. } => {
                 self.accesses[1] += 1;
                 self.slots[slot].2 = false;
                 assert!(peek(&other.memory, slot * SLOT, len) == content(id, len), "write {id}");
@@ -587,6 +638,27 @@ impl Player {
                 self.cancelled += 1;
             }
             (Operation::Many { taker }, sys::FI_ECANCELED) => self.end_many(taker),
+            // Nobody has got it, or ever will.
+            (Operation::Send(to), sys::FI_ECANCELED) => {
+                let id = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+                let message = self.sent_to(to).remove(&id).unwrap();
+                assert_eq!(message.taken, None, "message {id} was cancelled, and received");
+                self.cancelled += 1;
+            }
+            // Nothing has changed.
+            (Operation::Write { slot, id, before, .. }, sys::FI_ECANCELED) => {
+                self.slots[slot] = (before.0, before.1, false);
+                self.announcing.retain(|other| *other != id);
+                self.cancelled += 1;
+            }
+            (Operation::Read { slot }, sys::FI_ECANCELED) => {
+                self.slots[slot].2 = false;
+                self.cancelled += 1;
+            }
+            (Operation::Count { counter, .. }, sys::FI_ECANCELED) => {
+                self.counted[counter] -= 1;
+                self.cancelled += 1;
+            }
             (Operation::Receive { taker, room }, TRUNCATED) => {
                 let id = u64::from_le_bytes(bytes[..8].try_into().unwrap());
                 let (len, _) = self.take(other, taker, (id, None), 0);
@@ -732,6 +804,28 @@ fn cancel(side: &Side, context: *mut c_void) {
     assert!(answer == 0 || answer == -(sys::FI_ENOENT as isize), "{answer}");
 }
 
+/// Memory in two adjacent pieces.
+fn halves(at: *mut u8, len: usize) -> [sys::iovec; 2] {
+    let piece = |begin: usize, end: usize| sys::iovec {
+        iov_base: at.wrapping_add(begin).cast(),
+        iov_len: end - begin,
+    };
+    [piece(0, len / 2), piece(len / 2, len)]
+}
+
+/// The seeds to play: those that the variable WEFT_FI_SEEDS names, such as `5..100`, without the last, or as many as are usual.
+pub(crate) fn seeds(usual: u64) -> std::ops::Range<u64> {
+    let Some(text) = std::env::var_os("WEFT_FI_SEEDS") else { return 1..usual + 1 };
+    let ends = text.to_str().and_then(|text| text.split_once(".."));
+    let range = ends.and_then(|(begin, end)| Some(begin.parse().ok()?..end.parse().ok()?));
+    range.unwrap_or_else(|| panic!("expected seeds such as 5..100, not {text:?}"))
+}
+
+/// Entries of the queues of a seed: in every fourth one so few that calls are refused.
+fn queue(seed: u64) -> usize {
+    if seed.is_multiple_of(4) { 64 } else { 8_192 }
+}
+
 /// What is in memory that others write to.
 fn peek(memory: &[u8], begin: usize, len: usize) -> Vec<u8> {
     // SAFETY: the bytes are there.
@@ -755,7 +849,7 @@ fn until(players: &mut [Player; 2], what: &str, mut done: impl FnMut(&mut [Playe
 
 /// Random calls between two endpoints whose datagrams meet faults.
 pub(crate) fn play_over_relay(seed: u64, faults: Faults) {
-    let mut players = [Player::open(None), Player::open(None)];
+    let mut players = [(); 2].map(|()| Player::open(None, queue(seed)));
     let relay = Relay::start([players[0].address(), players[1].address()], faults, seed);
     for (player, name) in players.iter_mut().zip(relay.names) {
         player.reach(name);
@@ -775,7 +869,7 @@ pub(crate) fn play_over_relay(seed: u64, faults: Faults) {
 
 /// Random calls between an endpoint of each server.
 pub(crate) fn play_at_servers(seed: u64, servers: &[Server; 2]) -> usize {
-    let mut players = servers.each_ref().map(|server| Player::open(Some(server.name())));
+    let mut players = servers.each_ref().map(|server| Player::open(Some(server.name()), queue(seed)));
     let names = players.each_ref().map(Player::address);
     players[0].reach(names[1]);
     players[1].reach(names[0]);

@@ -17,6 +17,8 @@ pub(crate) fn alone() -> MutexGuard<'static, ()> {
     SPINNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Longer than the bounds of docs/libfabric.md, on a machine that is busy with other tests.
+const IN_TIME: Duration = Duration::from_secs(60);
 /// Ranks of an MPI job.
 const RANKS: &str = "4";
 
@@ -86,7 +88,7 @@ fn is_right(library: Library, program: &str, before: &[&str]) -> bool {
 }
 
 /// Runs the program of whose ranks the last one kills itself. Returns what each of the others says, unless it was skipped.
-pub(crate) fn killed(library: Library, before: &[&str]) -> Option<Vec<String>> {
+fn killed(library: Library, before: &[&str]) -> Option<Vec<String>> {
     let directory = tempfile::tempdir().unwrap();
     // The launchers do not see how a rank ends, cannot kill it, and cannot lose what it says: MPICH's one fails now and then when
     // a rank goes away, and takes the output of the others with it.
@@ -111,6 +113,17 @@ pub(crate) fn killed(library: Library, before: &[&str]) -> Option<Vec<String>> {
         said
     });
     Some(others.take(ranks - 1).collect())
+}
+
+/// As [`killed`]: the others end in time with an error that `is_error` knows. False if it was skipped.
+pub(crate) fn outlive(library: Library, before: &[&str], is_error: impl Fn(usize, &str) -> bool) -> bool {
+    let begin = Instant::now();
+    let Some(others) = killed(library, before) else { return false };
+    assert!(begin.elapsed() < IN_TIME, "the job took {:?}: {others:?}", begin.elapsed());
+    for (rank, said) in others.iter().enumerate() {
+        assert!(is_error(rank, said), "rank {rank}: {said}");
+    }
+    true
 }
 
 /// Builds a program of this directory's, and runs it behind the words of `before`, with further words for its launcher.

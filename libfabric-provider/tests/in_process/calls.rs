@@ -295,9 +295,37 @@ fn endpoints_and_queues_that_cannot_be_opened_say_why() {
     assert_eq!(at([127, 0, 0, 1], 4001), -sys::FI_EINVAL, "no multiple of the number of entropies");
     assert_eq!(at([127, 0, 0, 1], 0), 0);
     // No descriptors are left. The process is this test's alone.
-    let none = libc::rlimit { rlim_cur: 0, rlim_max: 1024 };
-    // SAFETY: it is a limit.
-    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &none) }, 0);
+    let limit = |rlim_cur| {
+        let limit = libc::rlimit { rlim_cur, rlim_max: 1024 };
+        // SAFETY: it is a limit.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+    };
+    // An endpoint that could not be enabled is enabled by the next call, and can be bound before that.
+    let lacks = How { bind: sys::FI_SEND, enabled: -(sys::FI_ENOCQ as i32), ..How::default() };
+    let late = Side::open(&Wish::default(), lacks);
+    let (bind, enable) = (
+        // SAFETY: both are open.
+        || unsafe { (*(*late.ep).fid.ops).bind.unwrap()(late.ep.cast(), late.cq.0.cast(), sys::FI_RECV) },
+        // SAFETY: it is open.
+        || unsafe {
+            (*(*late.ep).fid.ops).control.unwrap()(late.ep.cast(), sys::FI_ENABLE as i32, null_mut())
+        },
+    );
+    limit(0);
+    let mut room = [0u8; 4];
+    let at_room = room.as_mut_ptr().cast();
+    assert_eq!(enable(), -(sys::FI_ENOCQ as i32));
+    assert_eq!(bind(), 0);
+    assert_eq!(enable(), -sys::FI_EMFILE);
+    let receive = || table!(late.ep, msg.recv(at_room, 4, null_mut(), FI_ADDR_UNSPEC, null_mut()));
+    assert_eq!(receive(), -(sys::FI_EOPBADSTATE as isize));
+    limit(1024);
+    assert_eq!((enable(), receive()), (0, 0));
+    let to_late = side.insert(&late.name());
+    side.send(to_late, b"late", None, 1);
+    assert_eq!((side.cq.next(), late.cq.next().unwrap().len), (sent(1, UNTAGGED), 4));
+    assert_eq!(&room, b"late");
+    limit(0);
     assert_eq!(at([127, 0, 0, 1], 0), -sys::FI_EMFILE);
     let mut attr = sys::fi_cq_attr { wait_obj: sys::FI_WAIT_FD, ..sys::fi_cq_attr::default() };
     let mut cq = null_mut();

@@ -45,7 +45,8 @@ fn insertions_that_were_asked_to_be_events_are() {
     };
     assert_eq!(insert(&mut numbers), -(sys::FI_ENOEQ as i32), "it is bound to no queue");
     // SAFETY: both are open.
-    assert_eq!(unsafe { (*(*av).fid.ops).bind.unwrap()(av.cast(), eq.cast(), 0) }, 0);
+    let bind = |flags| unsafe { (*(*av).fid.ops).bind.unwrap()(av.cast(), eq.cast(), flags) };
+    assert_eq!([bind(1), bind(0)], [-(sys::FI_EBADFLAGS as i32), 0]);
     assert_eq!(close(eq.cast()), -sys::FI_EBUSY, "it is bound");
     assert_eq!(insert(&mut numbers), 0);
     assert_eq!(numbers, [0, FI_ADDR_NOTAVAIL, 1]);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::fabric::{BOUND, Entry, Failed, How, QUESTIONS, SILENCE, Side, Wish, table};
+use crate::common::fabric::{BOUND, Entry, Exposed, Failed, How, QUESTIONS, SILENCE, Side, Wish, table};
 use crate::common::inside;
 use crate::common::processes::{self, Process};
 use weft_fi::sys;
@@ -11,6 +11,10 @@ use weft_fi::sys::FI_ADDR_UNSPEC;
 fn open() -> Side {
     Side::open(&Wish::default(), How::default())
 }
+
+/// The memory that the other process exposes.
+const KEY: u64 = 0x51;
+const MEMORY: usize = 1 << 20;
 
 /// An endpoint of another process, which takes a message.
 fn victim(test: &str) -> (Process, [u8; 16]) {
@@ -23,7 +27,8 @@ fn victim(test: &str) -> (Process, [u8; 16]) {
 fn wait_for_the_end() {
     let side = open();
     println!("name {}", u128::from_be_bytes(side.name()));
-    let mut room = [0; 4];
+    let (mut room, mut memory) = ([0; 4], vec![3u8; MEMORY]);
+    let _exposed = Exposed::new(&side, &mut memory, KEY);
     side.receive(&mut room, FI_ADDR_UNSPEC, None, 1);
     assert!(side.cq.next().is_ok());
     println!("has it");
@@ -91,6 +96,53 @@ fn messages_to_a_peer_that_is_gone_fail_within_a_bounded_time() {
 }
 
 #[test]
+fn accesses_to_memory_of_a_process_that_is_gone_fail_within_a_bounded_time() {
+    let Some((a, mut victim, killed)) =
+        meet("accesses_to_memory_of_a_process_that_is_gone_fail_within_a_bounded_time")
+    else {
+        return;
+    };
+    let (mut room, bytes) = (vec![0u8; MEMORY], vec![7u8; MEMORY]);
+    let (one, mut before) = ([1u8; 8], [0u8; 8]);
+    let (operand, fetched) = (one.as_ptr().cast(), before.as_mut_ptr().cast());
+    let (none, u64s, sum) = (std::ptr::null_mut(), sys::FI_UINT64, sys::FI_SUM);
+    let mut access = |which: usize| {
+        let context = std::ptr::without_provenance_mut(which);
+        a.post(|| match which {
+            2 => table!(a.ep, rma.read(room.as_mut_ptr().cast(), MEMORY, none, killed, 0, KEY, context)),
+            3 => table!(a.ep, rma.write(bytes.as_ptr().cast(), MEMORY, none, killed, 0, KEY, context)),
+            _ => table!(
+                a.ep,
+                atomic.readwrite(operand, 1, none, fetched, none, killed, 0, KEY, u64s, sum, context)
+            ),
+        });
+    };
+    let all = [2, 3, 4];
+    let ends = || {
+        let mut ends = all.map(|_| end(&a));
+        ends.sort_by_key(|end| end.map_or_else(|failed| failed.context, |entry| entry.context));
+        ends
+    };
+    all.iter().for_each(|which| access(*which));
+    assert!(ends().iter().all(Result::is_ok), "while it lives");
+    a.send(killed, b"live", None, 1);
+    assert_eq!(a.cq.next().unwrap().context, 1);
+    kill(&mut victim);
+    // Twice: later ones fail in the same way.
+    for _ in 0..2 {
+        all.iter().for_each(|which| access(*which));
+        assert_eq!(ends(), all.map(silent));
+    }
+    // Nothing refers to their memory any more, and the endpoint goes on.
+    drop((room, bytes));
+    let own = a.insert(&a.name());
+    let mut room = [0; 4];
+    a.receive(&mut room, own, None, 5);
+    a.send(own, b"self", None, 6);
+    assert!(end(&a).is_ok() && end(&a).is_ok());
+}
+
+#[test]
 fn receives_that_name_a_peer_end_when_it_is_gone() {
     let Some((a, mut victim, killed)) = meet("receives_that_name_a_peer_end_when_it_is_gone") else { return };
     let own = a.insert(&a.name());
@@ -121,6 +173,39 @@ fn receives_that_name_a_peer_end_when_it_is_gone() {
     a.receive(rest, killed, None, 8);
     std::thread::sleep(Duration::from_secs(10));
     assert_eq!(a.cq.next(), silent(8));
+}
+
+/// The receive has met a message, of which the rest never comes, so that it is too late to take it back.
+#[test]
+fn a_receive_that_names_its_peer_ends_when_that_dies_in_the_middle_of_a_message() {
+    const NAME: &str = "a_receive_that_names_its_peer_ends_when_that_dies_in_the_middle_of_a_message";
+    const LONG: usize = 256 << 20;
+    if !inside(NAME) {
+        return;
+    }
+    let side = open();
+    if processes::number().is_some() {
+        println!("name {}", u128::from_be_bytes(side.name()));
+        let to = side.insert(&processes::told().parse::<u128>().unwrap().to_be_bytes());
+        side.send(to, &vec![7u8; LONG], None, 1);
+        while side.cq.read().is_none() {}
+        panic!("it was to be killed before");
+    }
+    let (mut victim, name) = victim(NAME);
+    let from = side.insert(&name);
+    let mut room = vec![0u8; LONG];
+    side.receive(&mut room, from, None, 2);
+    victim.tell(&u128::from_be_bytes(side.name()).to_string());
+    let begun = || {
+        // SAFETY: the byte is there.
+        unsafe { room.as_ptr().read_volatile() == 7 }
+    };
+    while !begun() {
+        assert_eq!(side.cq.read(), None);
+    }
+    victim.child.kill().unwrap();
+    victim.child.wait().unwrap();
+    assert_eq!(side.cq.next_within(QUESTIONS + SILENCE), silent(2));
 }
 
 /// As many peers as an endpoint knows at a time, and more, one after the other. Each is removed from the vector before the next.

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::collections::BTreeSet;
 
-use crate::common::fabric::{Wish, getinfo, getinfo_of, name};
+use crate::common::fabric::{Opened, Wish, getinfo, getinfo_of, name};
 use crate::common::inside;
 use weft_fi::sys;
 
@@ -86,7 +86,7 @@ const ALL_MODES: i32 = (sys::FI_MR_LOCAL
     | sys::FI_MR_ENDPOINT
     | sys::FI_MR_HMEM
     | sys::FI_MR_COLLECTIVE) as i32;
-/// Not an open object, but nobody looks.
+/// No open object.
 const OPEN: *mut sys::fid = std::ptr::dangling_mut();
 
 fn fields() -> Vec<Field> {
@@ -402,6 +402,49 @@ fn modes_of_memory_are_those_that_programs_of_a_version_can_deal_with() {
         // SAFETY: an info has all its parts.
         assert_eq!(unsafe { (*info.get().domain_attr).mr_mode } as u64, gets, "{version:x} {offered:x}");
     }
+}
+
+#[test]
+fn open_fabrics_and_domains_are_named_and_can_be_asked_for() {
+    if !inside("open_fabrics_and_domains_are_named_and_can_be_asked_for") {
+        return;
+    }
+    thread_local! {
+        static NAMED: Cell<[usize; 2]> = const { Cell::new([0; 2]) };
+    }
+    // SAFETY: new hints have all their parts.
+    let by_object: Change = |hints| unsafe {
+        let [fabric, domain] = NAMED.get();
+        (*hints.fabric_attr).fabric = std::ptr::with_exposed_provenance_mut(fabric);
+        (*hints.domain_attr).domain = std::ptr::with_exposed_provenance_mut(domain);
+    };
+    let ask = |fabric: usize, domain: usize, change: Option<&str>| {
+        NAMED.set([fabric, domain]);
+        let domain = change.map(str::to_owned);
+        let wish = Wish { change: by_object, domain, ..Wish::default() };
+        let info = getinfo_of(&wish, NOW, Some(c"127.0.0.1"), sys::FI_SOURCE)?;
+        // SAFETY: an info has all its parts.
+        Ok(unsafe { [(*info.get().fabric_attr).fabric.addr(), (*info.get().domain_attr).domain.addr()] })
+    };
+    assert_eq!(ask(0, 0, None), Ok([0, 0]));
+    let info = getinfo(&Wish::default()).unwrap();
+    let opened = Opened::new(&info);
+    let (fabric, domain) = (opened.fabric.addr(), opened.domain.addr());
+    for (fabric_in, domain_in) in [(0, 0), (fabric, 0), (0, domain), (fabric, domain)] {
+        assert_eq!(ask(fabric_in, domain_in, None), Ok([fabric, domain]));
+    }
+    assert_eq!(ask(0, domain, Some("lo")), Ok([fabric, domain]));
+    let second = Opened::new(&info);
+    let newer = [second.fabric.addr(), second.domain.addr()];
+    assert_eq!(ask(newer[0], newer[1], None), Ok(newer));
+    assert_eq!(ask(0, 0, None), Ok([fabric, domain]), "the first of that name");
+    // Neither is the other, and a domain has one name.
+    for (fabric, domain, name) in [(domain, 0, None), (0, fabric, None), (0, domain, Some("eth99"))] {
+        assert_eq!(ask(fabric, domain, name), Err(sys::FI_ENODATA));
+    }
+    drop(opened);
+    assert_eq!(ask(fabric, domain, None), Err(sys::FI_ENODATA), "they are closed");
+    assert_eq!(ask(0, 0, None), Ok(newer));
 }
 
 /// Asks for endpoints of type `kind` with each field, in a process that has the provider.

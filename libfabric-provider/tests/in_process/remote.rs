@@ -38,6 +38,16 @@ everywhere! {
     memory_is_written_and_read_by_every_call: every_call, OwnPorts;
     memory_is_written_and_read_by_every_call_through_a_server: every_call, Server;
     memory_is_written_and_read_by_every_call_through_two_servers: every_call, Servers;
+    writes_are_copied_at_the_call_if_a_flag_says_so: injected_by_flags, OwnPorts;
+    writes_through_servers_are_copied_at_the_call_if_a_flag_says_so: injected_by_flags, Servers;
+    writes_with_data_wait_for_room_in_the_queue: full_queue, OwnPorts;
+    writes_with_data_through_servers_wait_for_room_in_the_queue: full_queue, Servers;
+    atomic_operations_through_two_endpoints_are_atomic_to_each_other: two_targets, OwnPorts;
+    atomic_operations_through_two_endpoints_of_servers_are_atomic_to_each_other: two_targets, Servers;
+    an_endpoint_that_is_enabled_twice_is_enabled_once: enabled_twice, OwnPorts;
+    an_endpoint_of_a_server_that_is_enabled_twice_is_enabled_once: enabled_twice, Servers;
+    programs_that_are_away_for_long_lose_no_connection: away, OwnPorts;
+    programs_that_are_away_for_long_lose_none_through_servers: away, Servers;
     one_access_goes_to_several_places: several_places, OwnPorts;
     one_access_goes_to_several_places_through_servers: several_places, Servers;
     accesses_without_permission_fail_and_change_nothing: without_permission, OwnPorts;
@@ -76,8 +86,13 @@ fn pair(mode: c_int, place: Place) -> Pair {
 }
 
 fn pair_with(change: fn(&mut sys::fi_info), place: Place) -> Pair {
-    let caps = sys::FI_MSG | sys::FI_RMA | sys::FI_ATOMIC;
-    let how = || How { counters: Some(sys::FI_WAIT_FD), ..How::default() };
+    let (servers, directory) = servers_of(place);
+    let (a, b, to_b) = two(change, &servers, 0);
+    Pair { a, b, to_b, _servers: servers, _directory: directory }
+}
+
+/// The servers of a place, and the directory of their sockets.
+fn servers_of(place: Place) -> (Vec<Server>, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
     // Tests run at the same time, each at addresses of its own.
     let first = 100 + (std::process::id() % 50) as u8 * 2;
@@ -86,12 +101,20 @@ fn pair_with(change: fn(&mut sys::fi_info), place: Place) -> Pair {
         Place::Server => vec![server(&directory, first, |builder| builder)],
         Place::Servers => Vec::from(servers(&directory, first)),
     };
-    let open = |server: Option<&Server>| {
-        Side::open(&Wish { caps, change, domain: server.map(Server::name), ..Wish::default() }, how())
+    (servers, directory)
+}
+
+/// Two endpoints, in the first and the last of these servers if there are any, and the number of the second in the first. The queue of
+/// the second has room for so many entries, as many as usual if that is 0.
+fn two(change: fn(&mut sys::fi_info), servers: &[Server], queue: usize) -> (Side, Side, u64) {
+    let caps = sys::FI_MSG | sys::FI_RMA | sys::FI_ATOMIC;
+    let open = |server: Option<&Server>, queue| {
+        let how = How { counters: Some(sys::FI_WAIT_FD), queue, ..How::default() };
+        Side::open(&Wish { caps, change, domain: server.map(Server::name), ..Wish::default() }, how)
     };
-    let (a, b) = (open(servers.first()), open(servers.last()));
+    let (a, b) = (open(servers.first(), 0), open(servers.last(), queue));
     let (to_b, _) = (a.insert(&b.name()), b.insert(&a.name()));
-    Pair { a, b, to_b, _servers: servers, _directory: directory }
+    (a, b, to_b)
 }
 
 /// Registers memory.
@@ -213,6 +236,234 @@ fn every_call(place: Place) {
     assert_eq!(close(mr.cast()), 0);
 }
 
+/// The flag may be one of the call, or one that the endpoint was opened with or has been given, for calls without flags.
+fn injected_by_flags(at: Place) {
+    const LONG: usize = 8 << 20;
+    let mut memory = vec![0u8; LONG + 4 * 4096];
+    // SAFETY: new hints have all their parts.
+    let opened: fn(&mut sys::fi_info) = |hints| unsafe { (*hints.tx_attr).op_flags = sys::FI_INJECT };
+    for is_opened_so in [true, false] {
+        memory.fill(0);
+        let pair = pair_with(if is_opened_so { opened } else { |_| () }, at);
+        let mr = register(&pair.b, &mut memory, ANY, KEY).unwrap();
+        let Pair { a, to_b, .. } = &pair;
+        if !is_opened_so {
+            let mut flags = sys::FI_TRANSMIT | sys::FI_INJECT;
+            // SAFETY: the endpoint is open, and flags belong to this command.
+            let set = unsafe {
+                let control = (*(*a.ep).fid.ops).control.unwrap();
+                control(a.ep.cast(), sys::FI_SETOPSFLAG as c_int, (&raw mut flags).cast())
+            };
+            assert_eq!(set, 0);
+        }
+        // The writes wait behind this one, whose call has flags of its own, so that nothing of them has left when their calls
+        // return.
+        let long = vec![5u8; LONG];
+        let before = [sys::iovec { iov_base: long.as_ptr().cast_mut().cast(), iov_len: LONG }];
+        let places = [sys::fi_rma_iov { addr: 0, len: LONG, key: KEY }];
+        let message = sys::fi_msg_rma {
+            msg_iov: before.as_ptr(),
+            desc: null_mut(),
+            iov_count: 1,
+            addr: *to_b,
+            rma_iov: places.as_ptr(),
+            rma_iov_count: 1,
+            context: CONTEXT,
+            data: 0,
+        };
+        a.post(|| table!(a.ep, rma.writemsg(&message, 0)));
+        let mut bytes = [0u8; 4096];
+        let place = bytes.as_mut_ptr();
+        let (far, none) = (|n: u64| LONG as u64 + n * 4096, null_mut());
+        bytes.fill(11);
+        a.post(|| table!(a.ep, rma.write(place.cast(), 4096, none, *to_b, far(0), KEY, CONTEXT)));
+        bytes.fill(12);
+        let halves =
+            [0, 2048].map(|from| sys::iovec { iov_base: place.wrapping_add(from).cast(), iov_len: 2048 });
+        a.post(|| table!(a.ep, rma.writev(halves.as_ptr(), null_mut(), 2, *to_b, far(1), KEY, CONTEXT)));
+        bytes.fill(13);
+        a.post(|| table!(a.ep, rma.writedata(place.cast(), 4096, none, 3, *to_b, far(2), KEY, CONTEXT)));
+        bytes.fill(14);
+        // Unlike `fi_inject_write` these calls have entries.
+        let mut ends = 0;
+        let mut announced = None;
+        let begin = std::time::Instant::now();
+        while ends < 4 || announced.is_none() {
+            assert!(begin.elapsed() < common::fabric::BOUND, "{ends} entries");
+            ends += a.cq.read().map_or(0, |end| usize::from(end.unwrap().flags == WRITE));
+            announced = announced.or(pair.b.cq.read().map(|end| end.unwrap().data));
+        }
+        assert_eq!(announced, Some(3));
+        for (n, byte) in [(0, 11), (1, 12), (2, 13)] {
+            let begin = LONG + n * 4096;
+            assert!(peek(&memory, begin..begin + 4096) == [byte; 4096], "{byte}: {}", memory[begin]);
+        }
+        let too_long = [0u8; 4097];
+        let refused = table!(a.ep, rma.write(too_long.as_ptr().cast(), 4097, none, *to_b, 0, KEY, CONTEXT));
+        assert_eq!(refused, -(sys::FI_EMSGSIZE as isize));
+        assert_eq!(close(mr.cast()), 0);
+    }
+}
+
+/// An application that reads no entries has no more of them than its queue has room for.
+fn full_queue(at: Place) {
+    const ROOM: usize = 8;
+    const ALL: usize = 100;
+    let mut memory = vec![0u8; ALL];
+    let (servers, _directory) = servers_of(at);
+    let (a, b, to_b) = two(|_| (), &servers, ROOM);
+    let mr = register(&b, &mut memory, ANY, KEY).unwrap();
+    let bytes: Vec<u8> = (0..ALL).map(|n| n as u8 + 1).collect();
+    for (n, byte) in bytes.iter().enumerate() {
+        let (at, to) = (std::ptr::from_ref(byte).cast(), n as u64);
+        a.post(|| table!(a.ep, rma.writedata(at, 1, null_mut(), to, to_b, to, KEY, CONTEXT)));
+    }
+    let (mut done, begin) = (0, std::time::Instant::now());
+    let works = |done: &mut usize| {
+        b.try_wait();
+        *done += a.cq.read().map_or(0, |end| usize::from(end.unwrap().flags == WRITE));
+        assert!(begin.elapsed() < common::fabric::BOUND, "{done} are done");
+    };
+    while done < ROOM {
+        works(&mut done);
+    }
+    for _ in 0..2_000 {
+        works(&mut done);
+    }
+    assert_eq!(done, ROOM, "the others wait");
+    // Each entry that is read makes room for one.
+    let mut announced = Vec::new();
+    while done < ALL || announced.len() < ALL {
+        works(&mut done);
+        announced.extend(b.cq.read().map(|entry| entry.unwrap().data));
+        assert!(done <= announced.len() + ROOM, "{done} are done, and {} entries were read", announced.len());
+    }
+    announced.sort_unstable();
+    assert!(announced.iter().copied().eq(0..ALL as u64));
+    assert_eq!(close(mr.cast()), 0);
+    assert_eq!(memory, bytes);
+}
+
+/// Two endpoints expose the same memory, and each performs operations on a thread of its own.
+fn two_targets(at: Place) {
+    const VALUES: usize = 128;
+    const TIMES: usize = 3_000;
+    let mut memory = vec![0u8; 8 * VALUES];
+    let (servers, _directory) = servers_of(at);
+    let pairs = [(); 2].map(|()| two(|_| (), &servers, 0));
+    let registered = [0, 1].map(|n| register(&pairs[n].1, &mut memory, ANY, KEY).unwrap());
+    let ones = vec![1u64; VALUES];
+    let add_to = |(a, b, to_b): &(Side, Side, u64)| {
+        let (at, u64s, begin) = (ones.as_ptr().cast(), sys::FI_UINT64, std::time::Instant::now());
+        let (mut posted, mut ended) = (0, 0);
+        while ended < TIMES {
+            let call = || {
+                table!(a.ep, atomic.write(at, VALUES, null_mut(), *to_b, 0, KEY, u64s, sys::FI_SUM, CONTEXT))
+            };
+            if posted < TIMES && posted < ended + 64 {
+                match call() {
+                    0 => posted += 1,
+                    again => assert_eq!(again, -(sys::FI_EAGAIN as isize)),
+                }
+            }
+            ended += a.cq.read().map_or(0, |end| usize::from(end.is_ok()));
+            assert_eq!(b.cq.read(), None);
+            assert!(begin.elapsed() < common::fabric::BOUND, "{ended} have ended");
+        }
+    };
+    std::thread::scope(|scope| {
+        for pair in &pairs {
+            scope.spawn(|| add_to(pair));
+        }
+    });
+    for mr in registered {
+        assert_eq!(close(mr.cast()), 0);
+    }
+    let values = memory.chunks(8).map(|value| u64::from_le_bytes(value.try_into().unwrap()));
+    let lost: Vec<u64> = values.map(|value| (2 * TIMES) as u64 - value).collect();
+    assert_eq!(lost, [0; VALUES], "operations that are lost");
+}
+
+/// Memory that is registered afterwards is exposed once.
+fn enabled_twice(at: Place) {
+    let mut memory = vec![0u8; 8];
+    let pair = pair(0, at);
+    // SAFETY: the endpoint is open.
+    let enable = || unsafe {
+        (*(*pair.b.ep).fid.ops).control.unwrap()(pair.b.ep.cast(), sys::FI_ENABLE as c_int, null_mut())
+    };
+    assert_eq!([enable(), enable()], [0, 0]);
+    let mr = register(&pair.b, &mut memory, ANY, KEY).unwrap();
+    assert_eq!(enable(), 0);
+    let (at, Pair { a, to_b, .. }) = ([5u8; 8].as_ptr().cast(), &pair);
+    pair.ok(WRITE, || table!(a.ep, rma.write(at, 8, null_mut(), *to_b, 0, KEY, CONTEXT)));
+    assert_eq!(close(mr.cast()), 0);
+    assert_eq!(memory, [5; 8]);
+}
+
+/// The owners of memory make no call for longer than twice the 10 s after which a connection that is silent is given up. One of them is
+/// used meanwhile, the other is not.
+fn away(at: Place) {
+    const SLEEPS: usize = 25;
+    const BYTES: usize = 20_000;
+    let (servers, _directory) = servers_of(at);
+    let pairs = [(); 2].map(|()| two(|_| (), &servers, 0));
+    let mut memories = [(); 2].map(|()| vec![1u8; 16]);
+    let mut registered = Vec::new();
+    for ((_, b, _), memory) in pairs.iter().zip(&mut memories) {
+        registered.push(register(b, memory, ANY, KEY).unwrap());
+    }
+    let mut rooms = vec![vec![0u8; BYTES]; 8];
+    let (posted, later) = rooms.split_at_mut(4);
+    for (room, which) in posted.iter_mut().zip([0, 0, 0, 1]) {
+        pairs[which].1.receive(room, sys::FI_ADDR_UNSPEC, None, 3);
+    }
+    let (mut read, one, mut before) = ([0u8; 8], 1u64, 0u64);
+    let message = vec![9u8; BYTES];
+    let mut use_it = |which: usize, times: u64| {
+        let (a, _, to_b) = &pairs[which];
+        let (operand, fetched, none) = ((&raw const one).cast(), (&raw mut before).cast(), null_mut());
+        let (u64s, sum) = (sys::FI_UINT64, sys::FI_SUM);
+        a.send(*to_b, &message, None, 1);
+        a.post(|| table!(a.ep, rma.read(read.as_mut_ptr().cast(), 8, none, *to_b, 0, KEY, CONTEXT)));
+        a.post(|| {
+            table!(a.ep, atomic.readwrite(operand, 1, none, fetched, none, *to_b, 8, KEY, u64s, sum, CONTEXT))
+        });
+        for _ in 0..3 {
+            a.cq.next().unwrap();
+        }
+        assert_eq!((read, before), ([1; 8], u64::from_le_bytes([1; 8]) + times));
+    };
+    use_it(1, 0);
+    for sleep in 0..SLEEPS {
+        if sleep % 12 == 0 {
+            use_it(0, sleep as u64 / 12);
+        }
+        std::thread::sleep(std::time::Duration::from_secs(1));
+    }
+    // All messages have arrived, and connections go on in both directions.
+    for ((a, b, _), count) in pairs.iter().zip([3, 1]) {
+        for _ in 0..count {
+            assert_eq!(b.cq.next().unwrap().len, BYTES);
+        }
+        let to_a = b.insert(&a.name());
+        let (mut back, bytes) = ([0u8; 4], *b"back");
+        a.receive(&mut back, sys::FI_ADDR_UNSPEC, None, 4);
+        b.send(to_a, &bytes, None, 5);
+        assert_eq!((b.cq.next().unwrap().context, a.cq.next().unwrap().context), (5, 4));
+        assert_eq!(back, bytes);
+    }
+    for (which, times, room) in [(0, 3, 0), (1, 1, 1)] {
+        pairs[which].1.receive(&mut later[room], sys::FI_ADDR_UNSPEC, None, 6);
+        use_it(which, times);
+        assert_eq!(pairs[which].1.cq.next().unwrap().context, 6);
+    }
+    for mr in registered {
+        assert_eq!(close(mr.cast()), 0);
+    }
+    assert!(rooms[..6].iter().all(|room| *room == message));
+}
+
 fn several_places(at: Place) {
     let (mut memory, mut other) = (vec![0u8; 100_000], vec![0u8; 1000]);
     let pair = pair(0, at);
@@ -312,6 +563,16 @@ fn several_places(at: Place) {
 fn without_permission(place: Place) {
     let (mut memory, mut other) = (vec![1u8; 1000], vec![1u8; 1000]);
     let pair = pair(0, place);
+    // Neither an offset, which fi_mr(3) reserves, nor 4 GiB. Nobody looks at the memory.
+    let refused = [(8, 1_000), (0, 1 << 32)].map(|(offset, len)| {
+        let (at, mut mr) = (memory.as_ptr().cast(), null_mut());
+        // SAFETY: the domain is open.
+        unsafe {
+            let reg = (*(*pair.b.domain).mr).reg.unwrap();
+            reg(pair.b.domain.cast(), at, len, ANY, offset, KEY, 0, &mut mr, null_mut())
+        }
+    });
+    assert_eq!(refused, [-sys::FI_EINVAL, -(sys::FI_EMSGSIZE as c_int)]);
     let mr = register(&pair.b, &mut memory, sys::FI_REMOTE_READ, KEY).unwrap();
     assert_eq!(register(&pair.b, &mut other, ANY, KEY).unwrap_err(), sys::FI_ENOKEY as i32);
     let second = register(&pair.b, &mut other, ANY, KEY + 1).unwrap();

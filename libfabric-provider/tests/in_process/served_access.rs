@@ -92,6 +92,39 @@ fn answers_to_a_process_that_is_gone_are_none_to_the_one_that_takes_its_number()
     assert_eq!(second, b"now!");
 }
 
+#[test]
+fn accesses_through_a_server_are_cancelled_before_anything_was_asked_for() {
+    if !inside("accesses_through_a_server_are_cancelled_before_anything_was_asked_for") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let server = server(&directory, 47, |builder| builder);
+    let mut owner = Endpoint::builder(server.name()).build().unwrap();
+    let side = open_as(server.name(), PROCESS);
+    let mut name = side.name();
+    name[2..4].copy_from_slice(&owner.process().to_be_bytes());
+    let from = side.insert(&name);
+    // More than are asked for at a time.
+    let mut rooms = vec![[0u8; 4]; 100];
+    for (n, room) in rooms.iter_mut().enumerate() {
+        read(&side, room, from, n + 1);
+    }
+    let (asker, number) = take_request(&mut owner);
+    // SAFETY: the endpoint is open.
+    let cancel = |context: usize| unsafe {
+        (*(*side.ep).ops).cancel.unwrap()(side.ep.cast(), std::ptr::without_provenance_mut(context))
+    };
+    let cancelled = |context| Some(Err(Failed { context, error: sys::FI_ECANCELED, beyond: 0 }));
+    assert_eq!((cancel(100), side.cq.read()), (0, cancelled(100)));
+    assert_eq!(cancel(100), -(sys::FI_ENOENT as isize));
+    // It is too late for the first one.
+    assert_eq!((cancel(1), side.cq.read()), (0, None));
+    answer(&mut owner, asker, number, b"here");
+    assert_eq!(side.cq.next().unwrap().context, 1);
+    assert_eq!((rooms[0], rooms[99]), (*b"here", [0; 4]));
+    assert_eq!((cancel(99), side.cq.next()), (0, cancelled(99).unwrap()));
+}
+
 /// A further process that has memory, and its name.
 fn owner_elsewhere(test: &str, server: &Server) -> (Process, [u8; 16]) {
     let mut process = Process::start(test, 1, &[(SERVER, &server.name())]);

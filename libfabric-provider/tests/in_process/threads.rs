@@ -1,9 +1,11 @@
-//! Several threads of a program use one endpoint and its completion queue at the same time (FI_THREAD_SAFE).
+//! Several threads of a program use one endpoint and its completion queue at the same time (FI_THREAD_SAFE): for messages, and
+//! meanwhile for all other kinds of calls.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::Instant;
 
-use crate::common::fabric::{BOUND, How, Side, Wish};
+use crate::common::fabric::{BOUND, Entry, Exposed, Failed, How, Side, Wish, table};
 use crate::common::inside;
 use crate::common::server::servers;
 use weft_fi::sys;
@@ -11,11 +13,20 @@ use weft_fi::sys;
 const PLAIN: &str = "threads_share_an_endpoint_and_its_queue";
 const SERVED: &str = "threads_share_an_endpoint_of_a_server_and_its_queue";
 
+const OTHER_CALLS: &str = "threads_make_calls_of_all_kinds_at_the_same_time";
+const OTHER_CALLS_SERVED: &str = "threads_make_calls_of_all_kinds_at_the_same_time_through_servers";
+
 /// Threads of each side.
 const THREADS: usize = 4;
 /// Rounds, in each of which a thread posts so many messages or receives.
 const ROUNDS: usize = 60;
 const AT_ONCE: usize = 8;
+/// Operations of the messages of a side, and the most of other calls.
+const MESSAGES: usize = THREADS * ROUNDS * AT_ONCE;
+const OTHERS: usize = 1 << 22;
+/// Keys and tags of the threads that make other calls.
+const KEY: u64 = 0x7000;
+const NO_TAG: u64 = u64::MAX >> 1;
 
 /// The content of a message of a thread: some of one packet, some of many.
 fn content(thread: usize, number: usize) -> Vec<u8> {
@@ -31,12 +42,48 @@ fn tag(thread: usize, number: usize) -> u64 {
 struct Shared {
     side: Side,
     ended: Vec<AtomicU32>,
+    /// How many other operations have been posted.
+    others: AtomicUsize,
 }
 
 impl Shared {
     fn open(domain: Option<String>) -> Shared {
         let side = Side::open(&Wish { domain, ..Wish::default() }, How::default());
-        Shared { side, ended: (0..THREADS * ROUNDS * AT_ONCE).map(|_| AtomicU32::new(0)).collect() }
+        let ended = (0..MESSAGES + OTHERS).map(|_| AtomicU32::new(0)).collect();
+        Shared { side, ended, others: AtomicUsize::new(0) }
+    }
+
+    /// The context of an operation that is no message of a round.
+    fn other(&self) -> usize {
+        let number = self.others.fetch_add(1, Ordering::Relaxed);
+        assert!(number < OTHERS, "too many calls");
+        MESSAGES + number
+    }
+
+    /// Notes an entry, of whichever thread.
+    fn note(&self, entry: Result<Entry, Failed>) {
+        let context = match entry {
+            Ok(entry) => entry.context,
+            // Only receives of a tag that nobody uses are cancelled.
+            Err(failed) => {
+                assert_eq!(failed.error, sys::FI_ECANCELED);
+                assert!(failed.context >= MESSAGES, "{failed:?}");
+                failed.context
+            }
+        };
+        self.ended[context].fetch_add(1, Ordering::Release);
+    }
+
+    /// Waits until another operation has ended.
+    fn wait_for_other(&self, context: usize) {
+        let begin = Instant::now();
+        while self.ended[context].load(Ordering::Acquire) == 0 {
+            match self.side.cq.read() {
+                Some(entry) => self.note(entry),
+                None => std::thread::yield_now(),
+            }
+            assert!(begin.elapsed() < BOUND, "operation {context} does not end");
+        }
     }
 
     fn context(thread: usize, number: usize) -> usize {
@@ -49,10 +96,7 @@ impl Shared {
         let has_ended = |number| self.ended[Shared::context(thread, number)].load(Ordering::Acquire) > 0;
         while !numbers.clone().all(has_ended) {
             match self.side.cq.read() {
-                Some(entry) => {
-                    let entry = entry.unwrap();
-                    self.ended[entry.context].fetch_add(1, Ordering::Release);
-                }
+                Some(entry) => self.note(entry),
                 None => std::thread::yield_now(),
             }
             assert!(begin.elapsed() < BOUND, "thread {thread} waits for {numbers:?}");
@@ -60,10 +104,105 @@ impl Shared {
     }
 }
 
-fn share(domains: [Option<String>; 2]) {
+/// Inserts and removes names of others.
+fn insert_and_remove(own: &Shared, busy: &AtomicBool) {
+    let mut name = own.side.name();
+    for n in (1..=1_000u16).cycle().take_while(|_| busy.load(Ordering::Relaxed)) {
+        // Ports are multiples of four, and processes are as they like.
+        name[2..4].copy_from_slice(&(4 * n).to_be_bytes());
+        let mut number = own.side.insert(&name);
+        assert_eq!(table!(own.side.av, ops.remove(&mut number, 1, 0)), 0);
+        std::thread::yield_now();
+    }
+}
+
+/// Registers memory, which the other side writes and reads, and closes it again. Each thread has a key of its own.
+fn register_and_access(own: &Shared, other: &Shared, to_other: u64, key: u64, busy: &AtomicBool) {
+    let (ep, none) = (own.side.ep, null_mut());
+    for n in (0u8..=255).cycle().take_while(|_| busy.load(Ordering::Relaxed)) {
+        let mut memory = vec![0u8; 3_000];
+        let exposed = Exposed::new(&other.side, &mut memory, key);
+        let (bytes, mut room) = (vec![n; 3_000], vec![!n; 3_000]);
+        let context = own.other();
+        let (at, named) = (bytes.as_ptr().cast(), std::ptr::without_provenance_mut(context));
+        own.side.post(|| table!(ep, rma.write(at, 3_000, none, to_other, 0, key, named)));
+        own.wait_for_other(context);
+        let context = own.other();
+        let (at, named) = (room.as_mut_ptr().cast(), std::ptr::without_provenance_mut(context));
+        own.side.post(|| table!(ep, rma.read(at, 3_000, none, to_other, 0, key, named)));
+        own.wait_for_other(context);
+        drop(exposed);
+        assert!(room == bytes && memory == bytes, "turn {n}");
+    }
+}
+
+/// Posts receives that nobody's message meets, and cancels them.
+fn post_and_cancel(own: &Shared, busy: &AtomicBool) {
+    let mut room = [0u8; 8];
+    while busy.load(Ordering::Relaxed) {
+        let context = own.other();
+        own.side.receive(&mut room, sys::FI_ADDR_UNSPEC, Some((NO_TAG, 0)), context);
+        // SAFETY: the endpoint is open.
+        let cancelled = unsafe {
+            let cancel = (*(*own.side.ep).ops).cancel.unwrap();
+            cancel(own.side.ep.cast(), std::ptr::without_provenance_mut(context))
+        };
+        assert_eq!(cancelled, 0);
+        own.wait_for_other(context);
+    }
+}
+
+/// Sleeps until there is an entry, or another thread wakes it.
+fn sleep_and_wake(own: &Shared, wakes: bool, busy: &AtomicBool) {
+    while busy.load(Ordering::Relaxed) {
+        if wakes {
+            assert_eq!(table!(own.side.cq.0, ops.signal()), 0);
+            std::thread::yield_now();
+        } else if let Some(entry) = own.side.cq.read_within(5) {
+            own.note(entry);
+        }
+    }
+}
+
+/// What ends the threads that make other calls: the end of the others, also by a panic.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Threads exchange messages, and others make further calls meanwhile if there are to be some.
+fn share(domains: [Option<String>; 2], has_others: bool) {
     let [a, b] = domains.map(Shared::open);
     let (to_b, from_a) = (a.side.insert(&b.side.name()), b.side.insert(&a.side.name()));
-    let (a, b) = (&a, &b);
+    let (a, b, busy) = (&a, &b, &AtomicBool::new(true));
+    std::thread::scope(|scope| {
+        if has_others {
+            scope.spawn(|| insert_and_remove(a, busy));
+            scope.spawn(|| insert_and_remove(b, busy));
+            scope.spawn(|| register_and_access(a, b, to_b, KEY, busy));
+            scope.spawn(|| register_and_access(b, a, from_a, KEY + 1, busy));
+            scope.spawn(|| register_and_access(a, b, to_b, KEY + 2, busy));
+            scope.spawn(|| post_and_cancel(b, busy));
+            scope.spawn(|| sleep_and_wake(b, false, busy));
+            scope.spawn(|| sleep_and_wake(b, true, busy));
+        }
+        let _ends = Ends(busy);
+        exchange(a, b, to_b, from_a);
+    });
+    for side in [a, b] {
+        assert_eq!(side.side.cq.read(), None);
+        let others = side.others.load(Ordering::Relaxed);
+        assert_eq!(others > 0, has_others);
+        let all = side.ended[..MESSAGES + others].iter();
+        assert!(all.map(|times| times.load(Ordering::Relaxed)).all(|times| times == 1));
+    }
+}
+
+/// Threads of `a` send messages to threads of `b`.
+fn exchange(a: &Shared, b: &Shared, to_b: u64, from_a: u64) {
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             scope.spawn(move || {
@@ -102,16 +241,12 @@ fn share(domains: [Option<String>; 2]) {
             });
         }
     });
-    for side in [a, b] {
-        assert_eq!(side.side.cq.read(), None);
-        assert!(side.ended.iter().all(|times| times.load(Ordering::Relaxed) == 1));
-    }
 }
 
 #[test]
 fn threads_share_an_endpoint_and_its_queue() {
     if inside(PLAIN) {
-        share([None, None]);
+        share([None, None], false);
     }
 }
 
@@ -120,6 +255,22 @@ fn threads_share_an_endpoint_of_a_server_and_its_queue() {
     if inside(SERVED) {
         let directory = tempfile::tempdir().unwrap();
         let servers = servers(&directory, 64);
-        share([Some(servers[0].name()), Some(servers[1].name())]);
+        share([Some(servers[0].name()), Some(servers[1].name())], false);
+    }
+}
+
+#[test]
+fn threads_make_calls_of_all_kinds_at_the_same_time() {
+    if inside(OTHER_CALLS) {
+        share([None, None], true);
+    }
+}
+
+#[test]
+fn threads_make_calls_of_all_kinds_at_the_same_time_through_servers() {
+    if inside(OTHER_CALLS_SERVED) {
+        let directory = tempfile::tempdir().unwrap();
+        let servers = servers(&directory, 92);
+        share([Some(servers[0].name()), Some(servers[1].name())], true);
     }
 }

@@ -1,12 +1,7 @@
 //! MPI programs whose ranks share two processes of `weft serve` over memif: each rank exchanges messages with one of its own server,
 //! and with two of the other.
 
-use std::time::{Duration, Instant};
-
-use crate::common::mpi::{Library, Served, exchange, killed, one_sided};
-
-/// Longer than the bounds of docs/libfabric.md, on a machine that is busy with other tests.
-const IN_TIME: Duration = Duration::from_secs(60);
+use crate::common::mpi::{Library, Served, exchange, one_sided, outlive};
 
 fn exchanges(library: Library) {
     let Some(served) = Served::over_memif() else { return };
@@ -35,11 +30,8 @@ fn ranks_of_mpich_access_windows_of_each_other_through_servers() {
 /// servers serve the next job.
 fn outlives(library: Library, is_error: impl Fn(usize, &str) -> bool) {
     let Some(served) = Served::over_memif() else { return };
-    let begin = Instant::now();
-    let Some(others) = killed(library, &[&served.in_turn]) else { return };
-    assert!(begin.elapsed() < IN_TIME, "the job took {:?}: {others:?}", begin.elapsed());
-    for (rank, said) in others.iter().enumerate() {
-        assert!(is_error(rank, said), "rank {rank}: {said}");
+    if !outlive(library, &[&served.in_turn], is_error) {
+        return;
     }
     assert_eq!(served.came(), [2, 2], "ranks were elsewhere");
     assert!(exchange(library, &[&served.in_turn]));

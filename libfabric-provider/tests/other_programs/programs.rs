@@ -2,7 +2,7 @@
 
 use std::process::Stdio;
 
-use crate::common::mpi::{Library, Served, alone, exchange};
+use crate::common::mpi::{Library, Served, alone, exchange, outlive};
 use crate::common::{PATIENCE, Provider, free_port};
 
 #[test]
@@ -32,6 +32,7 @@ fn fi_info_lists_the_provider_and_what_it_can_do() {
         "FI_WEFT_ENTROPIES",
         "FI_WEFT_MTU",
         "FI_WEFT_BUSY_TIMEOUT",
+        "FI_WEFT_JOB",
         "FI_WEFT_PORT",
         "FI_WEFT_MEMORY",
     ] {
@@ -124,4 +125,18 @@ fn mpich_exchanges_and_reduces() {
 #[test]
 fn open_mpi_exchanges_and_reduces() {
     exchange(Library::OpenMpi, &[]);
+}
+
+/// The last rank kills itself in the middle of an all-to-all, which the others find out as it is silent.
+#[test]
+fn ranks_of_mpich_over_udp_get_errors_when_another_is_killed() {
+    // MPICH ends a rank whose network reports an error.
+    outlive(Library::Mpich, &[], |_, said| {
+        said.contains("MPIDI_OFI_handle_cq_error") && said.contains("timed out")
+    });
+}
+
+#[test]
+fn ranks_of_open_mpi_over_udp_get_errors_when_another_is_killed() {
+    outlive(Library::OpenMpi, &[], |rank, said| said.starts_with(&format!("rank {rank}: an error after ")));
 }

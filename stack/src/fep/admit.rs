@@ -194,8 +194,11 @@ fn admit_write(
         Placement::Start { header_data } if header.flags.has(RequestFlags::HEADER_DATA) => Some(header_data),
         _ => None,
     };
-    if announced.or(begun.and_then(|write| write.data)).is_some() && core.completions.len() >= ANNOUNCEMENTS {
-        return Err(Refusal::Busy(NackCode::NO_SES_MSG_AVAIL));
+    if announced.or(begun.and_then(|write| write.data)).is_some() {
+        let is_welcome = processes.memory.as_deref().is_none_or(|memory| memory.may_announce(place));
+        if !is_welcome || core.completions.len() >= ANNOUNCEMENTS {
+            return Err(Refusal::Busy(NackCode::NO_SES_MSG_AVAIL));
+        }
     }
     let is_new = begun.is_none();
     let Some(memory) = processes.memory.as_deref_mut() else {
@@ -236,6 +239,7 @@ fn admit_write(
         false => drop(memory.writes.end(name)),
     }
     if let Some(data) = data {
+        memory.announce(place);
         core.completions.push_back(Completion::Written(Written {
             process: header.pid_on_fep,
             source: Source::of_message(peer, header.initiator),
@@ -336,8 +340,8 @@ fn plan(
 /// # Errors
 /// The return code to answer with; nothing has changed then.
 fn perform(processes: &mut Processes, header: &StandardRequest, plan: &Plan) -> Result<Buffer, ReturnCode> {
-    let memory = processes.memory.as_deref_mut().and_then(|memory| memory.get_mut(plan.memory));
-    let buffer = memory.ok_or(ReturnCode::BAD_MKEY)?;
+    let memory = processes.memory.as_deref_mut().and_then(|memory| memory.get_for_atomics(plan.memory));
+    let (buffer, lock) = memory.ok_or(ReturnCode::BAD_MKEY)?;
     let mut before = vec![0; header.request_length as usize];
     match buffer.payload(plan.at, header.request_length) {
         Payload::Bytes(bytes) => before.copy_from_slice(bytes),
@@ -349,6 +353,7 @@ fn perform(processes: &mut Processes, header: &StandardRequest, plan: &Plan) -> 
     if after != before {
         buffer.place(plan.at, Payload::Bytes(&after));
     }
+    drop(lock);
     let count = |accessed: &mut Accessed| match header.opcode {
         _ if plan.op == AtomicOp::READ => accessed.reads += 1,
         Opcode::FETCHING_ATOMIC => accessed.fetches += 1,

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Map;
 use super::access::{Accessed, Rights};
@@ -24,6 +25,8 @@ struct Exposed {
     from: Option<Source>,
     base: u64,
     rights: Rights,
+    /// Writes to it announce themselves only as far as that is allowed.
+    limited: bool,
     accessed: Accessed,
 }
 
@@ -39,6 +42,10 @@ pub(super) struct ExposedMemory {
     keys: Option<([u64; 2], u64)>,
     /// Writes of which a part has arrived.
     pub(super) writes: Writes,
+    /// How many further writes to memory of which they are limited may be announced.
+    announcements: usize,
+    /// The lock under which endpoints that expose the same memory perform atomic operations.
+    atomics: Option<Arc<Mutex<()>>>,
 }
 
 impl ExposedMemory {
@@ -59,6 +66,7 @@ impl ExposedMemory {
             from,
             base,
             rights,
+            limited: false,
             accessed: Accessed { process, key, ..Accessed::default() },
         });
         self.by_name.insert((process, key), place);
@@ -138,6 +146,52 @@ impl ExposedMemory {
     /// The memory `place`, to be written to, unless it has been withdrawn.
     pub(super) fn get_mut(&mut self, place: Key) -> Option<&mut Buffer> {
         self.table.get_mut(place).map(|exposed| &mut exposed.buffer)
+    }
+
+    /// The memory `place`, to perform an atomic operation on, unless it has been withdrawn. Other endpoints that have the same lock
+    /// perform none meanwhile.
+    pub(super) fn get_for_atomics(
+        &mut self,
+        place: Key,
+    ) -> Option<(&mut Buffer, Option<MutexGuard<'_, ()>>)> {
+        let ExposedMemory { table, atomics, .. } = self;
+        let buffer = table.get_mut(place).map(|exposed| &mut exposed.buffer)?;
+        // A thread that has panicked under the lock has left nothing behind but bytes.
+        Some((buffer, atomics.as_deref().map(|lock| lock.lock().unwrap_or_else(PoisonError::into_inner))))
+    }
+
+    /// See [`Fep::share_atomics`](super::Fep::share_atomics).
+    pub(super) fn share_atomics(&mut self, lock: Arc<Mutex<()>>) {
+        self.atomics = Some(lock);
+    }
+
+    /// See [`Fep::allow_announcements`](super::Fep::allow_announcements).
+    pub(super) fn allow_announcements(&mut self, more: usize) {
+        self.announcements = self.announcements.saturating_add(more);
+    }
+
+    /// See [`Fep::limit_announcements`](super::Fep::limit_announcements).
+    pub(super) fn limit_announcements(&mut self, process: u16, key: u64) {
+        if let Some(exposed) = self.by_name.get(&(process, key)).and_then(|place| self.table.get_mut(*place))
+        {
+            exposed.limited = true;
+        }
+    }
+
+    /// Whether the application takes another announcement of a write to the memory `place`.
+    pub(super) fn may_announce(&self, place: Key) -> bool {
+        self.announcements > 0 || !self.is_limited(place)
+    }
+
+    /// A write to the memory `place` is announced.
+    pub(super) fn announce(&mut self, place: Key) {
+        if self.is_limited(place) {
+            self.announcements = self.announcements.saturating_sub(1);
+        }
+    }
+
+    fn is_limited(&self, place: Key) -> bool {
+        self.table.get(place).is_some_and(|exposed| exposed.limited)
     }
 
     /// The memory `place`, unless it has been withdrawn.

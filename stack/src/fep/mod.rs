@@ -68,7 +68,7 @@ mod zone;
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use rustc_hash::FxHasher;
 use weft_cc::{Span, Time};
@@ -313,13 +313,33 @@ impl Fep {
 
     /// Lets peers access memory of process `process` until [`Fep::withdraw`], or until the process is closed. The memory is
     /// lent to each packet that leaves, not copied, and written to as packets arrive. Atomic operations are atomic to each
-    /// other and to reads and writes of peers, as far as they come to this endpoint; not to what the process itself does
-    /// with the memory meanwhile.
+    /// other and to reads and writes of peers, as far as they come to this endpoint, or to each other at endpoints that share
+    /// a lock ([`Fep::share_atomics`]); not to what the process itself does with the memory meanwhile.
     ///
     /// # Errors
     /// Why it is refused. The error hands the buffer back.
     pub fn expose(&mut self, process: u16, exposure: Exposure) -> Result<(), ExposeError> {
         self.target.processes.expose(process, exposure)
+    }
+
+    /// Performs atomic operations on exposed memory under this lock from here on. Those of endpoints with the same lock are atomic
+    /// to each other, so that they may expose the same memory. Each holds it while it reads, computes and writes the values of one
+    /// packet, which is all that another one waits for.
+    pub fn share_atomics(&mut self, lock: Arc<Mutex<()>>) {
+        self.target.processes.memory.get_or_insert_default().share_atomics(lock);
+    }
+
+    /// Writes to the memory that process `process` exposes under `key` announce themselves ([`Completion::Written`]) only as often as
+    /// [`Fep::allow_announcements`] has allowed. Further ones are refused, and their senders try again.
+    pub fn limit_announcements(&mut self, process: u16, key: u64) {
+        if let Some(memory) = &mut self.target.processes.memory {
+            memory.limit_announcements(process, key);
+        }
+    }
+
+    /// Lets `more` further writes announce themselves to memory of which that is [limited](Fep::limit_announcements).
+    pub fn allow_announcements(&mut self, more: usize) {
+        self.target.processes.memory.get_or_insert_default().allow_announcements(more);
     }
 
     /// Takes back the memory that process `process` exposes under `key`; `None` if there is none. No packet that leaves
@@ -374,6 +394,14 @@ impl Fep {
             return Ok(());
         }
         self.initiator.cancel_send(&mut self.core, id)
+    }
+
+    /// Gives up messages of `peer` of which a part is missing, as the caller knows that it is gone: PDCs that it has opened, and that
+    /// have been silent for at least `silence`, are forgotten, and receives that their messages have met complete as failed. Without
+    /// this call that happens after twice [`FepConfig::idle_timeout`]. Connections of a peer
+    /// that is there after all fail, and it opens others.
+    pub fn give_up_peer(&mut self, now: Time, peer: Addr, silence: Span) {
+        self.target.give_up(&mut self.core, now, peer, silence);
     }
 
     /// Takes back a receive that no message has met; it completes as cancelled. A receive for many messages that some have

@@ -3,7 +3,7 @@
 
 use core::num::NonZeroU32;
 
-use weft_cc::{DataSample, ReceiverAlgorithm, Time, Trim};
+use weft_cc::{DataSample, ReceiverAlgorithm, Span, Time, Trim};
 
 use super::acquaintance::Proof;
 use super::admit::admit_access;
@@ -18,7 +18,7 @@ use super::timers::TimerKey;
 use super::zone::Zone;
 use super::{CallError, FepConfig, Limits, PostError, Receive};
 use crate::event::Event;
-use crate::packet::{Class, Packet, Payload};
+use crate::packet::{Addr, Class, Packet, Payload};
 use crate::pdc::{Answer, Arrival, RodReceive, Trigger};
 use crate::ses::{Delivery, MessageName, Part, ReceiveId, Receives, Refusal, Room, Source, respond};
 use crate::table::Key;
@@ -346,6 +346,16 @@ impl Target {
                 self.remove(core, now, key);
             }
             _ => {}
+        }
+    }
+
+    /// Forgets the PDCs of `peer` that have been silent for so long. See [`Fep::give_up_peer`](super::Fep::give_up_peer).
+    pub(super) fn give_up(&mut self, core: &mut Core, now: Time, peer: Addr, silence: Span) {
+        let is_silent =
+            |pdc: &TargetPdc| pdc.rx.peer == peer && now.is_at_or_after(pdc.rx.last_heard + silence);
+        let silent = self.pdcs.table.iter().filter(|(_, pdc)| is_silent(pdc)).map(|(key, _)| key);
+        for key in silent.collect::<Vec<Key>>() {
+            self.remove(core, now, key);
         }
     }
 

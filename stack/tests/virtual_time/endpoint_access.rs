@@ -167,6 +167,37 @@ fn what_is_not_permitted_gets_an_error_and_changes_no_byte() {
 }
 
 #[test]
+fn writes_that_announce_themselves_wait_until_the_application_takes_more() {
+    let mut pair = pair_with(&config(true), vec![0; 100], Rights::ALL);
+    pair.feps[1].limit_announcements(0, KEY);
+    pair.feps[1].allow_announcements(1);
+    let connection = pair.connect();
+    for n in 0..4 {
+        let written = Write { data: Some(n), ..write(n, vec![n as u8 + 1; 1]) };
+        pair.feps[0].post_write(connection, written).unwrap();
+    }
+    // One that announces nothing arrives all the same.
+    pair.feps[0].post_write(connection, write(50, vec![50])).unwrap();
+    let mut data = Vec::new();
+    for (more, announced) in [(None, 1), (Some(0), 1), (Some(2), 3), (None, 3), (Some(7), 4)] {
+        if let Some(more) = more {
+            pair.feps[1].allow_announcements(more);
+        }
+        let ended = pair.run(pair.now + Span::from_ms(2_000), |_| Some(Span::from_us(5)));
+        assert!(ended.iter().all(|(_, end)| matches!(end, Completion::Accessed { result: Ok(()), .. })));
+        data.extend(pair.completions(1).into_iter().map(|completion| match completion {
+            Completion::Written(written) => written.data,
+            other => panic!("{other:?}"),
+        }));
+        assert_eq!(data.len(), announced);
+    }
+    data.sort_unstable();
+    assert_eq!(data, [0, 1, 2, 3]);
+    let memory = memory(&mut pair);
+    assert_eq!((&memory[..4], memory[50]), (&[1, 2, 3, 4][..], 50));
+}
+
+#[test]
 fn withdrawn_memory_is_not_written_to_even_under_a_key_that_is_used_again() {
     let mut pair = pair_with(&config(true), vec![0; 50_000], Rights::ALL);
     let connection = pair.connect();

@@ -229,6 +229,26 @@ fn a_request_to_close_is_repeated_until_it_is_answered() {
     assert_eq!((pair.leaks(0), pair.leaks(1)), (vec![], vec![]));
 }
 
+/// Whoever knows that a peer is gone need not wait for twice the idle time. One that was heard just now is not.
+#[test]
+fn a_peer_that_is_given_up_leaves_no_receive_that_waits_for_the_rest_of_a_message() {
+    let mut pair = pair();
+    let silence = Span::from_ms(2);
+    assert!(silence < impatient_config().idle_timeout);
+    pair.feps[1].post_receive(receive_any(100_000)).unwrap();
+    let connection = pair.connect();
+    pair.post_send(connection, message(100_000, 0));
+    let first = pair.transmit(0).unwrap();
+    pair.arrive(&first);
+    let heard = pair.now;
+    pair.feps[1].give_up_peer(heard + Span::from_ms(1), Addr(0), silence);
+    pair.feps[1].give_up_peer(heard + silence, Addr(7), silence);
+    assert!(pair.completions(1).is_empty());
+    pair.feps[1].give_up_peer(heard + silence, Addr(0), silence);
+    let ended = pair.completions(1);
+    assert!(matches!(ended[..], [Completion::Received { result: Err(_), .. }]), "{ended:?}");
+}
+
 /// A peer that repeats itself is alive, even if none of its packets is new.
 #[test]
 fn duplicates_keep_a_pdc_open() {

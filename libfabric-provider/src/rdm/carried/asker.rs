@@ -782,6 +782,28 @@ impl State {
         Ok(())
     }
 
+    /// Ends the access of operation `number` as cancelled if nothing was asked for yet; else it goes on. Returns false if that is none.
+    pub(in super::super) fn cancel_access(&mut self, number: usize) -> Result<bool, FiError> {
+        let Some(carrier) = &mut self.carrier else { return Ok(false) };
+        let is_it =
+            |carried: &Carried| carried.operation == number && !matches!(carried.kind, Kind::Message { .. });
+        let Some(access) = carrier.accesses.position(is_it) else { return Ok(false) };
+        let Some(carried) = carrier.accesses.get_mut(access) else { return Ok(false) };
+        if carried.asked.is_some() || carried.under_way > 0 || carried.error.is_some() {
+            return Ok(true);
+        }
+        carried.error = Some(FiError::CANCELED);
+        let peer = carried.peer;
+        // Its lane may be full for as long as the peer answers nothing.
+        if let Some(lane) = carrier.lanes.get_mut(&peer) {
+            lane.ready.retain(|other| *other != access);
+            if !lane.queued {
+                carrier.enqueue_lane(peer);
+            }
+        }
+        self.end_carried(access).map(|()| true)
+    }
+
     fn end_carried(&mut self, access: usize) -> Result<(), FiError> {
         let carried = self.carrier.as_mut().and_then(|carrier| carrier.accesses.remove(access));
         let Some(Carried { operation: number, peer, memory, kind, data, untold, tries, error, .. }) = carried

@@ -6,6 +6,7 @@
 //! Requests that are not here any more are answered when their asker asks for them.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::PoisonError;
 
 use weft::core::wire::ses::ReturnCode;
 use weft::core::{Accessed, Buffer, Payload, apply};
@@ -18,7 +19,7 @@ use super::held::Held;
 use super::wire::{ANSWER, Answer, Kind, REQUEST, Request};
 use super::{ANSWERS, Carrier, Inner, PIECE, REQUESTS, VALUES, WINDOW};
 use crate::error::FiError;
-use crate::memory::Registration;
+use crate::memory::{Registration, lock_of_atomics};
 
 /// Askers whose requests that wait are looked at in one turn.
 const LOOKS: usize = 64;
@@ -112,6 +113,8 @@ fn perform(
         Kind::Atomic { op, datatype, compare, fetch } => {
             let mut operands = vec![0; request.len as usize];
             copy_to(bytes, &mut operands);
+            // A thread that has panicked under the lock has left nothing behind but bytes.
+            let others_wait = lock_of_atomics().lock().unwrap_or_else(PoisonError::into_inner);
             let mut before = vec![0; request.len as usize];
             memory.read(at, &mut before);
             let mut swap = [0; 16];
@@ -125,6 +128,7 @@ fn perform(
             if after != before {
                 buffer.place(at, Payload::Bytes(&after));
             }
+            drop(others_wait);
             if !fetch {
                 return Ok(0);
             }

@@ -285,7 +285,7 @@ impl AcceptorLoop {
                 if asked == Asked::Facts
                     && let Some(facts) = self.facts.get()
                 {
-                    facts.tell(&stream, 0, None);
+                    facts.tell(&stream, facts.applications, None);
                     return Ok(());
                 }
                 let (socket, sealing) = (Arc::new(stream), Arc::new(Sealing::default()));

@@ -94,6 +94,15 @@ fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
+/// What a server tells applications without a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerFacts {
+    /// The most bytes of a datagram, as [`Client::longest_datagram`] tells it once there is a session.
+    pub longest_datagram: u32,
+    /// How many applications may have sessions at a time, those that have one now included.
+    pub applications: u16,
+}
+
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
@@ -110,16 +119,19 @@ pub(super) struct Facts {
     /// The endpoint's IP address, or nothing.
     host: String,
     longest_datagram: u32,
+    /// How many applications may have sessions at a time.
+    pub(super) applications: u16,
 }
 
 impl Facts {
     /// Those of the endpoint `fep`, which serves `sessions`.
     pub(super) fn of(sessions: &Sessions, fep: &Fep) -> Facts {
         let host = sessions.host().map(|ip| ip.to_string()).unwrap_or_default();
-        Facts { addr: fep.addr(), host, longest_datagram: fep.config().mtu }
+        let applications = sessions.capacity();
+        Facts { addr: fep.addr(), host, longest_datagram: fep.config().mtu, applications }
     }
 
-    /// Tells them to an application, with its process and its memory if it has a session now.
+    /// Tells them to an application, with its process and its memory if it has a session now, or else with how many there may be.
     pub(super) fn tell(&self, socket: &UnixStream, process: u16, file: Option<&OwnedFd>) {
         let words = [self.addr.0, process.into(), self.longest_datagram];
         // An application that cannot be told is dead: its end of the socket is closed.
@@ -170,7 +182,7 @@ pub(super) fn refuse(stream: &UnixStream, why: &str, count: &mut u64) {
 }
 
 /// Tells an application what `outcome` there is: the endpoint's address, its process and the most bytes of a datagram
-/// are `words`.
+/// are `words`. One without a session, which has no process, is told how many applications may have one instead.
 pub(super) fn reply(
     stream: &UnixStream,
     outcome: u32,
@@ -216,17 +228,17 @@ impl Client {
         Client::join_over(stream, path, config, process, left)
     }
 
-    /// Asks the server at `path` how many bytes a datagram of its endpoint may have, and waits for its answer for up to `limit`:
-    /// what [`Client::longest_datagram`] tells once there is a session.
+    /// Asks the server at `path` what an application may know before it has a session, and waits for the answer for up to `limit`.
     ///
     /// # Errors
     /// As [`Client::join`].
-    pub fn longest_datagram_at(path: &Path, limit: Duration) -> Result<u32, JoinError> {
+    pub fn facts_at(path: &Path, limit: Duration) -> Result<ServerFacts, JoinError> {
         let failed = |error: io::Error| JoinError::System(path.to_owned(), error);
         let end = Instant::now().checked_add(limit);
         let stream = connect_within(path, limit).map_err(failed)?;
         let left = end.map_or(limit, |end| end.saturating_duration_since(Instant::now()));
-        Ok(ask(&stream, path, &Asked::Facts, left)?.0.longest_datagram)
+        let Joined { process, longest_datagram, .. } = ask(&stream, path, &Asked::Facts, left)?.0;
+        Ok(ServerFacts { longest_datagram, applications: process })
     }
 
     /// [`Client::join`], once `stream` is connected.

@@ -103,7 +103,7 @@ impl SessionListener {
                     }
                     Asked::Facts => {
                         let facts = Facts::of(sessions, fep);
-                        facts.tell(&socket, 0, None);
+                        facts.tell(&socket, facts.applications, None);
                         self.acceptor.inform(facts);
                         return None;
                     }

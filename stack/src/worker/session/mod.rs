@@ -105,7 +105,7 @@ pub use client::{Client, ClientError, ConnectionHandle, Event, OperationHandle};
 pub use command::{Command, DescriptorError, Extent, Found};
 pub use config::{OpenError, SessionConfig};
 pub use held::{HeldConnections, Settled};
-pub use join::JoinError;
+pub use join::{JoinError, ServerFacts};
 pub use listener::{ListenError, SessionListener};
 pub use put_off::BYTES_PER_TURN;
 pub use report::{Report, Request};

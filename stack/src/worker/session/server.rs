@@ -109,6 +109,12 @@ impl Sessions {
         }
     }
 
+    /// How many sessions there may be at a time.
+    pub(super) fn capacity(&self) -> u16 {
+        // At most as many as there are processes.
+        self.slots.len() as u16
+    }
+
     /// As [`Sessions::new`], for an owner that sleeps until `waker` is used: the clients of [`Sessions::open`] use it.
     pub fn with_waker(capacity: usize, waker: Waker) -> Sessions {
         Sessions { waker: Some(waker), ..Sessions::new(capacity) }

@@ -102,9 +102,10 @@ fn applications_that_join_exchange_messages_and_free_their_place_when_they_leave
     let mut bob = hosts.join(1, &SMALL, Some(77)).unwrap();
     assert_eq!((alice.addr(), bob.addr(), bob.process()), (Addr(0), Addr(1), 77));
     // What the server tells those that only ask is what it tells those that join; and it is no place taken.
-    let asked: Vec<u32> =
-        (0..20).map(|_| Client::longest_datagram_at(&hosts.sockets[0], LIMIT).unwrap()).collect();
-    assert_eq!((asked, alice.longest_datagram() > 0), (vec![alice.longest_datagram(); 20], true));
+    let asked: Vec<ServerFacts> =
+        (0..20).map(|_| Client::facts_at(&hosts.sockets[0], LIMIT).unwrap()).collect();
+    let facts = ServerFacts { longest_datagram: alice.longest_datagram(), applications: 4 };
+    assert_eq!((asked, alice.longest_datagram() > 0), (vec![facts; 20], true));
     let bytes = content(8, 200_000);
     alice.write(0, &bytes).unwrap();
     bob.receive(extent(0, 200_000), None, Matching::Untagged, 1).unwrap();
@@ -267,7 +268,8 @@ impl Host {
 #[test]
 fn facts_are_told_to_all_but_the_first_without_the_worker() {
     let mut host = Host::new();
-    let ask = |path: &std::path::Path| Client::longest_datagram_at(path, Duration::from_secs(5)).unwrap();
+    let ask =
+        |path: &std::path::Path| Client::facts_at(path, Duration::from_secs(5)).unwrap().longest_datagram;
     let first = host.until_answered(ask);
     assert!(first > 0);
     assert_eq!([(); 100].map(|()| ask(&host.socket)), [first; 100]);
