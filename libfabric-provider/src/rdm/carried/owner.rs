@@ -68,6 +68,8 @@ fn find<'a>(
     let may = match request.kind {
         Kind::Read => rights.read,
         Kind::Write => rights.write,
+        // One that only fetches is a read.
+        Kind::Atomic { op: AtomicOp::READ, compare: None, .. } => rights.read,
         Kind::Atomic { fetch, .. } => rights.atomic && (rights.read || !fetch),
         Kind::Question { .. } | Kind::Message { .. } | Kind::Here { .. } => false,
     };
