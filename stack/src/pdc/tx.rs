@@ -67,9 +67,9 @@ pub struct TxPdc {
     lost_bytes: u64,
     /// The shortest time that an answer has taken.
     fastest: Option<Span>,
-    /// The first packet that had not arrived when a ROD target last refused what came out of order, and how often it has done
-    /// so since that has been the first.
-    stuck_at: Psn,
+    /// The first packet that was not acknowledged when a ROD target last refused what came out of order, the one that it expected,
+    /// and how often it has done so since these have been the same. The target may withhold acknowledgements of what is between them.
+    stuck_at: (Psn, Psn),
     go_backs: u8,
     /// Sender-side loss inference.
     pub(super) recovery: LossRecovery,
@@ -158,7 +158,7 @@ impl TxPdc {
             start_psn,
             missing_ack: None,
             fastest: None,
-            stuck_at: start_psn,
+            stuck_at: (start_psn, start_psn),
             go_backs: 0,
             recovery: LossRecovery::default(),
         }
@@ -572,10 +572,13 @@ impl TxPdc {
         self.note_rtt(rtt);
         if nack.code == NackCode::ROD_OOO {
             if self.draining.is_none() {
-                self.note_go_back();
+                self.note_go_back(Psn(nack.payload));
             }
             self.draining = Some(Psn(nack.payload));
             self.go_back(Psn(nack.payload), nack.psn, record.sent_at);
+        } else if nack.code.says_that_it_was_trimmed() && nack.psn == self.stuck_at.1 {
+            // The packet that the others wait for is on its way, and is lost to congestion, for which there are windows.
+            self.go_backs = 0;
         }
         if let Some(record) = self.records.get_mut(nack.psn) {
             // The peer is alive; only silence counts towards giving up.
@@ -586,16 +589,16 @@ impl TxPdc {
     }
 
     /// All from the packet on that a ROD target expects is to be sent again.
-    fn note_go_back(&mut self) {
-        let una = self.first_unacknowledged();
-        let before = if self.stuck_at == una { self.go_backs } else { 0 };
-        (self.stuck_at, self.go_backs) = (una, before.saturating_add(1));
+    fn note_go_back(&mut self, expected: Psn) {
+        let at = (self.first_unacknowledged(), expected);
+        let before = if self.stuck_at == at { self.go_backs } else { 0 };
+        (self.stuck_at, self.go_backs) = (at, before.saturating_add(1));
     }
 
     /// Whether to send all that a ROD target has refused again at once is in vain: it has been refused as often as
     /// [`MAX_GO_BACKS`], and nothing has arrived in between.
     pub fn goes_back_in_vain(&self) -> bool {
-        self.stuck_at == self.first_unacknowledged() && self.go_backs > MAX_GO_BACKS
+        self.stuck_at.0 == self.first_unacknowledged() && self.go_backs > MAX_GO_BACKS
     }
 
     /// Whether the packet `psn` was sent and is acknowledged, and is one that its target may still expect.

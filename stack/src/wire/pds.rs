@@ -512,6 +512,11 @@ impl NackCode {
     /// Experimental, fatal.
     pub const EXP_FATAL: NackCode = NackCode(0xff);
 
+    /// Whether a switch has trimmed the packet.
+    pub fn says_that_it_was_trimmed(self) -> bool {
+        matches!(self, NackCode::TRIMMED | NackCode::TRIMMED_LASTHOP)
+    }
+
     /// Whether the target lacks something, so that the packet is to be sent again later.
     pub fn asks_to_wait(self) -> bool {
         matches!(

@@ -208,6 +208,10 @@ fn rod_goes_back_in_vain_once_five_windows_were_refused_and_nothing_has_arrived(
     for round in 0..5 {
         assert_eq!(refuse_all(&mut pdc, 60 + 10 * round, 1, true), round == 4, "round {round}");
     }
+    // The packet that the target waits for has come as far as a switch that is full.
+    let trimmed = nack(1, NackCode::TRIMMED, true, Psn(0));
+    pdc.on_nack(at(120), &trimmed, Entropy(0)).unwrap();
+    assert!(!pdc.goes_back_in_vain(), "the packet was trimmed");
 }
 
 #[test]
