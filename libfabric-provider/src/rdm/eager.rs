@@ -18,6 +18,9 @@ use crate::error::FiError;
 const MIDDLE: usize = 64 << 10;
 /// Bytes that may not have been received when a longer one is sent at once, itself included.
 const FOR_LONG: u64 = 24 << 20;
+/// The longest one that is sent at once when all before it were received: a target keeps it, and leaves as much to short ones and
+/// stand-ins as beside [`FOR_LONG`] and those of up to [`MIDDLE`]. A flow of such messages whose receives are there costs no reads.
+const ALONE: u64 = 48 << 20;
 /// As many when another one is, longer than [`SHORT`]. The rest of what a target keeps is for short ones and stand-ins.
 const FOR_MIDDLE: u64 = 40 << 20;
 /// Bytes that may not have been received before the target is asked.
@@ -27,6 +30,8 @@ const AGAIN: u64 = 4 << 20;
 /// How long an answer may take before the question is asked once more.
 const ANSWER: Duration = Duration::from_secs(1);
 
+/// How long a call is refused with the error of a question, if none was made before.
+const GONE: Duration = Duration::from_secs(10);
 /// How many acknowledged questions may have no answer until a peer is taken for one that has none: what is sent to it is sent at once.
 const UNHEARD: u32 = 5;
 
@@ -57,8 +62,9 @@ struct Budget {
     unheard: u32,
     /// The peer has no memory for questions, or has answered none of many: nothing stands for messages until it has answered one.
     is_blind: bool,
-    /// The last question says that the peer is gone: the next message is sent at once, and ends as that does.
-    is_gone: bool,
+    /// The last question says that the peer is gone, with this error, and when: the next message is sent at once and ends as that does,
+    /// or its call is refused if no target might keep so much.
+    gone: Option<(FiError, Instant)>,
     /// Whether the application was told to call again when the peer has answered.
     has_refused: bool,
 }
@@ -88,11 +94,13 @@ impl Eager {
     }
 
     /// Whether something has to stand for a message of `len` bytes.
-    fn is_over(&mut self, peer: Source, len: usize) -> bool {
+    pub(super) fn is_over(&mut self, peer: Source, len: usize) -> bool {
         let most = if len > MIDDLE { FOR_LONG } else { FOR_MIDDLE };
         let at = self.of(peer);
         let budget = &self.all[at];
-        budget.untaken() + len as u64 > most && !budget.is_blind && !budget.is_gone
+        let may_try = budget.gone.is_some() && len as u64 <= FOR_LONG;
+        let is_alone = budget.untaken() == 0 && len as u64 <= ALONE;
+        budget.untaken() + len as u64 > most && !is_alone && !budget.is_blind && !may_try
     }
 
     /// A message of `len` bytes is sent at once. Returns what [`Eager::end`] is told, and whether the peer is to be asked.
@@ -100,16 +108,17 @@ impl Eager {
         let at = self.of(peer);
         let budget = &mut self.all[at];
         budget.sent += u64::from(len);
-        budget.is_gone = false;
+        budget.gone = None;
         let asks = budget.untaken() > ASK && budget.sent - budget.asked_at >= AGAIN;
         (Counted { budget: at as u32, len }, asks)
     }
 
-    /// It has been acknowledged, or has failed.
-    pub(super) fn end(&mut self, counted: Counted) {
-        if let Some(budget) = self.all.get_mut(counted.budget as usize) {
-            budget.ended += u64::from(counted.len);
-        }
+    /// It has been acknowledged, or has failed. Returns whether the peer is to be asked: none is under way any more, and earlier questions
+    /// have said nothing of the last ones.
+    pub(super) fn end(&mut self, counted: Counted) -> bool {
+        let Some(budget) = self.all.get_mut(counted.budget as usize) else { return false };
+        budget.ended += u64::from(counted.len);
+        budget.ended == budget.sent && budget.untaken() > ASK && !budget.is_blind
     }
 
     /// Whether the peer may be asked now, which it is then.
@@ -144,10 +153,18 @@ impl Eager {
     }
 
     /// A question to the peer has failed, or was not asked: another one may be.
-    pub(super) fn has_failed(&mut self, peer: Source, is_gone: bool) {
+    pub(super) fn has_failed(&mut self, peer: Source, why: FiError) {
         if let Some(budget) = self.get(peer) {
-            (budget.is_asked, budget.acknowledged, budget.is_gone) = (false, None, is_gone);
+            budget.gone = why.says_that_the_peer_is_gone().then(|| (why, Instant::now()));
+            (budget.is_asked, budget.acknowledged) = (false, None);
         }
+    }
+
+    /// What the last question has failed with, if that was just now and says that the peer is gone. The next call asks it again: another
+    /// process may have taken its place.
+    fn take_gone(&mut self, peer: Source) -> Option<FiError> {
+        let (why, at) = self.get(peer)?.gone.take()?;
+        (at.elapsed() < GONE).then_some(why)
     }
 
     /// The peer keeps `kept` bytes, as it says in answer to `question`.
@@ -157,7 +174,7 @@ impl Eager {
         // If some of what is kept has ended since then, more than this was taken.
         budget.taken = budget.taken.max(ended.saturating_sub(kept));
         (budget.is_asked, budget.acknowledged, budget.unheard) = (false, None, 0);
-        (budget.is_blind, budget.is_gone) = (false, false);
+        (budget.is_blind, budget.gone) = (false, None);
     }
 
     /// The application is told to call again.
@@ -192,7 +209,7 @@ impl State {
     /// be sent at once.
     ///
     /// # Errors
-    /// [`FiError::AGAIN`] until the peer has said which process it is.
+    /// [`FiError::AGAIN`] until the peer has said which process it is, and the error of the question if that says that it is gone.
     pub(super) fn stand_in_if_over(
         &mut self,
         number: usize,
@@ -202,6 +219,9 @@ impl State {
     ) -> Result<Option<OutgoingBytes>, FiError> {
         if !self.stand_ins.by_notes || options.tag.is_none() || !self.eager.is_over(peer, bytes.len()) {
             return Ok(Some(bytes));
+        }
+        if let Some(error) = self.eager.take_gone(peer) {
+            return Err(error);
         }
         match self.ask_for_room(peer) {
             Ok(()) | Err(FiError::AGAIN) => {}
@@ -235,14 +255,14 @@ impl State {
     ///
     /// # Errors
     /// It cannot be asked. With [`FiError::AGAIN`] it can be later.
-    fn ask_for_room(&mut self, peer: Source) -> Result<(), FiError> {
+    pub(super) fn ask_for_room(&mut self, peer: Source) -> Result<(), FiError> {
         if !self.eager.ask(peer) {
             return Ok(());
         }
         self.stand_ins.expect_life(peer);
         let asked = self.ask(peer);
-        if asked.is_err() {
-            self.eager.has_failed(peer, false);
+        if let Err(error) = asked {
+            self.eager.has_failed(peer, error);
         }
         asked
     }
@@ -268,22 +288,27 @@ mod tests {
         assert_eq!(asks, 1, "one question is under way");
         assert!(eager.is_over(PEER, MIB) && !eager.is_over(PEER, MIDDLE));
         let other = Source { process: 5, ..PEER };
-        assert!(!eager.is_over(other, 24 * MIB) && eager.is_over(other, 25 * MIB));
+        assert!(!eager.is_over(other, 48 * MIB) && eager.is_over(other, 48 * MIB + 1));
         // Twenty have been acknowledged when it is asked, and it keeps six, of which two have come since.
-        (0..20).for_each(|n| eager.end(sent[n]));
+        (0..20).for_each(|n| assert!(!eager.end(sent[n])));
         eager.mark(PEER, 7);
-        (20..22).for_each(|n| eager.end(sent[n]));
+        (20..22).for_each(|n| assert!(!eager.end(sent[n])));
         eager.learn(PEER, 6, 0);
         assert!(eager.is_over(PEER, MIB), "the answer to another question");
         eager.learn(PEER, 7, 6 * MIB as u64);
         assert!(!eager.is_over(PEER, 14 * MIB) && eager.is_over(PEER, 14 * MIB + 1));
         // A question that has failed changes nothing, and one to a peer that is gone lets a message end as all do that are sent to it.
-        eager.has_failed(PEER, false);
-        assert!(eager.is_over(PEER, 99 * MIB));
-        eager.has_failed(PEER, true);
-        assert!(!eager.is_over(PEER, 99 * MIB));
+        eager.has_failed(PEER, FiError::OTHER);
+        assert!(eager.is_over(PEER, 24 * MIB) && eager.take_gone(PEER).is_none());
+        eager.has_failed(PEER, FiError::REFUSED);
+        assert!(!eager.is_over(PEER, 24 * MIB));
         eager.begin(PEER, MIB as u32);
-        assert!(eager.is_over(PEER, 99 * MIB));
+        assert!(eager.is_over(PEER, 24 * MIB) && eager.take_gone(PEER).is_none());
+        // One that no target keeps is not sent there: its call is refused, and the next one asks again.
+        eager.has_failed(PEER, FiError::TIMED_OUT);
+        assert!(eager.is_over(PEER, 25 * MIB));
+        assert_eq!([eager.take_gone(PEER), eager.take_gone(PEER)], [Some(FiError::TIMED_OUT), None]);
+        assert!(eager.is_over(PEER, 24 * MIB));
         // One that cannot be asked is sent everything, until it has answered.
         eager.is_unasked(PEER);
         assert!(!eager.is_over(PEER, 99 * MIB));
@@ -291,18 +316,35 @@ mod tests {
         assert!(eager.is_over(PEER, 99 * MIB));
     }
 
+    /// Each message that is received in time is sent at once, up to what a target keeps.
+    #[test]
+    fn one_message_beyond_the_budget_is_sent_at_once_when_all_before_it_were_received() {
+        let mut eager = Eager::default();
+        for question in 1..4 {
+            assert!(!eager.is_over(PEER, 48 * MIB) && eager.is_over(PEER, 49 * MIB), "{question}");
+            let (counted, _) = eager.begin(PEER, 48 << 20);
+            assert!(eager.is_over(PEER, SHORT + 1), "{question}");
+            // Only a question that is asked when it has arrived says that it was received.
+            assert!(eager.end(counted) && eager.ask(PEER), "{question}");
+            eager.mark(PEER, question);
+            eager.learn(PEER, question, 0);
+        }
+        let (counted, _) = eager.begin(PEER, 4 << 20);
+        assert!(!eager.end(counted), "too little to be asked for");
+    }
+
     #[test]
     fn a_peer_that_acknowledges_questions_and_answers_none_is_sent_everything() {
         let mut eager = Eager::default();
         for n in 1..=UNHEARD {
-            assert!(eager.is_over(PEER, 30 * MIB) && eager.ask(PEER) && !eager.ask(PEER), "{n}");
+            assert!(eager.is_over(PEER, 50 * MIB) && eager.ask(PEER) && !eager.ask(PEER), "{n}");
             // One in between that has failed does not count.
-            eager.has_failed(PEER, false);
+            eager.has_failed(PEER, FiError::OTHER);
             assert!(!eager.has_asked(PEER) && eager.ask(PEER), "{n}");
             assert_eq!(eager.has_asked(PEER), n == UNHEARD);
             // The time for an answer is over.
-            eager.has_failed(PEER, false);
+            eager.has_failed(PEER, FiError::OTHER);
         }
-        assert!(!eager.is_over(PEER, 30 * MIB));
+        assert!(!eager.is_over(PEER, 50 * MIB));
     }
 }

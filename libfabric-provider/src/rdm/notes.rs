@@ -34,9 +34,12 @@ const DROPPED: u64 = u64::MAX - 4;
 const NOTICES: usize = 2 * DEPTH;
 /// As many to all peers.
 const TO_ALL: usize = 8 * NOTICES;
-/// The most that have failed and wait to be sent again. Those to peers that are gone do not: who has so many others is left to
-/// find out by its questions.
+/// The most to one peer that have failed and wait to be sent again: one for each of its messages that may be under way. Those that
+/// another process refuses, in the place of the one that they are for, do not wait. One that a peer has not answered does: it may have
+/// stood still, and waits for what it has not heard.
 const AGAIN: usize = DEPTH;
+/// As many to all peers. A peer has no more of them than it leaves to others.
+const ALL_AGAIN: usize = TO_ALL / 2;
 /// How often one is sent, 2 s after it has failed.
 const TRIES: u32 = 32;
 /// How many numbers there may be from the oldest notice of a peer that has not ended to the next: fewer than the peer remembers.
@@ -97,6 +100,8 @@ pub(super) struct Notice {
 struct Told {
     /// Those that have not ended.
     count: usize,
+    /// Of those, the ones that have failed and wait to be sent again.
+    failed: usize,
     /// The number of the next that a message was dropped. The first is random, so that it is none that a process before this one
     /// has sent just now.
     next: Option<u16>,
@@ -147,7 +152,10 @@ impl Notes {
         let Some(told) = self.told.get_mut(&notice.named.peer) else { return };
         self.total = self.total.saturating_sub(1);
         told.count = told.count.saturating_sub(1);
-        if let Some(at) = told.numbers.iter().position(|number| Some(*number) == notice.number) {
+        // One that says that a message was read has no number, and there may be thousands of others that do.
+        if let Some(ended) = notice.number
+            && let Some(at) = told.numbers.iter().position(|number| *number == ended)
+        {
             told.numbers.remove(at);
         }
         if told.count == 0 && told.next.is_none() {
@@ -160,20 +168,31 @@ impl Notes {
         self.total > 0 || self.readings.are_waiting()
     }
 
-    /// Keeps one that has failed, unless there is nobody to be told.
+    /// Keeps one that has failed, unless there is nobody to be told. A peer that did not answer may do so later: its sender, which hears
+    /// from this process then, would wait for a notice that was dropped.
     fn keep(&mut self, mut notice: Notice, why: FiError) {
         notice.tries += 1;
-        let are_many = self.failed.len() + self.again.len() >= AGAIN;
-        if why.says_that_the_peer_is_gone() || notice.tries >= TRIES || are_many {
+        let is_over = why == FiError::REFUSED || why == FiError::GONE || notice.tries >= TRIES;
+        let left = ALL_AGAIN.saturating_sub(self.failed.len() + self.again.len());
+        let told = self.told.entry(notice.named.peer).or_default();
+        if is_over || told.failed >= AGAIN.min(left) {
             self.end(&notice);
         } else {
+            told.failed += 1;
             self.failed.push(notice);
         }
     }
 
     /// Takes the next that is to be sent in this turn: of those that had no room, and of those that have failed before.
     fn take(&mut self, from_failed: bool) -> Option<Notice> {
-        if from_failed { self.again.pop_front() } else { self.unsent.pop_front() }
+        if !from_failed {
+            return self.unsent.pop_front();
+        }
+        let notice = self.again.pop_front()?;
+        if let Some(told) = self.told.get_mut(&notice.named.peer) {
+            told.failed = told.failed.saturating_sub(1);
+        }
+        Some(notice)
     }
 }
 
@@ -377,14 +396,17 @@ impl State {
             }
             (None, Err(why)) => {
                 self.stand_ins.ask_again(peer);
-                if matches!(why, Error::Access(ReadFault::Answered(_))) {
-                    // Who has no memory for notes is none that reads messages: what is sent to it is sent at once.
+                let error = FiError::from(why);
+                let is_gone = error.says_that_the_peer_is_gone();
+                if matches!(why, Error::Access(ReadFault::Answered(_))) && !is_gone {
+                    // Who has no memory for notes is none that reads messages: what is sent to it is sent at once. A process that is not
+                    // there any more says nothing of the one that takes its place.
                     self.eager.is_unasked(peer);
                     if self.stand_ins.asks_life(peer).is_some() {
                         self.fail_stand_ins_of(peer, FiError::REFUSED)?;
                     }
                 } else {
-                    self.eager.has_failed(peer, FiError::from(why).says_that_the_peer_is_gone());
+                    self.eager.has_failed(peer, error);
                 }
                 self.wake_caller(peer);
             }
@@ -395,6 +417,8 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use weft::core::wire::ses::ReturnCode;
+
     use super::*;
 
     #[test]
@@ -418,7 +442,8 @@ mod tests {
         let mut notes = Notes::default();
         assert!((0..NOTICES).all(|_| notes.begin(PEERS[0])));
         assert!(!notes.begin(PEERS[0]) && notes.begin(PEERS[1]));
-        notes.keep(notice(None), FiError::TIMED_OUT);
+        // Another process has taken its place.
+        notes.keep(notice(None), FiError::REFUSED);
         assert!(notes.failed.is_empty() && notes.begin(PEERS[0]));
         notes.keep(notice(None), FiError::OTHER);
         assert!(notes.failed.len() == 1 && !notes.begin(PEERS[0]));
@@ -428,6 +453,58 @@ mod tests {
         assert_eq!(count, TO_ALL - NOTICES - 1);
         (0..2 * AGAIN).for_each(|_| notes.keep(notice(None), FiError::OTHER));
         assert_eq!((notes.failed.len(), notes.total), (AGAIN, TO_ALL - AGAIN - 1));
+    }
+
+    /// A peer that stands still for longer than an answer may take goes on with what it waits for.
+    #[test]
+    fn a_notice_that_a_peer_does_not_answer_is_repeated() {
+        let mut notes = Notes::default();
+        assert!(notes.begin(PEERS[0]));
+        let mut told = notice(None);
+        for tries in 1..TRIES {
+            notes.keep(told, [FiError::TIMED_OUT, FiError::OTHER][tries as usize % 2]);
+            assert_eq!((notes.failed.len(), notes.total), (1, 1), "{tries}");
+            notes.again.extend(notes.failed.drain(..));
+            told = notes.take(true).unwrap();
+        }
+        notes.keep(told, FiError::TIMED_OUT);
+        assert!(notes.failed.is_empty() && notes.told.is_empty() && notes.total == 0);
+    }
+
+    #[test]
+    fn peers_that_answer_nothing_leave_room_for_notices_that_are_repeated_to_others() {
+        let mut notes = Notes::default();
+        let to = |process| Source { process, ..PEERS[0] };
+        let fail = |notes: &mut Notes, peer| {
+            assert!(notes.begin(peer));
+            notes.keep(
+                Notice { named: Named::new(peer, Some(5), 0, None), number: None, tries: 0 },
+                FiError::TIMED_OUT,
+            );
+        };
+        for process in 1..=12 {
+            (0..AGAIN + 1).for_each(|_| fail(&mut notes, to(process)));
+            assert!(notes.told[&to(process)].failed > 100, "{process}");
+        }
+        assert_eq!((notes.told[&to(1)].failed, notes.total), (AGAIN, notes.failed.len()));
+        assert!(notes.total < ALL_AGAIN);
+        fail(&mut notes, to(13));
+        assert_eq!(notes.told[&to(13)].failed, 1);
+    }
+
+    /// Another one that reads messages may take its place.
+    #[test]
+    fn a_process_that_is_gone_is_not_taken_for_one_that_reads_no_messages() {
+        let mut state = State::new(None);
+        state.stand_ins.by_notes = true;
+        state.count_sent(0, PEERS[0], 1 << 20);
+        let mut fail = |code| {
+            let result = Err(Error::Access(ReadFault::Answered(code)));
+            state.question_ended(PEERS[0], &Operation::default(), result).unwrap();
+            state.eager.is_over(PEERS[0], 64 << 20)
+        };
+        assert!(fail(ReturnCode::BAD_PID));
+        assert!(!fail(ReturnCode::PERM_VIOLATION));
     }
 
     #[test]

@@ -348,7 +348,12 @@ impl State {
             Some(Returned::Failed(why)) => result = Err(why),
             None => {}
         }
-        counted.into_iter().for_each(|counted| self.eager.end(counted));
+        if counted.is_some_and(|counted| self.eager.end(counted))
+            && let Some((peer, _)) = sending
+        {
+            // Who cannot be asked now is asked when that matters.
+            let _ = self.ask_for_room(peer);
+        }
         self.take_back(&buffer);
         let len = buffer.len();
         self.backlog.take_sent(buffer);

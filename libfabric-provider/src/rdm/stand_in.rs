@@ -697,6 +697,10 @@ impl State {
     /// A peer is gone: it fetches none of the messages whose stand-ins it has got.
     pub(super) fn fail_stand_ins_of(&mut self, peer: Source, error: FiError) -> Result<(), FiError> {
         self.stand_ins.dropped.retain(|alike, _| alike.peer != peer);
+        if error == FiError::REFUSED {
+            // Its process is gone for good, and repeats no notices. One that did not answer may have stood still, and go on.
+            self.stand_ins.heard.remove(&peer);
+        }
         self.budgets.forget(peer);
         self.fail_stand_ins(|key, message| key == peer && message.is_delivered, error)?;
         self.fail_asked(peer, error)

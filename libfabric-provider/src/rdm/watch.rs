@@ -66,7 +66,7 @@ impl State {
     }
 
     /// A question to `peer` has ended, or an answer to one of its own: if that is gone, receives that name it have failed, and so have
-    /// accesses to its memory that wait for their answers.
+    /// those whose messages are read from it, and accesses to its memory that wait for their answers.
     pub(super) fn answered(&mut self, peer: Source, result: Result<(), Error>) -> Result<(), FiError> {
         self.questions = self.questions.saturating_sub(1);
         let error = match result {
@@ -99,6 +99,7 @@ impl State {
             worker.fep_mut().give_up_peer(now, peer.peer, SILENCE);
         }
         self.fail_asks_of(peer, error)?;
+        self.fail_readings_of(peer, error)?;
         self.fail_stand_ins_of(peer, error)
     }
 }

@@ -108,7 +108,7 @@ fn a_program_that_sleeps_at_its_queue_is_woken_when_a_refused_message_can_be_sen
     let how = || How { wait: sys::FI_WAIT_UNSPEC, ..How::default() };
     let [a, b] = [how(), how()].map(|how| Side::open(&Wish::default(), how));
     let (to_b, from_a) = (a.insert(&b.name()), b.insert(&a.name()));
-    let message = bytes(25 << 20, 1);
+    let message = bytes(49 << 20, 1);
     let (at, len) = (message.as_ptr().cast(), message.len());
     let begin = std::time::Instant::now();
     let mut refusals = 0;
@@ -127,6 +127,30 @@ fn a_program_that_sleeps_at_its_queue_is_woken_when_a_refused_message_can_be_sen
     b.receive(&mut room, from_a, Some((5, 0)), 2);
     assert_eq!((next(&b).context, room == message), (2, true));
     assert_eq!(next(&a).context, 11);
+}
+
+/// The first one is longer than what is sent at once beside others, and the target keeps it.
+#[test]
+fn one_long_message_is_complete_before_its_receive_and_those_behind_it_are_read() {
+    if !inside("one_long_message_is_complete_before_its_receive_and_those_behind_it_are_read") {
+        return;
+    }
+    let ([a, b], [to_b, from_a]) = pair();
+    let messages = [bytes(48 << 20, 1), bytes(48 << 20, 2), bytes(5_000, 3)];
+    a.send(to_b, &messages[0], Some(0), 0);
+    assert_eq!(next(&a).context, 0);
+    (1..3).for_each(|n| a.send(to_b, &messages[n], Some(n as u64), n));
+    assert_eq!(a.cq.read_within(1_000), None);
+    let mut room = vec![0; 48 << 20];
+    for n in [2, 1, 0] {
+        b.receive(&mut room, from_a, Some((n as u64, 0)), n);
+        let received = next(&b);
+        assert_eq!((received.context, received.len), (n, messages[n].len()));
+        assert!(room[..received.len] == messages[n][..], "message {n}");
+    }
+    let mut sent = [next(&a).context, next(&a).context];
+    sent.sort_unstable();
+    assert_eq!(sent, [1, 2]);
 }
 
 /// Messages of up to 64 KiB, of which more are kept than of longer ones.
@@ -268,4 +292,47 @@ fn long_messages_at_ports_of_ones_own_end_when_their_sender_or_their_receiver_is
         let ended = a.cq.read_within(60_000).expect("an entry within a minute");
         assert_eq!(ended, Err(Failed { context: n, error: sys::FI_ETIMEDOUT, beyond: 0 }));
     }
+}
+
+/// Messages that are read when their sender is killed: so many bytes that not all of them are under way at a time.
+#[test]
+fn all_long_messages_of_a_sender_that_is_gone_end_together() {
+    const NAME: &str = "all_long_messages_of_a_sender_that_is_gone_end_together";
+    const COUNT: usize = 12;
+    const LEN: usize = 8 << 20;
+    if !inside(NAME) {
+        return;
+    }
+    if processes::number().is_some() {
+        let side = open();
+        println!("name {}", u128::from_be_bytes(side.name()));
+        let to = side.insert(&processes::told().parse::<u128>().unwrap().to_be_bytes());
+        // The first three are sent at once.
+        let message = bytes(LEN, 1);
+        (0..3 + COUNT).for_each(|n| side.send(to, &message, Some(n as u64), n));
+        println!("sent");
+        return std::thread::sleep(crate::common::fabric::BOUND);
+    }
+    let a = open();
+    let mut process = Process::start(NAME, 1, &[]);
+    let from = a.insert(&process.says("name ").parse::<u128>().unwrap().to_be_bytes());
+    process.tell(&u128::from_be_bytes(a.name()).to_string());
+    process.says("sent");
+    stand_ins::until_there(&a, 2 + COUNT as u64);
+    process.child.kill().unwrap();
+    process.child.wait().unwrap();
+    let mut rooms = vec![vec![0; LEN]; COUNT];
+    for (n, room) in rooms.iter_mut().enumerate() {
+        a.receive(room, from, Some((3 + n as u64, 0)), n);
+    }
+    let mut contexts = Vec::new();
+    for n in 0..COUNT {
+        // A question to the sender that only began when the first one has ended takes longer than the others may.
+        let bound = if n == 0 { 60_000 } else { 4_000 };
+        let ended = a.cq.read_within(bound).expect("an entry").unwrap_err();
+        assert_eq!(ended, Failed { context: ended.context, error: sys::FI_ECONNABORTED, beyond: 0 });
+        contexts.push(ended.context);
+    }
+    contexts.sort_unstable();
+    assert!(contexts.into_iter().eq(0..COUNT));
 }
