@@ -138,7 +138,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             all: none(),
             holder: "process",
             reserved: PEERS.to_string(),
-            most: PEERS.to_string(),
+            most: format!("{PEERS}, or what its applications may add together"),
             then: "`Limit { SessionPeers }`",
         },
         Row {

@@ -33,9 +33,9 @@ use crate::prefetch::prefetch_lines;
 #[cfg(test)]
 pub(crate) use self::copy::{LONG, copied};
 pub use self::shared::SharedRegion;
-#[cfg(test)]
-pub(crate) use self::shared::free_first_page;
 pub(crate) use self::shared::seal;
+#[cfg(test)]
+pub(crate) use self::shared::{free_first_page, mappings};
 
 /// The distance in bytes between data that different threads write: a cache line, and the one that is fetched with it.
 pub const SEPARATION: usize = 128;

@@ -32,7 +32,7 @@ unsafe impl Sync for Mapping {}
 impl Drop for Mapping {
     fn drop(&mut self) {
         #[cfg(test)]
-        crate::steps::count(1);
+        mappings::count([0, 1]);
         // SAFETY: mapped by `map`, and the last region that names it is gone.
         let _ = unsafe { munmap(self.base.as_ptr().cast::<c_void>(), self.len) };
     }
@@ -80,6 +80,8 @@ impl Region {
         // SAFETY: a new mapping at an address that the system chooses harms no other memory.
         let base = unsafe { mmap(null_mut(), len, access, MapFlags::SHARED, &file, 0) }?;
         let base = NonNull::new(base.cast::<u8>()).ok_or_else(|| invalid("a mapping at address 0"))?;
+        #[cfg(test)]
+        mappings::count([1, 0]);
         let mapping = Box::new(Mapping { base, len });
         // SAFETY: `mapping` keeps the memory, whose length is sealed, and nothing else in this process knows it.
         unsafe { Region::foreign(base, len, mapping) }.map_err(io::Error::other)
@@ -102,6 +104,28 @@ pub(crate) fn seal(file: impl AsFd) -> io::Result<()> {
     match fcntl_add_seals(&file, SealFlags::FUTURE_WRITE | SealFlags::SEAL) {
         Err(Errno::INVAL) => Ok(fcntl_add_seals(&file, SealFlags::SEAL)?),
         sealed => Ok(sealed?),
+    }
+}
+
+/// The mappings that the tests' threads make and remove: each takes the system some time.
+#[cfg(test)]
+pub(crate) mod mappings {
+    use std::cell::Cell;
+
+    thread_local!(static COUNTS: Cell<[u64; 2]> = const { Cell::new([0; 2]) });
+
+    /// This thread has made and removed so many more.
+    pub(super) fn count([made, removed]: [u64; 2]) {
+        let [made_before, removed_before] = COUNTS.get();
+        COUNTS.set([made_before + made, removed_before + removed]);
+    }
+
+    /// How many this thread makes and removes in `action`.
+    pub(crate) fn of(action: impl FnOnce()) -> [u64; 2] {
+        let before = COUNTS.get();
+        action();
+        let after = COUNTS.get();
+        [after[0] - before[0], after[1] - before[1]]
     }
 }
 

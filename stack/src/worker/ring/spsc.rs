@@ -28,6 +28,8 @@ pub struct Producer<const W: usize> {
     published: u32,
     /// Number of slots emptied, as last read.
     head: u32,
+    /// Whether the consumer is told when this end is dropped.
+    tells: bool,
 }
 
 /// The end that empties slots of `W` words.
@@ -38,6 +40,8 @@ pub struct Consumer<const W: usize> {
     head: u32,
     /// Number of slots filled, as last read.
     tail: u32,
+    /// Whether the producer is told when this end is dropped.
+    tells: bool,
 }
 
 /// A ring of `capacity` slots, a power of two, of `W` words each, in memory of its own.
@@ -62,7 +66,7 @@ impl<const W: usize> Producer<W> {
 
     /// The producing end of a ring whose first `start` slots have all been emptied again.
     pub(super) fn of(ring: Storage<W>, start: u32) -> Producer<W> {
-        Producer { ring, tail: start, published: start, head: start }
+        Producer { ring, tail: start, published: start, head: start, tells: true }
     }
 
     /// Number of slots.
@@ -150,6 +154,11 @@ impl<const W: usize> Producer<W> {
         asleep.load(Ordering::Relaxed) != 0 && asleep.swap(0, Ordering::Relaxed) != 0
     }
 
+    /// Dropping this end writes nothing to the ring any more: the consumer does not see that the producer has left.
+    pub fn leave_untold(&mut self) {
+        self.tells = false;
+    }
+
     /// Whether the consumer has left. Slots still in the ring will not be read.
     pub fn is_deserted(&self) -> bool {
         self.ring.control().head.left.load(Ordering::Acquire) != 0
@@ -158,7 +167,9 @@ impl<const W: usize> Producer<W> {
 
 impl<const W: usize> Drop for Producer<W> {
     fn drop(&mut self) {
-        self.ring.control().tail.left.store(1, Ordering::Release);
+        if self.tells {
+            self.ring.control().tail.left.store(1, Ordering::Release);
+        }
     }
 }
 
@@ -173,7 +184,7 @@ impl<const W: usize> Consumer<W> {
     }
 
     pub(super) fn of(ring: Storage<W>, start: u32) -> Consumer<W> {
-        Consumer { ring, head: start, tail: start }
+        Consumer { ring, head: start, tail: start, tells: true }
     }
 
     /// Number of slots.
@@ -257,6 +268,11 @@ impl<const W: usize> Consumer<W> {
         self.ring.control().asleep.index.swap(0, Ordering::Relaxed);
     }
 
+    /// Dropping this end writes nothing to the ring any more: the producer does not see that the consumer has left.
+    pub fn leave_untold(&mut self) {
+        self.tells = false;
+    }
+
     /// Whether the producer has left. The ring may still hold slots to take.
     #[inline]
     pub fn is_deserted(&self) -> bool {
@@ -275,7 +291,9 @@ impl<const W: usize> Consumer<W> {
 
 impl<const W: usize> Drop for Consumer<W> {
     fn drop(&mut self) {
-        self.ring.control().head.left.store(1, Ordering::Release);
+        if self.tells {
+            self.ring.control().head.left.store(1, Ordering::Release);
+        }
     }
 }
 

@@ -4,9 +4,18 @@
 /// have one.
 #[derive(Debug)]
 pub(super) struct Accounts {
-    /// The account of the application in each slot, and whether it is there and not leaving.
-    slots: Vec<(u32, bool)>,
+    slots: Vec<Place>,
     all: Vec<Account>,
+}
+
+/// The application in a slot.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    account: u32,
+    /// Whether it is there and not leaving.
+    is_open: bool,
+    /// How many peers it may have in the address book.
+    peers: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -16,17 +25,19 @@ struct Account {
     /// Its sessions, those that are leaving included, and how many of them are not.
     sessions: u32,
     open: u32,
+    /// How many peers those that are not leaving may have together.
+    peers: u64,
 }
 
 impl Accounts {
     /// Those of up to `applications`, of which none is there.
     pub(super) fn new(applications: usize) -> Accounts {
-        Accounts { slots: vec![(0, false); applications], all: vec![Account::default(); applications] }
+        Accounts { slots: vec![Place::default(); applications], all: vec![Account::default(); applications] }
     }
 
     /// The account of the application in `slot`.
     pub(super) fn of(&self, slot: u32) -> u32 {
-        self.slots[slot as usize].0
+        self.slots[slot as usize].account
     }
 
     /// How many sessions of `account` are not leaving.
@@ -34,9 +45,14 @@ impl Accounts {
         self.all[account as usize].open
     }
 
+    /// How many peers the sessions of `account` that are not leaving may have in the address book together.
+    pub(super) fn peers(&self, account: u32) -> u64 {
+        self.all[account as usize].peers
+    }
+
     /// Whether there is a session in `slot` that is not leaving.
     pub(super) fn is_open(&self, slot: u32) -> bool {
-        self.slots[slot as usize].1
+        self.slots[slot as usize].is_open
     }
 
     /// How many accounts have sessions that are not leaving, or are `account`.
@@ -67,20 +83,24 @@ impl Accounts {
         (0..).zip(of_all)
     }
 
-    /// A session of `tenant` begins in `slot`, with an account that was [chosen](Accounts::choose) for it.
-    pub(super) fn begin(&mut self, slot: u32, account: u32, tenant: Option<u32>) {
-        self.slots[slot as usize] = (account, true);
+    /// A session of `tenant`, which may have so many `peers`, begins in `slot`, with an account that was
+    /// [chosen](Accounts::choose) for it.
+    pub(super) fn begin(&mut self, slot: u32, account: u32, tenant: Option<u32>, peers: u32) {
+        self.slots[slot as usize] = Place { account, is_open: true, peers };
         let account = &mut self.all[account as usize];
         account.tenant = tenant;
         account.sessions += 1;
         account.open += 1;
+        account.peers += u64::from(peers);
     }
 
     /// The session in `slot` is leaving from now on.
     pub(super) fn leave(&mut self, slot: u32) {
-        let (account, is_open) = &mut self.slots[slot as usize];
-        if std::mem::take(is_open) {
-            self.all[*account as usize].open -= 1;
+        let place = &mut self.slots[slot as usize];
+        if std::mem::take(&mut place.is_open) {
+            let account = &mut self.all[place.account as usize];
+            account.open -= 1;
+            account.peers -= u64::from(place.peers);
         }
     }
 
@@ -93,14 +113,17 @@ impl Accounts {
     /// Checks that the sessions that are there are counted, of which these are the slots, and whether they are leaving.
     #[cfg(test)]
     pub(super) fn check(&self, sessions: impl Iterator<Item = (u32, bool)>) {
-        let mut counted = vec![(0, 0); self.all.len()];
+        let mut counted = vec![(0, 0, 0); self.all.len()];
         for (slot, is_leaving) in sessions {
             assert_eq!(self.is_open(slot), !is_leaving);
-            let (sessions, open) = &mut counted[self.of(slot) as usize];
+            let (sessions, open, peers) = &mut counted[self.of(slot) as usize];
             *sessions += 1;
-            *open += u32::from(!is_leaving);
+            if !is_leaving {
+                *open += 1;
+                *peers += u64::from(self.slots[slot as usize].peers);
+            }
         }
-        let counts = self.all.iter().map(|account| (account.sessions, account.open));
+        let counts = self.all.iter().map(|account| (account.sessions, account.open, account.peers));
         assert!(counts.eq(counted));
     }
 }
@@ -120,7 +143,7 @@ mod tests {
             let before = accounts.there_with(u32::MAX);
             let steps = steps::of(|| {
                 let account = accounts.choose(tenant, |_| 0).expect("one is free");
-                accounts.begin(slot, account, tenant);
+                accounts.begin(slot, account, tenant, 7);
             });
             assert!(steps <= 2 * u64::from(APPLICATIONS), "{steps} steps");
             assert_eq!(
@@ -133,6 +156,7 @@ mod tests {
         // A process that has an account gets no other one, whether its sessions are leaving or not.
         accounts.leave(0);
         let account = accounts.of(0);
+        assert_eq!(accounts.peers(account), 14);
         assert_eq!((accounts.open(account), accounts.choose(Some(own + 1), |_| 0)), (2, Some(account)));
         assert_eq!(
             accounts.choose(Some(own), |n| APPLICATIONS - n),

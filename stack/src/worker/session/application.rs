@@ -428,10 +428,9 @@ impl Application {
         mac: Option<MacAddr>,
     ) -> Result<Addr, CallError> {
         let account = all.account(self.id.slot);
-        let most_costs = MOST.max(self.peers);
-        for (count, limit) in
-            [(self.held_peers.len() as u32, self.peers), (all.peer_costs.count(now, account), most_costs)]
-        {
+        let (own, together) = (u64::from(self.peers), MOST.max(all.accounts.peers(account)));
+        let costs = u64::from(all.peer_costs.count(now, account));
+        for (count, limit) in [(self.held_peers.len() as u64, own), (costs, together)] {
             if count >= limit {
                 return Err(CallError::Limit { what: Resource::SessionPeers, limit: limit as usize });
             }
@@ -657,6 +656,16 @@ impl Application {
             if self.reports.must_wake() {
                 self.link.ring();
             }
+        }
+    }
+}
+
+impl Drop for Application {
+    /// The ends of the rings say in the memory that they are gone. While pages of it can be freed, the socket has to say it alone.
+    fn drop(&mut self) {
+        if !self.is_sealed() {
+            self.commands.leave_untold();
+            self.reports.leave_untold();
         }
     }
 }

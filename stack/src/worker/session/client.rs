@@ -29,8 +29,9 @@ const POLLS_TO_CHECK: u32 = 4096;
 ///
 /// # When the worker is gone
 /// All calls that reach the worker fail with [`ClientError::Gone`], once its last reports have been polled: at once if
-/// the worker has left in good order; after it was killed, at once in [`Client::wait`] or in the poll after the
-/// descriptor became readable, and else within 4,096 polls that find nothing.
+/// the worker has left in good order; after it was killed, or if it has left before it had sealed the memory that it shares
+/// with the client, at once in [`Client::wait`] or in the poll after the descriptor became readable, and else within 4,096
+/// polls that find nothing.
 #[derive(Debug)]
 pub struct Client {
     host: Option<IpAddr>,

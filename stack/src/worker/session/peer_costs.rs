@@ -1,13 +1,14 @@
 //! The peers for which the worker has made system calls lately: those that the port refuses, and those that applications have
-//! added, which make room when these leave. A process may have [`MOST`] in a [`PERIOD`] only, however often it leaves and comes again.
+//! added, which make room when these leave. A process has a limit in each [`PERIOD`], however often it leaves and comes again.
 
 use weft_cc::{Span, Time};
 
 /// How long a peer counts, from the first of a series on.
 pub(super) const PERIOD: Span = Span::from_ms(10_000);
 
-/// How many the applications of a process may have in a [`PERIOD`], unless one of them may have more peers in the address book.
-pub(super) const MOST: u32 = 256;
+/// How many the applications of a process may have in a [`PERIOD`], unless those that are there may have more peers in the address
+/// book together: each can add all that it may at once.
+pub(super) const MOST: u64 = 256;
 
 /// How many peers there were in a [`PERIOD`], and since when.
 #[derive(Clone, Copy, Debug)]

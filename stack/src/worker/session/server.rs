@@ -203,7 +203,7 @@ impl Sessions {
         self.serial += 1;
         let id = SessionId { slot: slot as u32, serial: self.serial };
         let (operations, connections) = (config.operations as usize, config.connections as usize);
-        self.connections.accounts.begin(slot as u32, account, tenant);
+        self.connections.accounts.begin(slot as u32, account, tenant, config.peers);
         self.slots[slot] = Some(Application {
             id,
             process,

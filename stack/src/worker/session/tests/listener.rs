@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::super::join::{Asked, ask, connect_within};
 use super::*;
-use crate::region::free_first_page;
+use crate::region::{free_first_page, mappings};
 use crate::worker::{Clock, Waker};
 
 /// Far longer than anything here takes.
@@ -282,7 +282,7 @@ fn a_join_that_is_refused_maps_no_memory() {
     let mut host = Host::new();
     let mut guests: Vec<Client> = (0..3).map(|_| host.world.open(0)).collect();
     let taken = guests[0].process();
-    let steps = crate::steps::of(|| {
+    let made_and_removed = mappings::of(|| {
         let mut refused = |process, why: &str| {
             let joined = host.until_answered(|path| Client::join(path, &SMALL, process, LIMIT));
             assert!(matches!(&joined, Err(JoinError::Refused(_, said)) if said.contains(why)), "{joined:?}");
@@ -290,19 +290,19 @@ fn a_join_that_is_refused_maps_no_memory() {
         refused(Some(taken), "is open already");
         refused(Some(5000), "there is no process 5000");
     });
-    assert_eq!(steps, 0, "mappings that were unmapped");
+    assert_eq!(made_and_removed, [0, 0]);
     guests.push(host.world.open(0));
-    let steps = crate::steps::of(|| {
+    let made_and_removed = mappings::of(|| {
         let joined = host.until_answered(|path| Client::join(path, &SMALL, None, LIMIT));
         assert!(matches!(joined, Err(JoinError::Refused(..))), "{joined:?}");
     });
-    assert_eq!(steps, 0, "mappings that were unmapped");
+    assert_eq!(made_and_removed, [0, 0]);
 }
 
 #[test]
 fn the_memory_of_an_application_that_is_gone_is_unmapped_by_another_thread() {
     let mut host = Host::new();
-    let steps = crate::steps::of(|| {
+    let made_and_removed = mappings::of(|| {
         // Its own mapping is its own thread's.
         host.until_answered(|path| drop(Client::join(path, &SMALL, None, LIMIT).unwrap()));
         let started = Instant::now();
@@ -311,7 +311,7 @@ fn the_memory_of_an_application_that_is_gone_is_unmapped_by_another_thread() {
             host.attend();
         }
     });
-    assert_eq!(steps, 0, "mappings that were unmapped");
+    assert_eq!(made_and_removed, [1, 0]);
 }
 
 /// An application that has joined at `host`, but has not said that it has mapped its memory: its client, its end of the socket, and
@@ -359,6 +359,43 @@ fn memory_of_which_pages_can_be_freed_is_left_alone() {
     while good.poll().unwrap().is_none() {
         host.attend();
         assert!(started.elapsed() < LIMIT, "no event");
+    }
+}
+
+/// The ends of the rings say in the memory that they are gone.
+#[test]
+fn memory_is_written_to_when_its_session_ends_only_if_it_is_sealed() {
+    for is_sealed in [false, true] {
+        let mut host = Host::new();
+        let (mut client, mut stream, file) = join_silently(&mut host);
+        let memory = Region::map(&file, SMALL.layout().unwrap().total).unwrap();
+        let read = || {
+            let mut bytes = vec![0; memory.len()];
+            memory.slice(0, memory.len() as u32).unwrap().read(0, &mut bytes);
+            bytes
+        };
+        let started = Instant::now();
+        if is_sealed {
+            stream.write_all(&[1]).unwrap();
+            while free_first_page(&file).is_ok() {
+                assert!(started.elapsed() < LIMIT, "it is not sealed");
+                host.attend();
+            }
+            // The worker has seen it.
+            let receive = client.receive(extent(0, 1), None, Matching::Untagged, 5).unwrap();
+            client.cancel(receive).unwrap();
+            while client.poll().unwrap().is_none() {
+                assert!(started.elapsed() < LIMIT, "no event");
+                host.attend();
+            }
+        }
+        let before = read();
+        stream.shutdown(std::net::Shutdown::Both).unwrap();
+        while !host.world.sessions[0].is_empty() {
+            assert!(started.elapsed() < LIMIT, "it stays");
+            host.attend();
+        }
+        assert_eq!(read() == before, !is_sealed, "sealed: {is_sealed}");
     }
 }
 

@@ -451,6 +451,32 @@ fn an_application_that_leaves_and_comes_again_can_add_no_more_peers_than_if_it_h
     assert_eq!(add_to(&mut side, late, &mut stranger, ip), Ok(()));
 }
 
+/// A process with several endpoints adds the peers of all of them when it begins.
+#[test]
+fn sessions_of_a_process_can_all_add_their_peers_at_once_and_no_more_by_leaving_and_coming_again() {
+    let (left, _deaf) = pair(&MemoryConfig::default()).unwrap();
+    let mut side = Side::with_book(0, left, 3 + 2_000);
+    side.sessions = Sessions::new(8);
+    let mut next = addresses();
+    let limit = |limit| Err(CallError::Limit { what: Resource::SessionPeers, limit });
+    let mut add = |side: &mut Side, client: &mut Client| {
+        ask_at(Time::ZERO + PERIOD, side, client, next.next().unwrap(), None).map(|_| ())
+    };
+    let [mut first, mut second] = [(); 2].map(|()| join_as(&mut side, 1, 256));
+    for client in [&mut first, &mut second] {
+        (0..256).for_each(|n| assert_eq!(add(&mut side, client), Ok(()), "{n}"));
+        assert_eq!(add(&mut side, client), limit(256), "what the session may have");
+    }
+    drop(second);
+    (0..2).for_each(|_| side.turn(Time::ZERO + PERIOD));
+    let mut second = join_as(&mut side, 1, 256);
+    assert_eq!(add(&mut side, &mut second), limit(512), "what both may have together");
+    // One more can add its own.
+    let mut third = join_as(&mut side, 1, 2);
+    (0..2).for_each(|_| assert_eq!(add(&mut side, &mut third), Ok(())));
+    assert_eq!(add(&mut side, &mut second), limit(514));
+}
+
 /// Those that an earlier process has made the worker ask for long ago count no more when an account is chosen.
 #[test]
 fn a_process_gets_the_account_to_which_the_fewest_peers_have_counted_lately() {
