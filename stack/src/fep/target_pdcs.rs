@@ -128,6 +128,24 @@ impl TargetPdcs {
         }
     }
 
+    /// The PDC in `slot` is to end in a later call. Its timer counts as set meanwhile. Returns whether it is the only one.
+    #[cold]
+    pub(super) fn put_off_end(&mut self, slot: u32) -> bool {
+        let silent = &mut self.half_open.get_or_insert_default().silent;
+        silent.push_back(slot);
+        silent.len() == 1
+    }
+
+    /// The slot of the PDC whose end has been put off for longest.
+    pub(super) fn next_put_off(&mut self) -> Option<u32> {
+        self.half_open.as_mut()?.silent.pop_front()
+    }
+
+    /// Whether the end of any PDC has been put off.
+    pub(super) fn has_put_off(&self) -> bool {
+        self.half_open.as_ref().is_some_and(|all| !all.silent.is_empty())
+    }
+
     /// Whether there can be no further PDC of any peer.
     pub(super) fn is_full(&self, limits: &Limits) -> bool {
         self.table.len() >= limits.most_pdcs() || self.half_open_count() >= limits.half_open_pdcs
@@ -244,6 +262,8 @@ pub(super) struct HalfOpen {
     /// The slots of PDCs whose timer is set, a bit each. (Here because most packets need nothing of this, and it is there as soon as
     /// there is a PDC.)
     timed: Vec<u64>,
+    /// The slots of PDCs that are to end in later calls, because their peers are gone.
+    silent: VecDeque<u32>,
 }
 
 impl HalfOpen {
@@ -263,6 +283,7 @@ impl HalfOpen {
             + by_peer
             + self.drawn.heap_bytes()
             + heap::of_vec(&self.timed)
+            + heap::of_deque(&self.silent)
     }
 }
 

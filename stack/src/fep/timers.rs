@@ -19,6 +19,10 @@ use crate::spray::PathFeedback;
 use crate::table::Key;
 use crate::wire::pds::{ControlKind, PdcId, Psn};
 
+/// PDCs that end in a call because their peers have been silent. A peer may have thousands, all of which fall silent together, and
+/// each has up to twice a window of messages of which parts are missing.
+const SILENT_PER_CALL: usize = 8;
+
 /// The owner of a timer.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum TimerKey {
@@ -28,6 +32,8 @@ pub(super) enum TimerKey {
     Context(Key),
     /// The PDC in this slot, which a peer has opened: detects that the peer is gone.
     Pdc(u32),
+    /// The PDCs whose peers are gone, and whose end has been put off.
+    Silent,
     /// The records of closed PDCs.
     Closed,
     /// The credit scheduler.
@@ -42,16 +48,19 @@ impl Fep {
         self.core.wheel.next_deadline()
     }
 
-    /// Does the work that is due by `now`, if any.
+    /// Does the work that is due by `now`, if any. Where many PDCs of peers that are gone end, that may be a part of it: then
+    /// [`Fep::poll_timeout`] is not after `now`, and the rest is for the next call.
     pub fn on_timeout(&mut self, now: Time) {
         let Fep { core, initiator, target, .. } = self;
+        let mut may_end = SILENT_PER_CALL;
         let mut due = std::mem::take(&mut core.due);
         core.wheel.expire(now, &mut due);
         for key in due.drain(..) {
             match key {
                 TimerKey::Connection(key) => initiator.on_connection_timer(core, now, key),
                 TimerKey::Context(key) => initiator.on_context_timer(core, key),
-                TimerKey::Pdc(slot) => target.on_pdc_timer(core, now, slot),
+                TimerKey::Pdc(slot) => target.on_pdc_timer(core, now, slot, &mut may_end),
+                TimerKey::Silent => target.on_silent_timer(core, now, &mut may_end),
                 TimerKey::Closed => target.on_closed_timer(core, now),
                 TimerKey::PendingCredit => target.on_pending_credit_timer(core, now),
                 TimerKey::Credit => target.on_credit_timer(),
@@ -222,11 +231,20 @@ impl Target {
     ///
     /// Each slot has at most one entry in the wheel, however often its PDC makes room for another one: that finds the entry of the
     /// one before, which was set to the idle time from then at the latest, and so comes due before it needs one.
-    fn on_pdc_timer(&mut self, core: &mut Core, now: Time, slot: u32) {
+    ///
+    /// If no more PDCs `may_end` in this call, it is put off to a later one.
+    fn on_pdc_timer(&mut self, core: &mut Core, now: Time, slot: u32, may_end: &mut usize) {
         let idle = core.config.idle_timeout;
         let Some((key, pdc)) = self.pdcs.table.at_mut(slot) else { return self.pdcs.end_timer(slot) };
         let end = pdc.rx.last_heard + idle.times(2);
         if pdc.asked > 0 && now.is_at_or_after(end) {
+            if *may_end == 0 {
+                if self.pdcs.put_off_end(slot) {
+                    core.wheel.insert(now, TimerKey::Silent);
+                }
+                return;
+            }
+            *may_end -= 1;
             self.pdcs.end_timer(slot);
             return self.remove(core, now, key);
         }
@@ -237,5 +255,17 @@ impl Target {
         let next = pdc.ask_at(idle, rto);
         let next = if pdc.asked > 0 { next.earliest(end) } else { next };
         core.wheel.insert(next, TimerKey::Pdc(slot));
+    }
+    /// Ends PDCs whose end has been put off. One whose peer has been heard of since, or another one in its slot, gets its timer
+    /// back. As long as there are any, there is one entry for all of them in the wheel, which is due.
+    #[cold]
+    fn on_silent_timer(&mut self, core: &mut Core, now: Time, may_end: &mut usize) {
+        for _ in 0..*may_end {
+            let Some(slot) = self.pdcs.next_put_off() else { break };
+            self.on_pdc_timer(core, now, slot, may_end);
+        }
+        if self.pdcs.has_put_off() {
+            core.wheel.insert(now, TimerKey::Silent);
+        }
     }
 }

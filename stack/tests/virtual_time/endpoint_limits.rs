@@ -488,6 +488,56 @@ fn syns_that_replace_each_other_leave_no_memory_behind() {
     assert!(after.iter().all(|bytes| *bytes < 1 << 20), "{after:?}");
 }
 
+/// A peer opens many PDCs, each with messages of which parts are missing, and falls silent. All are to end at the time of the next
+/// call. Those that are heard of before their turn stay, and end together later.
+#[test]
+fn pdcs_of_a_silent_peer_end_in_several_calls() {
+    const PDCS: u16 = 100;
+    let idle = Span::from_ms(10);
+    let mut alone = Alone::new(FepConfig { idle_timeout: idle, ..impatient_config() });
+    for pdc in 1..=PDCS {
+        (0..3).for_each(|msg_id| alone.arrive(&syn(5, pdc, msg_id, 3_000), &[0; 100]));
+        alone.transmit_all();
+        alone.now += Span::from_us(1);
+    }
+    let over = Time::ZERO + idle.times(2);
+    while let Some(due) = alone.fep.poll_timeout().filter(|at| at.is_before(over)) {
+        alone.expire_at(due);
+        alone.transmit_all();
+    }
+    assert_eq!(alone.leaks(), ["300 messages on their way in", "100 PDCs of peers"]);
+    // One call; returns how many PDCs end in it.
+    let call = |alone: &mut Alone| {
+        let before = alone.fep.open_targets();
+        alone.fep.on_timeout(alone.now);
+        alone.transmit_all();
+        before - alone.fep.open_targets()
+    };
+    let is_due = |alone: &Alone| alone.fep.poll_timeout().is_some_and(|at| alone.now.is_at_or_after(at));
+    alone.now = over + Span::from_us(u64::from(PDCS));
+    for _ in 0..3 {
+        assert_eq!((is_due(&alone), call(&mut alone)), (true, 8));
+    }
+    let heard = alone.now;
+    for pdc in 1..=PDCS {
+        alone.arrive(&syn(5, pdc, 0, 3_000), &[0; 100]);
+    }
+    alone.transmit_all();
+    while is_due(&alone) {
+        assert_eq!(call(&mut alone), 0);
+    }
+    assert_eq!(alone.leaks(), ["228 messages on their way in", "76 PDCs of peers"]);
+    let mut ended = Vec::new();
+    while alone.fep.open_targets() > 0 {
+        let due = alone.fep.poll_timeout().expect("PDCs have timers");
+        alone.now = due.latest(alone.now);
+        ended.push(call(&mut alone));
+    }
+    ended.retain(|ended| *ended > 0);
+    assert_eq!(ended, [&[8; 9][..], &[4]].concat());
+    assert_eq!((alone.now, alone.leaks()), (heard + idle.times(2), vec![]));
+}
+
 /// Errors are kept until the peer has cleared them, as the answers to its reads are.
 #[test]
 fn a_peer_makes_a_target_store_no_more_errors_than_its_quota() {
