@@ -49,6 +49,8 @@ struct State {
     awaited: bool,
     /// The application has asked for those who sleep to be woken.
     signalled: bool,
+    /// How often all who sleep were woken.
+    wakes: u64,
 }
 
 impl State {
@@ -142,16 +144,18 @@ impl Queue {
         count: usize,
         mut write: impl FnMut(usize, &Entry),
     ) -> Result<usize, FiError> {
+        let wakes = lock(&self.state)?.wakes;
         loop {
             match self.read(count, &mut write) {
                 Err(FiError::AGAIN) => {}
                 done => return done,
             }
             let left = deadline.left()?;
-            if self.arm()? {
+            if self.arm(Some(wakes))? {
                 self.endpoints.sleep(None, left)?;
             }
-            if std::mem::take(&mut lock(&self.state)?.signalled) {
+            let mut state = lock(&self.state)?;
+            if std::mem::take(&mut state.signalled) || state.wakes != wakes {
                 return Err(FiError::AGAIN);
             }
         }
@@ -160,7 +164,7 @@ impl Queue {
     /// Prepares for a sleep on the descriptor. Returns whether the caller may sleep: not if there are entries, and not the
     /// first time after [`Queue::signal`].
     pub(crate) fn try_wait(&self) -> Result<bool, FiError> {
-        let may_sleep = self.arm()?;
+        let may_sleep = self.arm(None)?;
         if !may_sleep {
             lock(&self.state)?.signalled = false;
         }
@@ -173,16 +177,25 @@ impl Queue {
     ///
     /// # Errors
     /// Nobody may sleep, or there are no entries and an endpoint cannot work.
-    fn arm(&self) -> Result<bool, FiError> {
+    fn arm(&self, wakes: Option<u64>) -> Result<bool, FiError> {
         let wake = self.endpoints.wake()?;
         let armed = self.endpoints.arm();
         let mut state = lock(&self.state)?;
-        if !state.entries.is_empty() || state.signalled || !armed? {
+        let was_woken = state.signalled || wakes.is_some_and(|wakes| wakes != state.wakes);
+        if !state.entries.is_empty() || was_woken || !armed? {
             return Ok(false);
         }
         wake.rest();
         state.awaited = true;
         Ok(true)
+    }
+
+    /// Ends the sleeps of all threads in [`Queue::read_within`], and of one that begins later: which of them has something to do is not known.
+    pub(crate) fn wake_all(&self) -> Result<(), FiError> {
+        let mut state = lock(&self.state)?;
+        state.wakes = state.wakes.wrapping_add(1);
+        drop(state);
+        self.signal()
     }
 
     /// Ends the sleep of one thread, now or when it begins.
@@ -208,6 +221,19 @@ mod tests {
     fn read(queue: &Queue, count: usize) -> Result<Vec<usize>, FiError> {
         let mut all = Vec::new();
         queue.read(count, |_, entry| all.push(entry.context)).map(|_| all)
+    }
+
+    /// A thread that has been woken takes what is left for one that sleeps later.
+    #[test]
+    fn all_threads_that_sleep_are_woken() {
+        let queue = Queue::new(4, true).unwrap();
+        let minute = || Deadline::after(60_000);
+        let wakes = lock(&queue.state).unwrap().wakes;
+        queue.wake_all().unwrap();
+        assert_eq!(queue.read_within(minute(), 1, |_, _| {}), Err(FiError::AGAIN));
+        assert!(!lock(&queue.state).unwrap().signalled);
+        // One that began to sleep before is not held up by that; one that begins now sleeps.
+        assert_eq!([queue.arm(Some(wakes)), queue.arm(Some(wakes + 1))], [Ok(false), Ok(true)]);
     }
 
     #[test]

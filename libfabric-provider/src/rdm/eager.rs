@@ -35,6 +35,10 @@ const GONE: Duration = Duration::from_secs(10);
 /// How many acknowledged questions may have no answer until a peer is taken for one that has none: what is sent to it is sent at once.
 const UNHEARD: u32 = 5;
 
+/// How often an application is woken that was told to call again, 2 s apart: while what the peer has said is believed. Of several threads
+/// that sleep another one may have been woken, or it may have called to sleep too late.
+const WAKES: u32 = 5;
+
 #[derive(Debug, Default)]
 pub(super) struct Eager {
     all: Vec<Budget>,
@@ -65,8 +69,10 @@ struct Budget {
     /// The last question says that the peer is gone, with this error, and when: the next message is sent at once and ends as that does,
     /// or its call is refused if no target might keep so much.
     gone: Option<(FiError, Instant)>,
-    /// Whether the application was told to call again when the peer has answered.
-    has_refused: bool,
+    /// How often the application, which was told to call again when the peer has answered, is to be woken yet, unless it calls before.
+    wakes: u32,
+    /// Whether it has been woken.
+    was_woken: bool,
 }
 
 impl Budget {
@@ -108,7 +114,7 @@ impl Eager {
         let at = self.of(peer);
         let budget = &mut self.all[at];
         budget.sent += u64::from(len);
-        budget.gone = None;
+        (budget.gone, budget.wakes) = (None, 0);
         let asks = budget.untaken() > ASK && budget.sent - budget.asked_at >= AGAIN;
         (Counted { budget: at as u32, len }, asks)
     }
@@ -180,13 +186,28 @@ impl Eager {
     /// The application is told to call again.
     fn refuse(&mut self, peer: Source) {
         if let Some(budget) = self.get(peer) {
-            budget.has_refused = true;
+            (budget.wakes, budget.was_woken) = (WAKES, false);
         }
     }
 
-    /// Whether it was, since it has been told the last time that it may.
-    pub(super) fn take_refused(&mut self, peer: Source) -> bool {
-        self.get(peer).is_some_and(|budget| std::mem::take(&mut budget.has_refused))
+    /// What it was told to repeat has been sent.
+    fn has_sent(&mut self, peer: Source) {
+        if let Some(budget) = self.get(peer) {
+            budget.wakes = 0;
+        }
+    }
+
+    /// Whether it is to be woken now that the peer has answered, or later.
+    pub(super) fn wakes(&mut self, peer: Source) -> bool {
+        let Some(budget) = self.get(peer).filter(|budget| budget.wakes > 0) else { return false };
+        (budget.wakes, budget.was_woken) = (budget.wakes - 1, true);
+        true
+    }
+
+    /// The peers for whose messages it was woken and has not called.
+    pub(super) fn to_wake(&self) -> Vec<Source> {
+        let waits = |at: &usize| self.all.get(*at).is_some_and(|budget| budget.wakes > 0 && budget.was_woken);
+        self.of.iter().filter(|(_, at)| waits(at)).map(|(peer, _)| *peer).collect()
     }
 
     /// A peer has no memory for questions, or does not answer.
@@ -231,9 +252,9 @@ impl State {
             self.eager.refuse(peer);
             return Err(FiError::AGAIN);
         }
-        self.post_stand_in(number, peer, bytes.into_bytes(), options)
-            .map(|()| None)
-            .map_err(|(error, _)| error)
+        self.post_stand_in(number, peer, bytes.into_bytes(), options).map_err(|(error, _)| error)?;
+        self.eager.has_sent(peer);
+        Ok(None)
     }
 
     /// A message of `len` bytes has been sent at once.
@@ -314,6 +335,29 @@ mod tests {
         assert!(!eager.is_over(PEER, 99 * MIB));
         eager.learn(PEER, 7, 24 * MIB as u64);
         assert!(eager.is_over(PEER, 99 * MIB));
+    }
+
+    #[test]
+    fn an_application_is_woken_again_until_it_has_called() {
+        let mut eager = Eager::default();
+        assert!(!eager.wakes(PEER) && eager.is_over(PEER, 49 * MIB));
+        eager.refuse(PEER);
+        assert!(eager.to_wake().is_empty(), "the peer has not answered");
+        for n in 1..=WAKES {
+            assert!(eager.wakes(PEER), "{n}");
+            assert_eq!(eager.to_wake(), if n < WAKES { vec![PEER] } else { Vec::new() });
+        }
+        assert!(!eager.wakes(PEER));
+        for stands_in in [true, false] {
+            eager.refuse(PEER);
+            assert!(eager.wakes(PEER));
+            if stands_in {
+                eager.has_sent(PEER);
+            } else {
+                eager.begin(PEER, 1);
+            }
+            assert!(!eager.wakes(PEER) && eager.to_wake().is_empty());
+        }
     }
 
     /// Each message that is received in time is sent at once, up to what a target keeps.

@@ -369,12 +369,12 @@ impl State {
 
     /// Lets the application repeat a call to send to `peer` that was refused until that had answered. It may sleep until something of its
     /// own ends, and nothing of its own may be under way.
-    fn wake_caller(&mut self, peer: Source) {
-        if self.eager.take_refused(peer)
+    pub(super) fn wake_caller(&mut self, peer: Source) {
+        if self.eager.wakes(peer)
             && let Some(transmit) = &self.bindings.transmit
         {
             // A queue that nobody can sleep at is read again and again.
-            let _ = transmit.queue.signal();
+            let _ = transmit.queue.wake_all();
         }
     }
 

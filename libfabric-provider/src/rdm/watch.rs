@@ -31,6 +31,7 @@ impl Rdm {
         }
         state.repeat_notices();
         state.repeat_notes();
+        state.eager.to_wake().into_iter().for_each(|peer| state.wake_caller(peer));
         Ok(())
     }
 
