@@ -15,7 +15,7 @@ use super::config::{OpenError, SessionConfig};
 use super::connections::Connections;
 use super::held::Settled;
 use super::link::Link;
-use super::put_off::{BYTES_PER_IDLE_TURN, BYTES_PER_TURN, PutOff};
+use super::put_off::{PutOff, Quiet};
 use super::report::{Report, Request};
 use super::sealing::Sealing;
 use super::served::Served;
@@ -86,6 +86,8 @@ pub struct Sessions {
     /// Connections that are refused, as soon as their messages are, because their peers cannot be reached.
     given_up: HashMap<ConnectionId, CallError, BuildHasherDefault<FxHasher>>,
     ended: VecDeque<(SessionId, u16, Ended)>,
+    /// Whether others wait while messages of aborted connections end.
+    quiet: Quiet,
     /// The time of the last turn.
     now: Time,
 }
@@ -105,6 +107,7 @@ impl Sessions {
             unread: None,
             given_up: HashMap::default(),
             ended: VecDeque::new(),
+            quiet: Quiet::default(),
             now: Time::ZERO,
         }
     }
@@ -418,28 +421,32 @@ impl Sessions {
         if !self.connections.datagrams.is_empty() {
             count += self.settle_datagrams(served, now);
         }
-        let mut obeyed = 0;
+        let mut cleared = 0;
         for slot in 0..self.slots.len() {
             let Some(session) = &mut self.slots[slot] else { continue };
             if session.leaving {
-                count += usize::from(session.clear_away(served.fep_mut(), &mut self.connections));
+                cleared += usize::from(session.clear_away(served.fep_mut(), &mut self.connections));
                 continue;
             }
             if !session.is_sealed() {
                 continue;
             }
             count += session.flush() + session.shed(served.fep_mut());
-            obeyed += session.obey(served, now, &mut self.connections);
+            count += session.obey(served, now, &mut self.connections);
             if let Some(how) = session.has_ended() {
                 self.end(served.fep_mut(), now, slot, how);
             }
         }
-        count += obeyed;
-        // Of all applications together, which take turns. As long as none has commands, none waits for the end of the turn.
-        if served.fep_mut().has_aborted() {
-            let budget = if obeyed == 0 { BYTES_PER_IDLE_TURN } else { BYTES_PER_TURN };
-            count += self.end_aborted(served.fep_mut(), now, budget);
+        // Of all applications together, which take turns.
+        let fep = served.fep_mut();
+        if fep.has_aborted() {
+            let budget = self.quiet.budget(count > 0, fep.counters());
+            count += self.end_aborted(fep, now, budget);
+            self.quiet.note(fep.counters());
+        } else {
+            self.quiet.forget();
         }
+        count += cleared;
         count += self.distribute(served.fep_mut(), now);
         for slot in 0..self.slots.len() {
             let Some(session) = &mut self.slots[slot] else { continue };

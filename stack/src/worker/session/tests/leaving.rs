@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::fep::Failure;
+use crate::packet::Payload;
 use crate::wire::ses::ReturnCode;
 
 /// Alice sends bob a message of 250 kB, and some of it has arrived.
@@ -190,34 +191,66 @@ fn with_waiting_messages(world: &mut World, clients: usize, messages: u64) -> Ve
     (0..clients).map(|_| open()).collect()
 }
 
-/// Turns in which no application has commands are used for more: the places of those that have left come free sooner.
+/// A packet of side 1 arrives at side 0.
+fn packet_arrives(world: &mut World) {
+    world.serve(1);
+    let transmit = world.feps[1].poll_transmit(world.now).expect("a message has been sent");
+    let payload = world.feps[1].payload(transmit.payload);
+    let mut bytes = vec![0; payload.len() as usize];
+    payload.copy_to(&mut bytes);
+    world.feps[0].on_packet(world.now, &transmit.packet, Payload::Bytes(&bytes));
+}
+
+/// What applications do that have not left.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Others {
+    Nothing,
+    /// One has commands in each turn.
+    HaveCommands,
+    /// One is sent a packet in every third turn, and waits for them.
+    WaitForPackets,
+}
+
+/// More messages end in turns while nothing else happens: the places of applications that have left come free sooner.
 #[test]
-fn messages_are_cancelled_sooner_in_turns_in_which_no_application_has_commands() {
+fn messages_are_cancelled_sooner_while_nothing_else_happens() {
     const EACH: u64 = 40;
-    for is_busy in [false, true] {
+    for others in [Others::Nothing, Others::HaveCommands, Others::WaitForPackets] {
         let mut world = World::new();
-        let leaving = with_waiting_messages(&mut world, 2, EACH);
+        let config = SessionConfig { operations: 64, ..SMALL };
         let mut other = world.open(0);
+        let mut bob = world.sessions[1].open(&mut world.feps[1], &config, None).unwrap();
+        let to_other = bob.connect(Addr(0), to(&other), 0).unwrap();
+        assert!(matches!(world.event(&mut bob).report, Report::Connected { .. }));
+        let leaving = with_waiting_messages(&mut world, 2, EACH);
         assert_eq!(u64::from(left(&world)), 2 * EACH);
         drop(leaving);
         let mut turns = 0;
-        let most = if is_busy { 1 } else { 8 };
         while left(&world) > 0 {
-            if is_busy {
-                let receive = other.receive(extent(0, 1), None, Matching::Untagged, turns).unwrap();
-                other.cancel(receive).unwrap();
+            match others {
+                Others::Nothing => {}
+                Others::HaveCommands => {
+                    let receive = other.receive(extent(0, 1), None, Matching::Untagged, turns).unwrap();
+                    other.cancel(receive).unwrap();
+                }
+                Others::WaitForPackets if turns % 3 == 0 => {
+                    bob.send(to_other, extent(0, 1), None, 0, turns).unwrap();
+                    packet_arrives(&mut world);
+                }
+                Others::WaitForPackets => {}
             }
             let before = left(&world);
             world.serve(0);
             let ended = before - left(&world);
-            assert!(ended <= most, "{ended} messages ended in a turn");
+            let most = if others == Others::Nothing && turns > 4 { 8 } else { 1 };
+            assert!(ended <= most, "{ended} messages ended in turn {turns}: {others:?}");
             while other.poll().unwrap().is_some() {}
             turns += 1;
             assert!(turns < 1_000, "{} messages are left", left(&world));
         }
-        let expected = 2 * EACH / u64::from(most);
-        assert!((expected..expected + 4).contains(&turns), "{turns} turns, is busy: {is_busy}");
-        drop(other);
+        let expected = if others == Others::Nothing { 2 * EACH / 8 } else { 2 * EACH };
+        assert!((expected..expected + 12).contains(&turns), "{turns} turns: {others:?}");
+        drop((other, bob));
         world.assert_nothing_is_left();
     }
 }

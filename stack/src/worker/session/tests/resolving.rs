@@ -183,7 +183,7 @@ fn messages_to_a_peer_that_is_given_up_are_refused_in_several_turns() {
     world.serve(0);
     let rest = world.feps[0].leaks().find(|line| line.contains("on their way out"));
     let (heard, _) = hear_all(&mut world, &mut client);
-    assert_eq!(rest, Some(format!("{} messages on their way out", COUNT - 8)), "after a turn");
+    assert_eq!(rest, Some(format!("{} messages on their way out", COUNT - 1)), "after a turn");
     let error = CallError::Unreachable { peer: PEER, why };
     let expected = (0..COUNT).map(|n| (n, Request::Send, error)).chain([(1_000, Request::Connect, error)]);
     assert!(heard.iter().map(refused).eq(expected), "{heard:?}");
