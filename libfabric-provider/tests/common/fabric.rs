@@ -464,7 +464,12 @@ impl Cq {
             error if error == sys::FI_EAGAIN as isize => None,
             error if error == sys::FI_EAVAIL as isize => {
                 let mut entry = sys::fi_cq_err_entry::default();
-                assert_eq!(table!(self.0, ops.readerr(&mut entry, 0)), 1);
+                let count = table!(self.0, ops.readerr(&mut entry, 0));
+                if count == -(sys::FI_EAGAIN as isize) {
+                    // Another thread has read it meanwhile.
+                    return None;
+                }
+                assert_eq!(count, 1);
                 let (context, beyond) = (entry.op_context.addr(), entry.olen);
                 Some(Err(Failed { context, error: entry.err, beyond }))
             }

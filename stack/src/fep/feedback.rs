@@ -297,12 +297,13 @@ impl Initiator {
             }
             Verdict::Again if nack.code == NackCode::ROD_OOO => {
                 let config = &core.zone(context.zone).pdc;
-                let silence = config.silence(context.rto(config));
+                let rto = context.rto(config);
+                let silence = config.silence(rto);
                 if is_misled(now, connection, nack, &outcome, silence) {
                     let failure = Failure::FalseAck { pdc, peer, psn: Psn(nack.payload) };
                     return self.fail(core, now, key, failure);
                 }
-                connection.pdc.goes_back_in_vain()
+                connection.pdc.goes_back_in_vain(now, rto)
             }
             Verdict::Busy => true,
             _ => false,

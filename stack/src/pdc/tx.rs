@@ -70,6 +70,7 @@ pub struct TxPdc {
     /// The first packet that was not acknowledged when a ROD target last refused what came out of order, the one that it expected,
     /// and how often it has done so since these have been the same. The target may withhold acknowledgements of what is between them.
     stuck_at: (Psn, Psn),
+    stuck_since: Time,
     go_backs: u8,
     /// Sender-side loss inference.
     pub(super) recovery: LossRecovery,
@@ -159,6 +160,7 @@ impl TxPdc {
             missing_ack: None,
             fastest: None,
             stuck_at: (start_psn, start_psn),
+            stuck_since: Time::ZERO,
             go_backs: 0,
             recovery: LossRecovery::default(),
         }
@@ -572,7 +574,7 @@ impl TxPdc {
         self.note_rtt(rtt);
         if nack.code == NackCode::ROD_OOO {
             if self.draining.is_none() {
-                self.note_go_back(Psn(nack.payload));
+                self.note_go_back(now, Psn(nack.payload));
             }
             self.draining = Some(Psn(nack.payload));
             self.go_back(Psn(nack.payload), nack.psn, record.sent_at);
@@ -589,16 +591,21 @@ impl TxPdc {
     }
 
     /// All from the packet on that a ROD target expects is to be sent again.
-    fn note_go_back(&mut self, expected: Psn) {
+    fn note_go_back(&mut self, now: Time, expected: Psn) {
         let at = (self.first_unacknowledged(), expected);
-        let before = if self.stuck_at == at { self.go_backs } else { 0 };
-        (self.stuck_at, self.go_backs) = (at, before.saturating_add(1));
+        if self.stuck_at != at || self.go_backs == 0 {
+            (self.stuck_at, self.stuck_since, self.go_backs) = (at, now, 0);
+        }
+        self.go_backs = self.go_backs.saturating_add(1);
     }
 
     /// Whether to send all that a ROD target has refused again at once is in vain: it has been refused as often as
-    /// [`MAX_GO_BACKS`], and nothing has arrived in between.
-    pub fn goes_back_in_vain(&self) -> bool {
-        self.stuck_at.0 == self.first_unacknowledged() && self.go_backs > MAX_GO_BACKS
+    /// [`MAX_GO_BACKS`], over at least the retransmission timeout `rto`, as refusals of earlier transmissions count too, and nothing
+    /// has arrived in between.
+    pub fn goes_back_in_vain(&self, now: Time, rto: Span) -> bool {
+        self.stuck_at.0 == self.first_unacknowledged()
+            && self.go_backs > MAX_GO_BACKS
+            && now.since(self.stuck_since) >= rto
     }
 
     /// Whether the packet `psn` was sent and is acknowledged, and is one that its target may still expect.

@@ -196,7 +196,7 @@ fn rod_goes_back_in_vain_once_five_windows_were_refused_and_nothing_has_arrived(
             let nack = nack(psn, NackCode::ROD_OOO, retx, first.plus(expected));
             pdc.on_nack(at(now), &nack, Entropy(0)).unwrap();
         }
-        let in_vain = pdc.goes_back_in_vain();
+        let in_vain = pdc.goes_back_in_vain(at(now), at(40).since(at(0)));
         resend_all(pdc, at(now));
         in_vain
     };
@@ -204,14 +204,14 @@ fn rod_goes_back_in_vain_once_five_windows_were_refused_and_nothing_has_arrived(
         assert_eq!(refuse_all(&mut pdc, 10 * (round + 1), 0, round > 0), round == 4, "round {round}");
     }
     pdc.on_ack(at(55), &ack(1, 0, 0, 0, 4160), |_, _, _| ()).unwrap();
-    assert!(!pdc.goes_back_in_vain(), "a packet has arrived");
+    assert!(!pdc.goes_back_in_vain(at(1_000), Span::ZERO), "a packet has arrived");
     for round in 0..5 {
         assert_eq!(refuse_all(&mut pdc, 60 + 10 * round, 1, true), round == 4, "round {round}");
     }
     // The packet that the target waits for has come as far as a switch that is full.
     let trimmed = nack(1, NackCode::TRIMMED, true, Psn(0));
     pdc.on_nack(at(120), &trimmed, Entropy(0)).unwrap();
-    assert!(!pdc.goes_back_in_vain(), "the packet was trimmed");
+    assert!(!pdc.goes_back_in_vain(at(1_000), Span::ZERO), "the packet was trimmed");
 }
 
 #[test]
