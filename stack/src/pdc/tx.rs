@@ -599,9 +599,9 @@ impl TxPdc {
         self.go_backs = self.go_backs.saturating_add(1);
     }
 
-    /// Whether to send all that a ROD target has refused again at once is in vain: it has been refused as often as
-    /// [`MAX_GO_BACKS`], over at least the retransmission timeout `rto`, as refusals of earlier transmissions count too, and nothing
-    /// has arrived in between.
+    /// Whether to send all that a ROD target has refused again at once is in vain: it has been refused five times,
+    /// over at least the retransmission timeout `rto`, as refusals of earlier transmissions count too, and nothing has arrived in
+    /// between.
     pub fn goes_back_in_vain(&self, now: Time, rto: Span) -> bool {
         self.stuck_at.0 == self.first_unacknowledged()
             && self.go_backs > MAX_GO_BACKS
