@@ -224,7 +224,7 @@ mod tests {
         Command::try_parse_from(fixed.iter().chain(options)).expect("the options are right").serve
     }
 
-    /// What peers can make a server keep, and what applications share with it, fits into the host beside other things.
+    /// The memory that peers can make a server use, and that applications share with it, leaves room for other programs of the host.
     #[test]
     fn a_host_with_little_memory_has_limits_that_fit_into_it() {
         const GIB: u64 = 1 << 30;

@@ -523,7 +523,7 @@ fn an_application_that_the_server_has_no_descriptors_for_hears_so() {
     drop(client);
 }
 
-/// What the server says of 2,500 applications that come and leave is more than the pipe and its queue of lines can take.
+/// 2,500 applications join and leave. The server prints more lines about them than the pipe and the queue of lines can hold.
 #[test]
 fn a_server_whose_output_nobody_reads_serves_all_the_same() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -45,7 +45,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
         closed_pdcs_per_peer,
         credit_senders,
         sends,
-        // Those of an application are operations of it, of which there are enough.
+        // An application's receives count as operations, which have a row of their own.
         receives: _,
         receive_kinds,
         // Applications.

@@ -1,4 +1,4 @@
-//! What `weft serve` says on standard output: a thread prints it, so that the worker never waits for whoever reads it.
+//! A thread prints what `weft serve` reports on standard output, so that the worker never blocks on a pipe that nobody reads.
 
 use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
