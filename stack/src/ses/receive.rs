@@ -529,10 +529,12 @@ impl Receives {
     /// Memory for a message without a receive, if its sender's quota permits.
     fn keep(&mut self, room: &mut Room, source: Source, part: &Part<'_>) -> Option<Buffer> {
         let bytes = u64::from(part.total);
-        if !room.take_bytes(self.process, source, &self.kept, bytes) {
-            return None;
-        }
+        // An empty message needs none. It is complete without its packet, so if that were refused, it would be delivered again
+        // when it comes once more.
         if bytes > 0 {
+            if !room.take_bytes(self.process, source, &self.kept, bytes) {
+                return None;
+            }
             self.kept.add(source, Kept { unexpected: 0, bytes });
         }
         Some(Buffer::to_keep(part.total, part.payload))

@@ -254,6 +254,12 @@ fn check_order(
     Ok(())
 }
 
+/// Of two processes of a peer one may have used up its part of the memory for messages without a receive. An empty message needs none.
+#[test]
+fn an_empty_message_that_finds_no_memory_is_delivered_once() {
+    check_order(&[(1, None, 232), (0, None, 0), (1, None, 0), (0, None, 137)], (0, 0), 300, &[]).unwrap();
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
