@@ -59,8 +59,9 @@ const NOBODY: u16 = 999;
 /// The length of a message that is lost.
 const LOST: u32 = 777;
 
-pub(crate) const CASES: [Case; 24] = [
+pub(crate) const CASES: [Case; 25] = [
     Case::new("unreceived-messages", "16 peers leave as many messages as they may", unreceived, |_| {}),
+    Case::new("unreceived-by-alice", "they do so with alice", unreceived_of_alice, |_| {}),
     Case::new("unreceived-bytes", "16 peers leave as many bytes as they may", unreceived_bytes, |_| {})
         .with(|limits| limits.unexpected_bytes = 256 << 20),
     Case::new(
@@ -68,7 +69,8 @@ pub(crate) const CASES: [Case; 24] = [
         "a peer leaves as many bytes as it may with 16 applications",
         idle,
         |_| {},
-    ),
+    )
+    .with(|limits| limits.unexpected_bytes = 256 << 20),
     Case::new("applications", "16 more applications do nothing", applications, |_| {}),
     Case::new(
         "all-applications",
@@ -114,11 +116,15 @@ pub(crate) const CASES: [Case; 24] = [
 
 /// Hostile peers send `each` messages to a hog.
 fn leave_waiting(net: &mut Net, peers: u32, hog: usize, each: u32, len: u32) {
-    let to_hog = to_process(net.hogs[hog].client.process());
+    leave_with(net, peers, net.hogs[hog].client.process(), each, len);
+}
+
+/// Hostile peers send `each` messages to a process.
+fn leave_with(net: &mut Net, peers: u32, process: u16, each: u32, len: u32) {
     for at in 1..=peers as usize {
-        let connection = net.peers[at].connect(net.now, Addr(0), to_hog).expect("it has none");
+        let connection = net.peers[at].connect(net.now, Addr(0), to_process(process)).expect("it has none");
         for tag in 0..each {
-            let send = virtual_send(len, Some(u64::from(tag) << 8));
+            let send = virtual_send(len, Some(1 << 40 | u64::from(tag) << 8));
             net.peers[at].post_send(connection, send).expect("it has room");
         }
     }
@@ -126,6 +132,12 @@ fn leave_waiting(net: &mut Net, peers: u32, hog: usize, each: u32, len: u32) {
 
 fn unreceived(net: &mut Net) {
     leave_waiting(net, HOSTILE, 0, 70_000, 1);
+    net.until_full(5_000);
+}
+
+/// With `alice` herself, who waits for messages with other tags.
+fn unreceived_of_alice(net: &mut Net) {
+    leave_with(net, HOSTILE, net.alice.process(), 70_000, 1);
     net.until_full(5_000);
 }
 

@@ -317,13 +317,13 @@ impl Net {
         }
     }
 
-    /// Turns until the server takes no more: it has refused so many packets, and its memory has not grown for 20 ms; or nothing
-    /// has arrived for so long. Gives up after 3 s.
+    /// Turns until the server takes no more: it has refused so many packets, and its memory has not grown for
+    /// 250 ms, which is longer than an RTO; or nothing has arrived for so long. Gives up after 20 s.
     pub(crate) fn until_full(&mut self, refused: u64) {
-        const QUIET: Span = Span::from_ms(20);
+        const QUIET: Span = Span::from_ms(250);
         let begin = self.now;
         let (mut grown, mut heard, mut held, mut received) = (begin, begin, 0.0, 0);
-        while self.now.since(begin) < Span::from_ms(3_000) && self.now.since(heard) < QUIET {
+        while self.now.since(begin) < Span::from_ms(20_000) && self.now.since(heard) < QUIET {
             self.turn();
             let counters = self.server.counters();
             if self.now.since(grown) >= QUIET && counters.nacks_sent >= refused {
