@@ -640,15 +640,9 @@ impl Remote {
     fn refused(&mut self, key: Key, request: Request, error: Error) -> Option<Completion> {
         match request {
             Request::Connect => self.closed(key, Err(error)),
-            Request::Send
-            | Request::Receive
-            | Request::Peer
-            | Request::Peek
-            | Request::ReceiveClaimed
-            | Request::SendDatagram
-            | Request::ReceiveDatagram => self.fail(key, error),
-            // Of operations and connections that have ended, which their completions tell; and of messages that are gone.
-            Request::Cancel | Request::Close | Request::Abort | Request::Discard | Request::Unknown => None,
+            _ if request.posts_operation() => self.fail(key, error),
+            // It names an operation or a connection that has ended, which the completion of that tells, or a message that is gone.
+            _ => None,
         }
     }
 

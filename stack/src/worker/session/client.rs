@@ -485,17 +485,11 @@ impl Client {
             Report::Closed { connection, .. } => self.connections.end(connection)?,
             Report::Refused { request, number, .. } => match request {
                 Request::Connect => self.connections.end(number)?,
-                Request::Send
-                | Request::Receive
-                | Request::Peer
-                | Request::Peek
-                | Request::ReceiveClaimed
-                | Request::SendDatagram
-                | Request::ReceiveDatagram => self.operations.end(number)?,
+                _ if request.posts_operation() => self.operations.end(number)?,
                 // The operation or connection may have ended before the command was executed.
                 Request::Cancel => self.operations.context(number).unwrap_or(0),
                 Request::Close | Request::Abort => self.connections.context(number).unwrap_or(0),
-                Request::Discard | Request::Unknown => 0,
+                _ => 0,
             },
         };
         Ok(Event { context, report })

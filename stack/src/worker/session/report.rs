@@ -145,6 +145,25 @@ pub(super) const REQUESTS: [Request; 13] = [
 ];
 
 impl Request {
+    /// Whether it posts an operation, which ends if the command is refused.
+    pub fn posts_operation(self) -> bool {
+        match self {
+            Request::Send
+            | Request::Receive
+            | Request::Peer
+            | Request::Peek
+            | Request::ReceiveClaimed
+            | Request::SendDatagram
+            | Request::ReceiveDatagram => true,
+            Request::Connect
+            | Request::Cancel
+            | Request::Close
+            | Request::Abort
+            | Request::Discard
+            | Request::Unknown => false,
+        }
+    }
+
     /// The kind that the words of a command claim to be.
     pub(super) fn of(slot: &Slot) -> Request {
         REQUESTS.get(slot[0] as usize & 0xff).copied().unwrap_or(Request::Unknown)
