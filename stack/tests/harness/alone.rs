@@ -4,7 +4,7 @@ use weft_stack::fep::{Completion, ConnectOptions, ConnectionId, Fep, FepConfig, 
 use weft_stack::packet::{Addr, Packet, Payload};
 use weft_stack::{Span, Time};
 
-use super::fep;
+use super::{fep, impatient_config};
 
 /// Endpoint 0, and a clock that starts at [`Time::ZERO`].
 pub(crate) struct Alone {
@@ -15,6 +15,11 @@ pub(crate) struct Alone {
 impl Alone {
     pub(crate) fn new(config: FepConfig) -> Alone {
         Alone { fep: fep(0, config, 3, Time::ZERO), now: Time::ZERO }
+    }
+
+    /// One that gives up soon: with [`impatient_config`].
+    pub(crate) fn impatient() -> Alone {
+        Alone::new(impatient_config())
     }
 
     /// Opens a connection to endpoint 1.

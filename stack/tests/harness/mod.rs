@@ -106,6 +106,14 @@ pub(crate) fn untagged(bytes: Vec<u8>, context: u64) -> Send {
     Send { buffer: Buffer::Heap(bytes), tag: None, header_data: 0, context }
 }
 
+/// An untagged message of `len` equal bytes.
+pub(crate) fn message(len: usize, context: u64) -> Send {
+    untagged(vec![7; len], context)
+}
+
+/// What the `leaks` of an endpoint are when nothing is left over.
+pub(crate) const NO_LEAKS: [String; 0] = [];
+
 /// A receive of `room` bytes for the next untagged message of any peer.
 pub(crate) fn receive_any(room: usize) -> Receive {
     Receive { buffer: Buffer::Heap(vec![0; room]), from: None, matching: Matching::Untagged, context: 0 }

@@ -7,7 +7,7 @@ use weft_stack::wire::pds::{NextHeader, Pds};
 use weft_stack::wire::ses::Ses;
 use weft_stack::{Span, Time};
 
-use super::{Alone, fep};
+use super::{Alone, fep, impatient_config};
 
 /// A packet on its way.
 #[derive(Debug)]
@@ -67,6 +67,11 @@ impl Pair {
     /// Two equal endpoints. The clock starts at [`Time::ZERO`].
     pub(crate) fn new(config: &FepConfig) -> Pair {
         Pair::of([0, 1].map(|n| fep(n, config.clone(), 3, Time::ZERO)), Time::ZERO)
+    }
+
+    /// Two that give up soon: with [`impatient_config`].
+    pub(crate) fn impatient() -> Pair {
+        Pair::new(&impatient_config())
     }
 
     /// These endpoints, whose addresses are 0 and 1.

@@ -1,32 +1,18 @@
 //! Connections that close while copies of their packets are late, and PDCs that are used again.
 
 use crate::harness::forge::{nack, syn};
-use crate::harness::{Alone, Pair, impatient_config, receive_any, untagged};
+use crate::harness::{Alone, NO_LEAKS, Pair, impatient_config, message, receive_any};
 use weft_stack::buffer::Buffer;
-use weft_stack::fep::{Completion, Failure, Fep, FepConfig, Limits, Send, SendError};
+use weft_stack::fep::{Completion, Failure, Fep, FepConfig, Limits, SendError};
 use weft_stack::packet::{Addr, Packet, Payload};
 use weft_stack::wire::pds::{AckRequest, Control, ControlKind, Destination, NackCode, PdcId, Pds, Psn};
 use weft_stack::wire::ses::Ses;
 use weft_stack::{Span, Time};
 
-const NONE: [String; 0] = [];
-
-fn message(len: usize, context: u64) -> Send {
-    untagged(vec![7; len], context)
-}
-
-fn alone() -> Alone {
-    Alone::new(impatient_config())
-}
-
-fn pair() -> Pair {
-    Pair::new(&impatient_config())
-}
-
 /// The target has forgotten the PDC when a copy of CLOSE_CMD arrives, and its NACK overtakes the answer to the first.
 #[test]
 fn a_connection_closes_although_its_close_command_was_duplicated() {
-    let mut pair = pair();
+    let mut pair = Pair::impatient();
     let connection = pair.connect();
     pair.post_send(connection, message(10, 0));
     pair.exchange();
@@ -43,7 +29,7 @@ fn a_connection_closes_although_its_close_command_was_duplicated() {
 
 #[test]
 fn closing_a_connection_whose_messages_were_all_cancelled_sends_nothing() {
-    let mut alone = alone();
+    let mut alone = Alone::impatient();
     let connection = alone.connect();
     let message = alone.post_send(connection, message(10, 0));
     alone.fep.close(alone.now, connection).unwrap();
@@ -51,13 +37,13 @@ fn closing_a_connection_whose_messages_were_all_cancelled_sends_nothing() {
     assert!(alone.transmit().is_none());
     let done = alone.completions();
     assert!(matches!(done.last(), Some(Completion::Closed { result: Ok(()), .. })), "{done:?}");
-    assert_eq!(alone.leaks(), NONE);
+    assert_eq!(alone.leaks(), NO_LEAKS);
 }
 
 /// Later connections may use the PDCIDs and message numbers of messages for which no receive is posted yet.
 #[test]
 fn unexpected_messages_survive_the_reuse_of_their_pdcid_and_message_number() {
-    let mut pair = pair();
+    let mut pair = Pair::impatient();
     let lengths = [10usize, 20, 0, 30];
     for (i, len) in lengths.into_iter().enumerate() {
         let connection = pair.connect();
@@ -77,13 +63,13 @@ fn unexpected_messages_survive_the_reuse_of_their_pdcid_and_message_number() {
         let Some(Completion::Received { buffer, result: Ok(()), .. }) = done else { panic!("{done:?}") };
         assert_eq!(buffer, Buffer::Heap(vec![7; len]));
     }
-    assert_eq!(pair.leaks(1), NONE);
+    assert_eq!(pair.leaks(1), NO_LEAKS);
 }
 
 /// A copy of the first packet of a closed PDC arrives when another PDC uses its number.
 #[test]
 fn late_copies_from_a_closed_pdc_do_not_disturb_its_successor() {
-    let mut pair = pair();
+    let mut pair = Pair::impatient();
     let mut late = Vec::new();
     for _ in 0..3 {
         let connection = pair.connect();
@@ -106,7 +92,7 @@ fn late_copies_from_a_closed_pdc_do_not_disturb_its_successor() {
 /// Start_PSN is at least 2¹⁶ from the last PSN that the PDCID was used with.
 #[test]
 fn a_reused_pdcid_starts_far_from_its_last_psn() {
-    let mut alone = alone();
+    let mut alone = Alone::impatient();
     let mut last: Option<Psn> = None;
     for _ in 0..2_000 {
         let connection = alone.connect();
@@ -123,7 +109,7 @@ fn a_reused_pdcid_starts_far_from_its_last_psn() {
 /// A copy of an acknowledgement that says TOO_LONG arrives when another message uses its PDCID and message number.
 #[test]
 fn a_late_refusal_does_not_fail_a_later_message() {
-    let mut pair = pair();
+    let mut pair = Pair::impatient();
     pair.feps[1].post_receive(receive_any(5)).unwrap();
     let first = pair.connect();
     pair.post_send(first, message(10, 0));
@@ -153,7 +139,7 @@ fn a_late_refusal_does_not_fail_a_later_message() {
 #[test]
 fn a_close_that_the_peer_asked_for_is_reported_as_closed_by_the_peer() {
     for in_ack in [false, true] {
-        let mut pair = pair();
+        let mut pair = Pair::impatient();
         let connection = pair.connect();
         pair.post_send(connection, message(10, 0));
         if in_ack {
@@ -172,7 +158,7 @@ fn a_close_that_the_peer_asked_for_is_reported_as_closed_by_the_peer() {
         let done = pair.feps[0].poll_completion();
         let Some(Completion::Closed { id, result, .. }) = done else { panic!("{done:?}") };
         assert_eq!((id, result), (connection, Err(Failure::ClosedByPeer { pdc: PdcId(1), peer: Addr(1) })));
-        assert_eq!(pair.leaks(0), NONE);
+        assert_eq!(pair.leaks(0), NO_LEAKS);
     }
 }
 
@@ -209,7 +195,7 @@ fn a_close_after_a_long_idle_time_survives_the_loss_of_its_first_packet() {
 /// Otherwise the target forgets the PDC while its initiator still has it, and the next message fails.
 #[test]
 fn a_request_to_close_is_repeated_until_it_is_answered() {
-    let mut pair = pair();
+    let mut pair = Pair::impatient();
     let idle = impatient_config().idle_timeout;
     pair.feps[1].post_receive(receive_any(10)).unwrap();
     let connection = pair.connect();
@@ -232,7 +218,7 @@ fn a_request_to_close_is_repeated_until_it_is_answered() {
 /// Whoever knows that a peer is gone need not wait for twice the idle time. One that was heard just now is not.
 #[test]
 fn a_peer_that_is_given_up_leaves_no_receive_that_waits_for_the_rest_of_a_message() {
-    let mut pair = pair();
+    let mut pair = Pair::impatient();
     let silence = Span::from_ms(2);
     assert!(silence < impatient_config().idle_timeout);
     pair.feps[1].post_receive(receive_any(100_000)).unwrap();
@@ -252,7 +238,7 @@ fn a_peer_that_is_given_up_leaves_no_receive_that_waits_for_the_rest_of_a_messag
 /// A peer that repeats itself is alive, even if none of its packets is new.
 #[test]
 fn duplicates_keep_a_pdc_open() {
-    let mut alone = alone();
+    let mut alone = Alone::impatient();
     let idle = alone.fep.config().idle_timeout;
     let half = Span::from_ps(idle.as_ps() / 2);
     let packet = syn(5, 1, 0, 3_000);

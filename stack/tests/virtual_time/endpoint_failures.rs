@@ -1,32 +1,18 @@
 //! An endpoint whose peer is dead, refuses its packets, or cannot be reached over the path that was chosen.
 
 use crate::harness::forge::nack;
-use crate::harness::{Alone, Pair, SHORT_RTO, impatient_config, params, untagged};
+use crate::harness::{Alone, NO_LEAKS, Pair, SHORT_RTO, impatient_config, message, params};
 use weft_stack::cc::{CcChoice, CcParams};
 use weft_stack::event::{Event, Recorder};
-use weft_stack::fep::{CallError, Completion, ConnectOptions, Failure, FepConfig, Send, SendError};
+use weft_stack::fep::{CallError, Completion, ConnectOptions, Failure, FepConfig, SendError};
 use weft_stack::packet::{Addr, Payload};
 use weft_stack::pdc::RodReceive;
 use weft_stack::wire::pds::{ControlKind, DeliveryMode, NackCode, PdcId, Pds, Psn};
 use weft_stack::{Span, Time};
 
-const NONE: [String; 0] = [];
-
-fn message(len: usize, context: u64) -> Send {
-    untagged(vec![7; len], context)
-}
-
-fn alone() -> Alone {
-    Alone::new(impatient_config())
-}
-
-fn pair() -> Pair {
-    Pair::new(&impatient_config())
-}
-
 #[test]
 fn a_peer_that_never_answers_fails_the_connection_after_63_timeouts() {
-    let mut alone = alone();
+    let mut alone = Alone::impatient();
     let connection = alone.connect();
     let ids: Vec<_> = (0..3).map(|i| alone.post_send(connection, message(2_500, i))).collect();
     let mut first = None;
@@ -53,14 +39,14 @@ fn a_peer_that_never_answers_fails_the_connection_after_63_timeouts() {
     let Some(Completion::Closed { id, result, .. }) = completions.next() else { panic!("{done:?}") };
     assert_eq!((*id, *result), (connection, Err(failure)));
     assert!(completions.next().is_none());
-    assert_eq!(alone.leaks(), NONE);
+    assert_eq!(alone.leaks(), NO_LEAKS);
     assert_eq!(alone.fep.close(alone.now, connection), Err(CallError::NotOpen));
     assert_eq!(alone.fep.post_send(connection, message(1, 0)).unwrap_err().error, CallError::NotOpen);
 }
 
 #[test]
 fn closing_fails_if_the_peer_has_died() {
-    let mut pair = pair();
+    let mut pair = Pair::impatient();
     let connection = pair.connect();
     pair.post_send(connection, message(10, 0));
     pair.exchange();
@@ -71,7 +57,7 @@ fn closing_fails_if_the_peer_has_died() {
         matches!(c, Completion::Closed { result: Err(Failure::NoAnswer { sent: 17, .. }), .. })
     };
     assert!(done.iter().any(closed), "{done:?}");
-    assert_eq!(alone.leaks(), NONE);
+    assert_eq!(alone.leaks(), NO_LEAKS);
 }
 
 /// An initiator's reaction to a NACK code.
@@ -122,7 +108,7 @@ const REACTIONS: [(u8, Reaction); 28] = [
 
 /// The reaction to `code` as the answer to the first packet of a message.
 fn reaction_to(code: NackCode) -> Reaction {
-    let mut alone = alone();
+    let mut alone = Alone::impatient();
     let connection = alone.connect();
     alone.post_send(connection, message(100, 0));
     let first = alone.transmit().expect("the message");
@@ -143,7 +129,7 @@ fn reaction_to(code: NackCode) -> Reaction {
             Completion::Closed { result: Err(_), .. },
         ] => {
             assert_eq!((*told, *psn), (code, request.psn));
-            assert_eq!(alone.leaks(), NONE);
+            assert_eq!(alone.leaks(), NO_LEAKS);
             return Reaction::Close;
         }
         [] => {}
@@ -188,7 +174,7 @@ fn a_late_refusal_for_lack_of_room_does_not_stop_an_unordered_connection() {
 
 #[test]
 fn a_target_that_stays_busy_fails_the_connection() {
-    let mut alone = alone();
+    let mut alone = Alone::impatient();
     let connection = alone.connect();
     alone.post_send(connection, message(100, 0));
     let done = alone.run(Span::from_ms(100), |packet| Some(nack(packet, NackCode::NO_PKT_BUFFER)));
@@ -198,13 +184,13 @@ fn a_target_that_stays_busy_fails_the_connection() {
     let busy =
         matches!(failure, Failure::Busy { pdc: PdcId(1), peer: Addr(1), code: NackCode::NO_PKT_BUFFER, .. });
     assert!(busy, "{failure:?}");
-    assert_eq!(alone.leaks(), NONE);
+    assert_eq!(alone.leaks(), NO_LEAKS);
 }
 
 /// Each NACK asks for one more transmission, so without a bound the initiator would retransmit for ever.
 #[test]
 fn a_path_that_trims_every_packet_fails_the_connection() {
-    let mut alone = alone();
+    let mut alone = Alone::impatient();
     let connection = alone.connect();
     alone.post_send(connection, message(100, 0));
     let mut sent = 0;
@@ -220,14 +206,14 @@ fn a_path_that_trims_every_packet_fails_the_connection() {
         matches!(failure, Failure::Busy { code: NackCode::TRIMMED, psn, .. } if psn != &Psn(0)),
         "{failure:?}"
     );
-    assert_eq!(alone.leaks(), NONE);
+    assert_eq!(alone.leaks(), NO_LEAKS);
 }
 
 /// Two connections share a congestion context and its window. The target pauses one of them with all that it has in
 /// flight. The other one has to go on at once, and the first one after the pause.
 #[test]
 fn a_connection_that_pauses_gives_its_share_of_the_window_back() {
-    let mut alone = alone();
+    let mut alone = Alone::impatient();
     let (a, b) = (alone.connect(), alone.connect());
     alone.post_send(a, message(400_000, 0));
     let in_flight = alone.transmit_all();

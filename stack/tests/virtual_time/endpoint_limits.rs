@@ -4,7 +4,7 @@ use core::num::NonZeroU32;
 use std::ops::RangeInclusive;
 
 use crate::harness::forge::syn;
-use crate::harness::{Alone, Pair, SHORT_RTO, fep, impatient_config, params, receive_any, untagged};
+use crate::harness::{Alone, Pair, SHORT_RTO, fep, impatient_config, message, params, receive_any};
 use weft_stack::buffer::Buffer;
 use weft_stack::cc::{CcChoice, CcParams};
 use weft_stack::fep::{
@@ -18,10 +18,6 @@ use weft_stack::wire::pds::{
 };
 use weft_stack::wire::ses::{Opcode, Placement, ReturnCode, Ses, StandardRequest};
 use weft_stack::{Span, Time};
-
-fn message(len: usize, context: u64) -> Send {
-    untagged(vec![7; len], context)
-}
 
 #[test]
 fn a_peer_uses_up_only_its_own_quota_of_pdcs_and_messages() {
@@ -275,7 +271,7 @@ fn unexpected_messages_are_bounded_for_all_processes_together() {
 
 #[test]
 fn a_process_cannot_have_more_kinds_of_receives_than_a_message_is_compared_with_at_once() {
-    let mut alone = Alone::new(impatient_config());
+    let mut alone = Alone::impatient();
     alone.fep.open_process(1).unwrap();
     let receive = |ignore| Receive { matching: Matching::Tagged { tag: 0, ignore }, ..receive_any(10) };
     let refused: Vec<_> =
@@ -428,7 +424,7 @@ fn open_proven(alone: &mut Alone, peer: u32, pdcs: RangeInclusive<u16>) -> usize
 /// PDCIDs were given in turn: as an initiator would that has seen the answer.
 #[test]
 fn a_flood_of_syns_with_guessed_pdcids_keeps_no_connection_out() {
-    let mut pair = Pair::new(&impatient_config());
+    let mut pair = Pair::impatient();
     let early = pair.connect();
     for number in 0..60_000u32 {
         let (src, pdc) = (100 + number % 100, (1 + number / 100) as u16);
@@ -468,7 +464,7 @@ fn a_flood_of_syns_with_guessed_pdcids_keeps_no_connection_out() {
 /// Each SYN asks for another PDC of the same name.
 #[test]
 fn syns_that_replace_each_other_leave_no_memory_behind() {
-    let mut alone = Alone::new(impatient_config());
+    let mut alone = Alone::impatient();
     let mut after = Vec::new();
     for round in 0..4u32 {
         for n in 0..50_000 {
@@ -716,7 +712,7 @@ fn a_first_burst_may_be_4096_packets_whatever_window_the_target_has() {
 
 #[test]
 fn message_numbers_wrap_around_while_the_first_message_still_waits() {
-    let mut pair = Pair::new(&impatient_config());
+    let mut pair = Pair::impatient();
     let connection = pair.connect();
     for number in 0..70_000u64 {
         if number > 0 {

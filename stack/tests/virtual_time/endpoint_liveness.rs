@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::harness::forge::nack;
-use crate::harness::{Alone, Pair, SHORT_RTO, Transit, fep, impatient_config, params, receive_any};
+use crate::harness::{Alone, Pair, SHORT_RTO, Transit, fep, params, receive_any};
 use weft_stack::buffer::Buffer;
 use weft_stack::cc::{CcChoice, CcParams, Credit, DataSample, ReceiverCc, SenderId};
 use weft_stack::event::Recorder;
@@ -464,7 +464,7 @@ fn a_target_that_was_busy_for_a_while_gets_everything() {
 /// The response is long in coming, and the target says so whenever it is asked.
 #[test]
 fn a_target_that_works_on_the_response_is_waited_for_as_long_as_a_busy_one() {
-    let mut alone = Alone::new(impatient_config());
+    let mut alone = Alone::impatient();
     let connection = alone.connect();
     alone.post_send(connection, virtual_message(100));
     let done = alone.run(LONG_AFTER, |packet| Some(nack(packet, NackCode::RCVD_SES_PROCG)));

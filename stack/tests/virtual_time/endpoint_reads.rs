@@ -242,7 +242,7 @@ fn a_target_answers_with_an_error_what_it_cannot_read() {
 
 #[test]
 fn memory_for_one_process_is_read_by_no_other_of_the_same_endpoint() {
-    let mut pair = Pair::new(&impatient_config());
+    let mut pair = Pair::impatient();
     let from = Source { peer: Addr(0), process: 3 };
     pair.feps[1].expose(0, Exposure { from: Some(from), ..exposure(vec![7; 10]) }).unwrap();
     for (process, expected) in

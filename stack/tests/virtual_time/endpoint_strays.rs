@@ -2,22 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::harness::{Pair, SHORT_RTO, Transit, fep, impatient_config, receive_any, untagged};
+use crate::harness::{NO_LEAKS, Pair, SHORT_RTO, Transit, fep, impatient_config, message, receive_any};
 use weft_stack::Time;
 use weft_stack::buffer::Buffer;
 use weft_stack::cc::CcChoice;
-use weft_stack::fep::{Completion, ConnectOptions, Exposure, FepConfig, Read, Rights, Send};
+use weft_stack::fep::{Completion, ConnectOptions, Exposure, FepConfig, Read, Rights};
 use weft_stack::wire::pds::{ControlKind, DeliveryMode, Destination, NackCode, Pds};
-
-const NONE: [String; 0] = [];
-
-fn message(len: usize, context: u64) -> Send {
-    untagged(vec![7; len], context)
-}
-
-fn pair() -> Pair {
-    Pair::new(&impatient_config())
-}
 
 /// A data packet as a blind attacker makes it up, from one of the PDC: its names are small numbers, its PSN is not.
 fn forge(like: &Transit, ahead: u32) -> Transit {
@@ -35,7 +25,7 @@ const STRAYS: [u32; 4] = [50, 1 << 15, 1 << 20, 1 << 31];
 fn a_forged_syn_does_not_disturb_a_transfer() {
     for ahead in STRAYS {
         for mode in [DeliveryMode::Rud, DeliveryMode::Rod] {
-            let mut pair = pair();
+            let mut pair = Pair::impatient();
             pair.feps[1].post_receive(receive_any(60_000)).unwrap();
             let connection = pair.connect_from(0, ConnectOptions { mode, ..ConnectOptions::default() });
             pair.post_send(connection, message(60_000, 0));
@@ -64,7 +54,7 @@ fn a_forged_syn_does_not_disturb_a_transfer() {
 #[test]
 fn a_forged_syn_does_not_close_an_idle_connection() {
     for ahead in STRAYS {
-        let mut pair = pair();
+        let mut pair = Pair::impatient();
         let connection = pair.connect();
         pair.post_send(connection, message(100, 0));
         let first = pair.transmit(0).unwrap();
@@ -126,7 +116,7 @@ fn a_reader_whose_window_is_full_answers_a_challenge() {
 
 /// Endpoint 0 with an open PDC is replaced by another one at the same address, which uses the same PDCID.
 fn restarted() -> Pair {
-    let mut pair = pair();
+    let mut pair = Pair::impatient();
     let connection = pair.connect();
     pair.post_send(connection, message(100, 0));
     pair.exchange();
@@ -213,5 +203,5 @@ fn a_request_to_close_an_unknown_pdc_is_denied() {
     assert_eq!(pair.feps[1].open_targets(), 0);
     pair.expire_at(1, Time::ZERO + idle + idle);
     assert_eq!(pair.leaks(1), ["1 messages on their way in"], "which has arrived");
-    assert_eq!(pair.leaks(0), NONE);
+    assert_eq!(pair.leaks(0), NO_LEAKS);
 }
