@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use weft_stack::buffer::Buffer;
 use weft_stack::cc::{CcChoice, CcParams, Delays};
-use weft_stack::fep::{Fep, FepConfig, Receive, Send};
+use weft_stack::fep::{Exposure, Fep, FepConfig, Receive, Rights, Send};
 use weft_stack::packet::Addr;
 use weft_stack::rng::Rng;
 use weft_stack::ses::Matching;
@@ -109,6 +109,14 @@ pub(crate) fn untagged(bytes: Vec<u8>, context: u64) -> Send {
 /// An untagged message of `len` equal bytes.
 pub(crate) fn message(len: usize, context: u64) -> Send {
     untagged(vec![7; len], context)
+}
+
+/// The key of an [`exposure`].
+pub(crate) const KEY: u64 = 0x5eed_0000_0000_0001;
+
+/// Memory that holds these bytes and is exposed under [`KEY`] to all peers.
+pub(crate) fn exposure(bytes: Vec<u8>, rights: Rights) -> Exposure {
+    Exposure { key: KEY, buffer: Buffer::Heap(bytes), base: 0, rights, from: None }
 }
 
 /// What the `leaks` of an endpoint are when nothing is left over.

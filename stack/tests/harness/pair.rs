@@ -1,13 +1,15 @@
 //! Two endpoints, and a channel between them that does what the test says.
 
 use weft_stack::buffer::Buffer;
-use weft_stack::fep::{Completion, ConnectOptions, ConnectionId, Fep, FepConfig, Send, SendError, SendId};
+use weft_stack::fep::{
+    Completion, ConnectOptions, ConnectionId, Fep, FepConfig, Rights, Send, SendError, SendId,
+};
 use weft_stack::packet::{Addr, Class, Packet, Payload};
 use weft_stack::wire::pds::{NextHeader, Pds};
 use weft_stack::wire::ses::Ses;
 use weft_stack::{Span, Time};
 
-use super::{Alone, fep, impatient_config};
+use super::{Alone, exposure, fep, impatient_config};
 
 /// A packet on its way.
 #[derive(Debug)]
@@ -72,6 +74,13 @@ impl Pair {
     /// Two that give up soon: with [`impatient_config`].
     pub(crate) fn impatient() -> Pair {
         Pair::new(&impatient_config())
+    }
+
+    /// Two equal endpoints, of which endpoint 1 has an [`exposure`].
+    pub(crate) fn exposing(config: &FepConfig, bytes: Vec<u8>, rights: Rights) -> Pair {
+        let mut pair = Pair::new(config);
+        pair.feps[1].expose(0, exposure(bytes, rights)).unwrap();
+        pair
     }
 
     /// These endpoints, whose addresses are 0 and 1.
@@ -184,16 +193,50 @@ impl Pair {
                 }
             }
             done.extend(self.completions(0).into_iter().map(|completion| (self.now, completion)));
-            let first = under_way.iter().map(|(at, _)| *at).reduce(Time::earliest);
-            let next = first.into_iter().chain(self.next_timer()).reduce(Time::earliest);
-            let Some(next) = next.filter(|at| at.is_before(until)) else { return done };
-            self.now = next.latest(self.now);
-            let now = self.now;
-            for (_, transit) in under_way.extract_if(.., |(at, _)| now.is_at_or_after(*at)) {
-                self.arrive(&transit);
+            if !self.go_on(&mut under_way, until) {
+                return done;
             }
-            self.feps.iter_mut().for_each(|fep| fep.on_timeout(self.now));
         }
+    }
+
+    /// Runs in virtual time until endpoint 0 has reported `count` completions, for `span` at most. `channel` gets the time and
+    /// each packet that leaves then, and adds to those that are under way what becomes of it, with the times of arrival.
+    pub(crate) fn run_until_done(
+        &mut self,
+        count: usize,
+        span: Span,
+        mut channel: impl FnMut(Time, Transit, &mut Vec<(Time, Transit)>),
+    ) -> Vec<Completion> {
+        let end = self.now + span;
+        let (mut done, mut under_way) = (Vec::new(), Vec::new());
+        while done.len() < count {
+            for side in 0..2 {
+                while let Some(transit) = self.transmit(side) {
+                    channel(self.now, transit, &mut under_way);
+                }
+            }
+            done.extend(self.completions(0));
+            if !self.go_on(&mut under_way, end) {
+                break;
+            }
+        }
+        assert_eq!(done.len(), count, "{:#?}", self.explain());
+        done
+    }
+
+    /// Lets time pass until the next packet of those `under_way` arrives or the next timer expires. Returns false if nothing
+    /// happens before `until`.
+    fn go_on(&mut self, under_way: &mut Vec<(Time, Transit)>, until: Time) -> bool {
+        let first = under_way.iter().map(|(at, _)| *at).reduce(Time::earliest);
+        let next = first.into_iter().chain(self.next_timer()).reduce(Time::earliest);
+        let Some(next) = next.filter(|at| at.is_before(until)) else { return false };
+        self.now = next.latest(self.now);
+        let now = self.now;
+        for (_, transit) in under_way.extract_if(.., |(at, _)| now.is_at_or_after(*at)) {
+            self.arrive(&transit);
+        }
+        self.feps.iter_mut().for_each(|fep| fep.on_timeout(now));
+        true
     }
 
     pub(crate) fn completions(&mut self, side: usize) -> Vec<Completion> {

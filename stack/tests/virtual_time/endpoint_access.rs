@@ -1,7 +1,7 @@
 //! Writes and atomic operations on a peer's memory: each is done once, whole, and only where it may.
 
 use crate::harness;
-use crate::harness::{MTU, Pair, Transit, config, content, receive_any};
+use crate::harness::{KEY, MTU, Pair, config, content, exposure, receive_any};
 use proptest::prelude::*;
 use weft_stack::buffer::Buffer;
 use weft_stack::fep::{
@@ -14,16 +14,6 @@ use weft_stack::ses::Source;
 use weft_stack::wire::pds::DeliveryMode;
 use weft_stack::wire::ses::{AtomicOp, AtomicType, ReturnCode};
 use weft_stack::{Span, Time};
-
-const KEY: u64 = 0x5eed_0000_0000_0001;
-
-fn pair_with(config: &FepConfig, bytes: Vec<u8>, rights: Rights) -> Pair {
-    let mut pair = Pair::new(config);
-    pair.feps[1]
-        .expose(0, Exposure { key: KEY, buffer: Buffer::Heap(bytes), base: 0, rights, from: None })
-        .unwrap();
-    pair
-}
 
 fn write(offset: u64, bytes: Vec<u8>) -> Write {
     Write { buffer: Buffer::Heap(bytes), key: KEY, offset, data: None, context: offset }
@@ -65,7 +55,7 @@ fn only_error(pair: &mut Pair) -> ReadFault {
 
 #[test]
 fn a_write_of_several_packets_is_announced_once_when_all_of_it_is_there() {
-    let mut pair = pair_with(&config(true), vec![0; 100_000], Rights::ALL);
+    let mut pair = Pair::exposing(&config(true), vec![0; 100_000], Rights::ALL);
     let connection = pair.connect();
     let bytes = content(3, 5 * MTU as usize + 17);
     pair.feps[0].post_write(connection, Write { data: Some(99), ..write(1_000, bytes.clone()) }).unwrap();
@@ -99,7 +89,7 @@ fn a_write_of_several_packets_is_announced_once_when_all_of_it_is_there() {
 
 #[test]
 fn each_access_is_counted_once_however_often_its_packets_come() {
-    let mut pair = pair_with(&config(true), vec![0; 100_000], Rights::ALL);
+    let mut pair = Pair::exposing(&config(true), vec![0; 100_000], Rights::ALL);
     let connection = pair.connect();
     let read = |len: usize| Read { buffer: Buffer::Heap(vec![0; len]), key: KEY, offset: 0, context: 0 };
     let fetch = |op| Atomic { op, ..add(8, 1, true) };
@@ -142,7 +132,7 @@ fn what_is_not_permitted_gets_an_error_and_changes_no_byte() {
     ];
     for (rights, key, offset, code) in codes {
         let before = content(1, 100_000);
-        let mut pair = pair_with(&config(true), before.clone(), rights);
+        let mut pair = Pair::exposing(&config(true), before.clone(), rights);
         let connection = pair.connect();
         // The beginning of a write lies in the memory even if its end does not.
         let bytes = vec![7; 20_000];
@@ -168,7 +158,7 @@ fn what_is_not_permitted_gets_an_error_and_changes_no_byte() {
 
 #[test]
 fn writes_that_announce_themselves_wait_until_the_application_takes_more() {
-    let mut pair = pair_with(&config(true), vec![0; 100], Rights::ALL);
+    let mut pair = Pair::exposing(&config(true), vec![0; 100], Rights::ALL);
     pair.feps[1].limit_announcements(0, KEY);
     pair.feps[1].allow_announcements(1);
     let connection = pair.connect();
@@ -199,7 +189,7 @@ fn writes_that_announce_themselves_wait_until_the_application_takes_more() {
 
 #[test]
 fn withdrawn_memory_is_not_written_to_even_under_a_key_that_is_used_again() {
-    let mut pair = pair_with(&config(true), vec![0; 50_000], Rights::ALL);
+    let mut pair = Pair::exposing(&config(true), vec![0; 50_000], Rights::ALL);
     let connection = pair.connect();
     pair.feps[0].post_write(connection, write(0, vec![7; 50_000])).unwrap();
     let first = pair.transmit(0).unwrap();
@@ -207,8 +197,7 @@ fn withdrawn_memory_is_not_written_to_even_under_a_key_that_is_used_again() {
     assert_eq!(memory(&mut pair)[..MTU as usize], vec![7; MTU as usize]);
     let second = pair.transmit(0).unwrap();
     pair.arrive(&second);
-    let buffer = Buffer::Heap(vec![0; 50_000]);
-    pair.feps[1].expose(0, Exposure { key: KEY, buffer, base: 0, rights: Rights::ALL, from: None }).unwrap();
+    pair.feps[1].expose(0, exposure(vec![0; 50_000], Rights::ALL)).unwrap();
     pair.exchange();
     assert_eq!(only_error(&mut pair), ReadFault::Answered(ReturnCode::BAD_MKEY));
     assert_eq!(memory(&mut pair), vec![0; 50_000]);
@@ -232,7 +221,7 @@ fn memory_for_one_peer_is_closed_to_others_and_read_only_memory_to_writes() {
 
 #[test]
 fn operations_that_do_not_exist_are_not_posted() {
-    let mut pair = pair_with(&config(true), vec![0; 64], Rights::ALL);
+    let mut pair = Pair::exposing(&config(true), vec![0; 64], Rights::ALL);
     let connection = pair.connect();
     let post = |pair: &mut Pair, atomic| pair.feps[0].post_atomic(connection, atomic).unwrap_err();
     let unsupported = AtomicError::Unsupported { op: AtomicOp::BXOR, datatype: AtomicType::DOUBLE };
@@ -268,7 +257,7 @@ fn keys_differ_and_depend_on_the_seed() {
 #[test]
 fn a_peer_may_begin_only_so_many_writes_at_a_time() {
     let limits = Limits { unexpected_messages_per_peer: 2, ..Limits::default() };
-    let mut pair = pair_with(&FepConfig { limits, ..config(true) }, vec![0; 100_000], Rights::ALL);
+    let mut pair = Pair::exposing(&FepConfig { limits, ..config(true) }, vec![0; 100_000], Rights::ALL);
     let connection = pair.connect();
     for n in 0..4 {
         pair.feps[0].post_write(connection, write(n * 10_000, vec![n as u8 + 1; MTU as usize + 1])).unwrap();
@@ -308,36 +297,18 @@ struct Faults {
 /// Lets time pass until endpoint 0 has reported `count` completions. Packets take 5 to 30 µs, so that they overtake each
 /// other, and copies up to 200 µs.
 fn run(pair: &mut Pair, rng: &mut Rng, faults: Faults, count: usize) -> Vec<Completion> {
-    let end = pair.now + Span::from_ms(4_000);
-    let (mut done, mut under_way) = (Vec::new(), Vec::<(Time, Transit)>::new());
-    while done.len() < count {
-        for side in 0..2 {
-            while let Some(mut transit) = pair.transmit(side) {
-                if transit.is_data() && rng.next_u64() % 100 < faults.trim {
-                    transit.trim(Class::Trimmed);
-                }
-                if rng.next_u64() % 100 < faults.copy {
-                    let late = Span::from_ns(5_000 + rng.next_u64() % 200_000);
-                    under_way.push((pair.now + late, transit.duplicate()));
-                }
-                if rng.next_u64() % 100 >= faults.lose {
-                    under_way.push((pair.now + Span::from_ns(5_000 + rng.next_u64() % 25_000), transit));
-                }
-            }
+    pair.run_until_done(count, Span::from_ms(4_000), |now, mut transit, under_way| {
+        if transit.is_data() && rng.next_u64() % 100 < faults.trim {
+            transit.trim(Class::Trimmed);
         }
-        done.extend(pair.completions(0));
-        let first = under_way.iter().map(|(at, _)| *at).reduce(Time::earliest);
-        let next = first.into_iter().chain(pair.next_timer()).reduce(Time::earliest);
-        let Some(next) = next.filter(|at| at.is_before(end)) else { break };
-        pair.now = next.latest(pair.now);
-        let now = pair.now;
-        for (_, transit) in under_way.extract_if(.., |(at, _)| now.is_at_or_after(*at)) {
-            pair.arrive(&transit);
+        if rng.next_u64() % 100 < faults.copy {
+            let late = Span::from_ns(5_000 + rng.next_u64() % 200_000);
+            under_way.push((now + late, transit.duplicate()));
         }
-        pair.feps.iter_mut().for_each(|fep| fep.on_timeout(now));
-    }
-    assert_eq!(done.len(), count, "{:#?}", pair.explain());
-    done
+        if rng.next_u64() % 100 >= faults.lose {
+            under_way.push((now + Span::from_ns(5_000 + rng.next_u64() % 25_000), transit));
+        }
+    })
 }
 
 /// Bytes from here on are written to and read, those before are counters.
@@ -498,7 +469,7 @@ proptest! {
         let mode = if ordered { DeliveryMode::Rod } else { DeliveryMode::Rud };
         let mut model = vec![0; COUNTERS];
         model.extend(content(seed, MEMORY - COUNTERS));
-        let mut pair = pair_with(&config(true), model.clone(), Rights::ALL);
+        let mut pair = Pair::exposing(&config(true), model.clone(), Rights::ALL);
         let mut rng = Rng::new(seed, 1);
         let connection = pair.connect_from(0, ConnectOptions::default().mode(mode));
         for steps in &rounds {

@@ -4,9 +4,9 @@ use crate::harness;
 use std::collections::BTreeMap;
 
 use crate::harness::{
-    Alone, MTU, Pair, Results, START, Transit, WorkerPair, config, content, impatient_config,
+    Alone, KEY, MTU, Pair, Results, START, Transit, WorkerPair, config, content, exposure, fep, forge,
+    impatient_config, params, untagged, worker,
 };
-use crate::harness::{fep, forge, params, untagged, worker};
 use weft_stack::buffer::Buffer;
 use weft_stack::cc::CcChoice;
 use weft_stack::fep::{
@@ -25,21 +25,8 @@ use weft_stack::wire::ses::{Opcode, RequestFlags, ReturnCode, Ses};
 use weft_stack::worker::LinkConfig;
 use weft_stack::{Span, Time};
 
-const KEY: u64 = 0x5eed_0000_0000_0001;
-
-fn exposure(bytes: Vec<u8>) -> Exposure {
-    Exposure { key: KEY, buffer: Buffer::Heap(bytes), base: 0, rights: Rights::READ, from: None }
-}
-
 fn read(offset: u64, len: usize, context: u64) -> Read {
     Read { buffer: Buffer::Heap(vec![0; len]), key: KEY, offset, context }
-}
-
-/// A pair whose endpoint 1 exposes these bytes.
-fn pair_with(config: &FepConfig, bytes: Vec<u8>) -> Pair {
-    let mut pair = Pair::new(config);
-    pair.feps[1].expose(0, exposure(bytes)).unwrap();
-    pair
 }
 
 fn post_read(pair: &mut Pair, connection: ConnectionId, read: Read) -> ReadId {
@@ -75,50 +62,32 @@ struct Faults {
 /// and copies up to 200 µs.
 fn run(pair: &mut Pair, rng: &mut Rng, faults: Faults, count: usize) -> Vec<Completion> {
     let happens = |rng: &mut Rng, p: f64| (rng.next_u64() as f64) < p * u64::MAX as f64;
-    let end = pair.now + Span::from_ms(2_000);
-    let (mut done, mut under_way) = (Vec::new(), Vec::<(Time, Transit)>::new());
-    while done.len() < count {
-        for side in 0..2 {
-            while let Some(mut transit) = pair.transmit(side) {
-                if transit.is_data() && happens(rng, faults.trim) {
-                    transit.trim(if rng.next_u64().is_multiple_of(2) {
-                        Class::Trimmed
-                    } else {
-                        Class::TrimmedLastHop
-                    });
-                }
-                if transit.packet.net.class == Class::Data && happens(rng, faults.mark) {
-                    transit.mark();
-                }
-                if happens(rng, faults.copy) {
-                    let late = Span::from_ns(5_000 + rng.next_u64() % 200_000);
-                    under_way.push((pair.now + late, transit.duplicate()));
-                }
-                if !happens(rng, faults.lose) {
-                    under_way.push((pair.now + Span::from_ns(5_000 + rng.next_u64() % 5_000), transit));
-                }
-            }
+    pair.run_until_done(count, Span::from_ms(2_000), |now, mut transit, under_way| {
+        if transit.is_data() && happens(rng, faults.trim) {
+            transit.trim(if rng.next_u64().is_multiple_of(2) {
+                Class::Trimmed
+            } else {
+                Class::TrimmedLastHop
+            });
         }
-        done.extend(pair.completions(0));
-        let first = under_way.iter().map(|(at, _)| *at).reduce(Time::earliest);
-        let next = first.into_iter().chain(pair.next_timer()).reduce(Time::earliest);
-        let Some(next) = next.filter(|at| at.is_before(end)) else { break };
-        pair.now = next.latest(pair.now);
-        let now = pair.now;
-        for (_, transit) in under_way.extract_if(.., |(at, _)| now.is_at_or_after(*at)) {
-            pair.arrive(&transit);
+        if transit.packet.net.class == Class::Data && happens(rng, faults.mark) {
+            transit.mark();
         }
-        pair.feps.iter_mut().for_each(|fep| fep.on_timeout(now));
-    }
-    assert_eq!(done.len(), count, "{:#?}", pair.explain());
-    done
+        if happens(rng, faults.copy) {
+            let late = Span::from_ns(5_000 + rng.next_u64() % 200_000);
+            under_way.push((now + late, transit.duplicate()));
+        }
+        if !happens(rng, faults.lose) {
+            under_way.push((now + Span::from_ns(5_000 + rng.next_u64() % 5_000), transit));
+        }
+    })
 }
 
 /// Reads of random ranges, with messages between them.
 fn read_at_random(config: &FepConfig, mode: DeliveryMode, faults: Faults, seed: u64) {
     const READS: usize = 12;
     let memory = content(seed, 300_000);
-    let mut pair = pair_with(config, memory.clone());
+    let mut pair = Pair::exposing(config, memory.clone(), Rights::READ);
     let mut rng = Rng::new(seed, 1);
     let connection = pair.connect_from(0, ConnectOptions::default().mode(mode));
     let (mut expected, mut messages) = (BTreeMap::new(), BTreeMap::new());
@@ -199,14 +168,8 @@ fn random_ranges_are_read_under_every_kind_of_congestion_control() {
 
 #[test]
 fn a_target_answers_with_an_error_what_it_cannot_read() {
-    let mut pair = pair_with(&impatient_config(), content(1, 5_000));
-    let private = Exposure {
-        key: 2,
-        buffer: Buffer::Heap(vec![1; 10]),
-        base: 0,
-        rights: Rights::READ,
-        from: Some(Addr(7).into()),
-    };
+    let mut pair = Pair::exposing(&impatient_config(), content(1, 5_000), Rights::READ);
+    let private = Exposure { key: 2, from: Some(Addr(7).into()), ..exposure(vec![1; 10], Rights::READ) };
     pair.feps[1].expose(0, private).unwrap();
     pair.feps[1].open_process(3).unwrap();
     let to_0 = pair.connect();
@@ -244,7 +207,7 @@ fn a_target_answers_with_an_error_what_it_cannot_read() {
 fn memory_for_one_process_is_read_by_no_other_of_the_same_endpoint() {
     let mut pair = Pair::impatient();
     let from = Source { peer: Addr(0), process: 3 };
-    pair.feps[1].expose(0, Exposure { from: Some(from), ..exposure(vec![7; 10]) }).unwrap();
+    pair.feps[1].expose(0, Exposure { from: Some(from), ..exposure(vec![7; 10], Rights::READ) }).unwrap();
     for (process, expected) in
         [(0, Err(ReadFault::Answered(ReturnCode::PERM_VIOLATION))), (3, Ok(vec![7; 10]))]
     {
@@ -261,7 +224,7 @@ fn a_read_longer_than_the_target_s_packets_is_answered_with_unsupported_size() {
     let short = FepConfig { mtu: 500, ..impatient_config() };
     let feps = [fep(0, impatient_config(), 3, Time::ZERO), fep(1, short, 3, Time::ZERO)];
     let mut pair = Pair::of(feps, Time::ZERO);
-    pair.feps[1].expose(0, exposure(vec![0; 2_000])).unwrap();
+    pair.feps[1].expose(0, exposure(vec![0; 2_000], Rights::READ)).unwrap();
     let connection = pair.connect();
     post_read(&mut pair, connection, read(0, 501, 0));
     pair.exchange();
@@ -270,15 +233,15 @@ fn a_read_longer_than_the_target_s_packets_is_answered_with_unsupported_size() {
 
 #[test]
 fn keys_name_one_memory_of_a_process_at_a_time() {
-    let mut pair = pair_with(&impatient_config(), vec![1; 10]);
+    let mut pair = Pair::exposing(&impatient_config(), vec![1; 10], Rights::READ);
     let fep = &mut pair.feps[1];
-    let again = fep.expose(0, exposure(vec![2; 5]));
+    let again = fep.expose(0, exposure(vec![2; 5], Rights::READ));
     let refused = ExposeError { why: ExposeRefusal::KeyInUse(KEY), buffer: Buffer::Heap(vec![2; 5]) };
     assert_eq!(again, Err(refused));
-    let closed = fep.expose(9, exposure(vec![2; 5])).unwrap_err();
+    let closed = fep.expose(9, exposure(vec![2; 5], Rights::READ)).unwrap_err();
     assert_eq!(closed.why, ExposeRefusal::ProcessNotOpen(9));
     fep.open_process(9).unwrap();
-    fep.expose(9, exposure(vec![9; 5])).unwrap();
+    fep.expose(9, exposure(vec![9; 5], Rights::READ)).unwrap();
     assert_eq!(fep.withdraw(0, KEY), Some(Buffer::Heap(vec![1; 10])));
     assert_eq!(fep.withdraw(0, KEY), None);
     let connection = pair.connect_from(0, ConnectOptions::default().process(9));
@@ -295,7 +258,7 @@ fn keys_name_one_memory_of_a_process_at_a_time() {
 /// The response is stored when the memory goes; a request that was lost comes only later.
 #[test]
 fn no_byte_of_withdrawn_memory_leaves() {
-    let mut pair = pair_with(&impatient_config(), vec![7; 3_000]);
+    let mut pair = Pair::exposing(&impatient_config(), vec![7; 3_000], Rights::READ);
     let connection = pair.connect();
     post_read(&mut pair, connection, read(0, 3_000, 0));
     pair.flush(0);
@@ -316,7 +279,7 @@ fn requests_count_for_the_bytes_that_they_ask_for() {
     let mut cc = CcChoice::parse("constant").unwrap();
     cc.set("window", "21280").unwrap();
     let network = *impatient_config().zones.default.cc.params();
-    let mut pair = pair_with(&FepConfig::new(&cc, &network), vec![7; 100_000]);
+    let mut pair = Pair::exposing(&FepConfig::new(&cc, &network), vec![7; 100_000], Rights::READ);
     let connection = pair.connect();
     post_read(&mut pair, connection, read(0, 100_000, 0));
     let mut requests: Vec<Transit> = std::iter::from_fn(|| pair.transmit(0)).collect();
@@ -338,7 +301,7 @@ fn requests_count_for_the_bytes_that_they_ask_for() {
 #[test]
 fn the_request_of_a_trimmed_response_is_repeated() {
     for class in [Class::Trimmed, Class::TrimmedLastHop] {
-        let mut pair = pair_with(&config(true), content(2, 1_000));
+        let mut pair = Pair::exposing(&config(true), content(2, 1_000), Rights::READ);
         let connection = pair.connect();
         post_read(&mut pair, connection, read(100, 500, 0));
         pair.flush(0);
@@ -358,7 +321,7 @@ fn the_request_of_a_trimmed_response_is_repeated() {
 
 #[test]
 fn a_target_repeats_a_response_for_a_copy_of_its_request_or_a_nack_until_it_is_cleared() {
-    let mut pair = pair_with(&config(true), content(2, 1_000));
+    let mut pair = Pair::exposing(&config(true), content(2, 1_000), Rights::READ);
     let connection = pair.connect();
     post_read(&mut pair, connection, read(0, 1_000, 0));
     let request = pair.transmit(0).unwrap();
@@ -396,7 +359,7 @@ fn a_target_repeats_a_response_for_a_copy_of_its_request_or_a_nack_until_it_is_c
 /// Requests clear the responses before them, so that a long read needs hardly any control packet.
 #[test]
 fn requests_clear_what_has_arrived() {
-    let mut pair = pair_with(&config(true), content(3, 2_000_000));
+    let mut pair = Pair::exposing(&config(true), content(3, 2_000_000), Rights::READ);
     let connection = pair.connect();
     post_read(&mut pair, connection, read(0, 2_000_000, 0));
     let done = run(&mut pair, &mut Rng::new(1, 1), Faults::default(), 1);
@@ -420,7 +383,7 @@ fn forged_read(src: u32, psn: u16) -> Packet {
 fn the_responses_to_one_peer_neither_displace_nor_delay_those_to_another() {
     let limits = Limits { control_queue: 8, ..Limits::default() };
     let mut alone = Alone::new(FepConfig { limits, ..impatient_config() });
-    alone.fep.expose(0, exposure(vec![7; 1_000])).unwrap();
+    alone.fep.expose(0, exposure(vec![7; 1_000], Rights::READ)).unwrap();
     (0..100).for_each(|psn| alone.arrive(&forged_read(5, psn), &[]));
     alone.arrive(&forged_read(6, 0), &[]);
     let peers: Vec<u32> = alone.transmit_all().iter().map(|packet| packet.net.dst.0).collect();
@@ -431,7 +394,7 @@ fn the_responses_to_one_peer_neither_displace_nor_delay_those_to_another() {
 /// A reader whose first copy was trimmed takes an answer to that copy for a late one.
 #[test]
 fn a_response_that_waits_answers_the_latest_transmission_of_its_request() {
-    let mut pair = pair_with(&config(true), content(2, 1_000));
+    let mut pair = Pair::exposing(&config(true), content(2, 1_000), Rights::READ);
     let connection = pair.connect();
     post_read(&mut pair, connection, read(0, 1_000, 0));
     let request = pair.transmit(0).unwrap();
@@ -454,7 +417,7 @@ fn a_peer_makes_a_target_store_no_more_than_its_quota() {
     const QUOTA: u64 = 20_000;
     let limits = Limits { response_bytes_per_peer: QUOTA, ..Limits::default() };
     let mut alone = Alone::new(FepConfig { limits, ..impatient_config() });
-    alone.fep.expose(0, exposure(vec![7; 1_000])).unwrap();
+    alone.fep.expose(0, exposure(vec![7; 1_000], Rights::READ)).unwrap();
     let mut ask = |src, psn| {
         alone.arrive(&forged_read(src, psn), &[]);
         alone.transmit_all()
@@ -482,7 +445,7 @@ fn a_peer_makes_a_target_store_no_more_than_its_quota() {
 #[test]
 fn a_reader_that_exceeds_the_target_s_quota_gets_all_its_bytes() {
     let limits = Limits { response_bytes_per_peer: 12_000, ..Limits::default() };
-    let mut pair = pair_with(&FepConfig { limits, ..config(true) }, content(4, 400_000));
+    let mut pair = Pair::exposing(&FepConfig { limits, ..config(true) }, content(4, 400_000), Rights::READ);
     let connection = pair.connect();
     post_read(&mut pair, connection, read(0, 400_000, 0));
     let done = run(&mut pair, &mut Rng::new(1, 1), Faults::default(), 1);
@@ -492,7 +455,7 @@ fn a_reader_that_exceeds_the_target_s_quota_gets_all_its_bytes() {
 
 #[test]
 fn a_read_of_a_dead_peer_fails_and_is_explained() {
-    let mut pair = pair_with(&impatient_config(), vec![0; 10]);
+    let mut pair = Pair::exposing(&impatient_config(), vec![0; 10], Rights::READ);
     let connection = pair.connect();
     post_read(&mut pair, connection, read(3, 5_000, 8));
     let mut alone = pair.without_peer();
@@ -513,7 +476,7 @@ fn a_read_ends_when_it_is_cancelled_aborted_or_closed() {
     let mut cc = CcChoice::parse("constant").unwrap();
     cc.set("window", "2000").unwrap();
     let config = FepConfig::new(&cc, impatient_config().zones.default.cc.params());
-    let mut pair = pair_with(&config, vec![7; 9_000]);
+    let mut pair = Pair::exposing(&config, vec![7; 9_000], Rights::READ);
     let connection = pair.connect();
     let first = post_read(&mut pair, connection, read(0, 9_000, 1));
     let second = post_read(&mut pair, connection, read(0, 9_000, 2));
@@ -545,7 +508,7 @@ fn a_read_ends_when_it_is_cancelled_aborted_or_closed() {
 /// A peer that does not know READ, or breaks the rules, acknowledges the request and sends nothing, or other bytes.
 #[test]
 fn an_acknowledgement_without_the_data_completes_no_read() {
-    let mut pair = pair_with(&impatient_config(), vec![7; 600]);
+    let mut pair = Pair::exposing(&impatient_config(), vec![7; 600], Rights::READ);
     let connection = pair.connect();
     post_read(&mut pair, connection, read(0, 600, 0));
     pair.flush(0);
@@ -568,7 +531,7 @@ fn an_acknowledgement_without_the_data_completes_no_read() {
 fn responses_take_turns_with_messages() {
     let mut cc = CcChoice::parse("constant").unwrap();
     cc.set("window", "100000000").unwrap();
-    let mut pair = pair_with(&FepConfig::new(&cc, &params()), vec![7; 200_000]);
+    let mut pair = Pair::exposing(&FepConfig::new(&cc, &params()), vec![7; 200_000], Rights::READ);
     let connection = pair.connect();
     post_read(&mut pair, connection, read(0, 200_000, 0));
     pair.flush(0);
@@ -625,7 +588,7 @@ fn regions_are_read_over_a_port() {
 
 #[test]
 fn nothing_is_read_or_received_into_memory_that_can_only_be_sent() {
-    let mut pair = pair_with(&config(true), vec![1; 10]);
+    let mut pair = Pair::exposing(&config(true), vec![1; 10], Rights::READ);
     let connection = pair.connect();
     let shared = || Buffer::Bytes(Box::new(bytes::Bytes::from_static(b"constant")));
     let refused = pair.feps[0].post_read(connection, Read { buffer: shared(), ..read(0, 0, 0) }).unwrap_err();
