@@ -64,33 +64,43 @@ pub(in super::super) struct Notice {
 pub(in super::super) struct Notices {
     /// Notices that have failed and will be sent again.
     again: Vec<Notice>,
-    /// How many of them, and of those that are under way, each peer has.
-    counts: HashMap<Source, [usize; 2]>,
+    counts: HashMap<Source, Counts>,
+}
+
+/// How many notices to one peer there are.
+#[derive(Debug, Default, PartialEq)]
+struct Counts {
+    /// Those that wait to be sent again.
+    waiting: usize,
+    under_way: usize,
 }
 
 /// The most notices to one peer that are under way, and the most that wait to be sent again: as many as it may have messages.
 const NOTICES: usize = TO_ONE;
 
 impl Notices {
-    /// Counts one of `peer` that waits (0) or is under way (1). Returns false if it has as many as it may.
-    fn begin(&mut self, peer: Source, which: usize) -> bool {
-        let count = &mut self.counts.entry(peer).or_default()[which];
-        let may_begin = *count < NOTICES;
-        *count += usize::from(may_begin);
-        may_begin
+    /// One to `peer` is sent. Returns false if it has as many under way as it may.
+    fn begin(&mut self, peer: Source) -> bool {
+        add_one(&mut self.counts.entry(peer).or_default().under_way)
     }
 
-    fn end(&mut self, peer: Source, which: usize) {
+    /// One to `peer` is under way no more.
+    fn end(&mut self, peer: Source) {
+        self.change(peer, |counts| counts.under_way = counts.under_way.saturating_sub(1));
+    }
+
+    /// Changes the counts of a peer that has any.
+    fn change(&mut self, peer: Source, change: impl FnOnce(&mut Counts)) {
         let Some(counts) = self.counts.get_mut(&peer) else { return };
-        counts[which] = counts[which].saturating_sub(1);
-        if *counts == [0, 0] {
+        change(counts);
+        if *counts == Counts::default() {
             self.counts.remove(&peer);
         }
     }
 
     /// Keeps one that is to be sent again.
     fn keep(&mut self, notice: Notice) {
-        if self.begin(notice.named.peer, 0) {
+        if add_one(&mut self.counts.entry(notice.named.peer).or_default().waiting) {
             self.again.push(notice);
         }
     }
@@ -98,7 +108,9 @@ impl Notices {
     /// Takes all notices that wait to be sent again.
     fn take(&mut self) -> Vec<Notice> {
         let all = std::mem::take(&mut self.again);
-        all.iter().for_each(|notice| self.end(notice.named.peer, 0));
+        for notice in &all {
+            self.change(notice.named.peer, |counts| counts.waiting = counts.waiting.saturating_sub(1));
+        }
         all
     }
 
@@ -107,6 +119,14 @@ impl Notices {
         self.again.len()
     }
 }
+
+/// Adds one to a count of notices, unless there are as many as a peer may have.
+fn add_one(count: &mut usize) -> bool {
+    let may_begin = *count < NOTICES;
+    *count += usize::from(may_begin);
+    may_begin
+}
+
 /// How often one is sent, 2 s after it has failed. A sender that cannot be reached for so long has found that out by its questions.
 const TRIES: u32 = 32;
 
@@ -380,7 +400,7 @@ impl State {
     fn begin_notice(&mut self, notice: Notice) {
         let Some(carrier) = &mut self.carrier else { return };
         let Notice { named, number, tries } = notice;
-        if carrier.notices.begin(named.peer, 1) {
+        if carrier.notices.begin(named.peer) {
             self.begin_message(usize::MAX, named, [0, 0], number, tries);
         } else {
             carrier.notices.keep(notice);
@@ -815,7 +835,7 @@ impl State {
             if number == usize::MAX
                 && let Some(carrier) = &mut self.carrier
             {
-                carrier.notices.end(peer, 1);
+                carrier.notices.end(peer);
             }
             if let (Some(why), Some(number)) = (untold, data) {
                 self.keep_notice(Notice { named, number, tries }, why);
@@ -853,11 +873,11 @@ mod tests {
         notices.keep(notice(peers[1], 7));
         assert_eq!(notices.len(), TO_ONE + 1);
         // Those that are under way are others.
-        assert!((0..TO_ONE).all(|_| notices.begin(peers[0], 1)) && !notices.begin(peers[0], 1));
-        assert!(notices.begin(peers[1], 1));
+        assert!((0..TO_ONE).all(|_| notices.begin(peers[0])) && !notices.begin(peers[0]));
+        assert!(notices.begin(peers[1]));
         assert_eq!(notices.take().len(), TO_ONE + 1);
-        (0..TO_ONE).for_each(|_| notices.end(peers[0], 1));
-        notices.end(peers[1], 1);
+        (0..TO_ONE).for_each(|_| notices.end(peers[0]));
+        notices.end(peers[1]);
         assert!(notices.counts.is_empty() && notices.len() == 0);
     }
 }
