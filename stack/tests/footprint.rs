@@ -1,55 +1,18 @@
 //! The footprint that an endpoint reports is the memory that the allocator has given it.
 
 mod harness;
+mod held;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::sync::Arc;
 
 use harness::{fep, params};
+use held::held;
 use weft_stack::Time;
 use weft_stack::buffer::Buffer;
 use weft_stack::cc::CcChoice;
 use weft_stack::fep::{ConnectOptions, Exposure, Fep, FepConfig, Footprint, Read, Receive, Rights, Send};
 use weft_stack::packet::{Addr, Payload};
 use weft_stack::ses::Matching;
-
-thread_local! {
-    /// Bytes that this thread has allocated and not freed.
-    static HELD: Cell<i64> = const { Cell::new(0) };
-}
-
-/// The system's allocator, which counts bytes.
-struct Counting;
-
-fn count(bytes: usize, sign: i64) {
-    HELD.with(|held| held.set(held.get() + sign * bytes as i64));
-}
-
-// SAFETY: every call is passed on as it came; the counter neither allocates nor needs a destructor.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size(), 1);
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count(layout.size(), -1);
-        count(size, 1);
-        // SAFETY: as the caller promises.
-        unsafe { System.realloc(memory, layout, size) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        count(layout.size(), -1);
-        // SAFETY: as the caller promises.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// An endpoint, and the bytes that it holds according to the allocator.
 struct Measured {
@@ -59,15 +22,15 @@ struct Measured {
 
 impl Measured {
     fn new(addr: u32, config: &Arc<FepConfig>) -> Measured {
-        let before = HELD.get();
+        let before = held();
         let fep = fep(addr, config.clone(), 1, Time::ZERO);
-        Measured { fep, held: HELD.get() - before }
+        Measured { fep, held: held() - before }
     }
 
     fn with<R>(&mut self, act: impl FnOnce(&mut Fep) -> R) -> R {
-        let before = HELD.get();
+        let before = held();
         let result = act(&mut self.fep);
-        self.held += HELD.get() - before;
+        self.held += held() - before;
         result
     }
 

@@ -1,7 +1,6 @@
 //! A server, its applications and their peers in one thread. Time is that of the server alone: it goes on by what the
 //! server's turns take, as if all others had processors of their own.
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -14,6 +13,7 @@ use weft_stack::ses::Matching;
 use weft_stack::worker::session::{Client, ClientError, Event, Extent, SessionConfig, Sessions};
 use weft_stack::{Span, Time};
 
+use crate::held::held;
 use crate::interface::{
     ConnectionHandle, Forged, HALF_RTT, MOST_CONNECTIONS, OperationHandle, config, forged, session,
     to_process,
@@ -32,58 +32,16 @@ const MTU: usize = 4096;
 
 thread_local! {
     /// Bytes that the server has allocated and not freed.
-    static HELD: Cell<i64> = const { Cell::new(0) };
-    /// Whether the server is at work.
-    static IS_SERVER: Cell<bool> = const { Cell::new(false) };
-}
-
-/// The system's allocator, which counts what the server has.
-struct Counting;
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-fn count(bytes: usize, sign: i64) {
-    if IS_SERVER.get() {
-        HELD.set(HELD.get() + sign * bytes as i64);
-    }
-}
-
-// SAFETY: every call is passed on as it came; the counters neither allocate nor need a destructor.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size(), 1);
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count(layout.size(), 1);
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count(layout.size(), -1);
-        count(size, 1);
-        // SAFETY: as the caller promises.
-        unsafe { System.realloc(memory, layout, size) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        count(layout.size(), -1);
-        // SAFETY: as the caller promises.
-        unsafe { System.dealloc(memory, layout) }
-    }
+    static OF_SERVER: Cell<i64> = const { Cell::new(0) };
 }
 
 /// Does something as the server, and counts its memory. Returns the time that it took.
 pub(crate) fn as_server<T>(work: impl FnOnce() -> T) -> (T, Duration) {
-    IS_SERVER.set(true);
+    let before = held();
     let begin = Instant::now();
     let done = work();
     let took = begin.elapsed();
-    IS_SERVER.set(false);
+    OF_SERVER.set(OF_SERVER.get() + held() - before);
     (done, took)
 }
 
@@ -178,7 +136,7 @@ impl Net {
             serial: 1 << 32,
         };
         net.hog_with(64 << 20, 1 << 16, MOST_CONNECTIONS);
-        net.held_before = HELD.get();
+        net.held_before = OF_SERVER.get();
         net
     }
 
@@ -189,9 +147,9 @@ impl Net {
 
     fn hog_with(&mut self, memory: u32, operations: u32, connections: u32) -> bool {
         let config = SessionConfig { memory, ..session(operations, connections) };
-        let before = HELD.get();
+        let before = OF_SERVER.get();
         let joined = self.join(&config);
-        self.held_before += HELD.get() - before;
+        self.held_before += OF_SERVER.get() - before;
         let Some((client, _)) = joined else { return false };
         self.hogs.push(Hog { client, connections: Vec::new(), operations: Vec::new() });
         true
@@ -206,7 +164,7 @@ impl Net {
 
     /// Megabytes that the server has allocated since the attack began, apart from what was reserved for those that joined.
     pub(crate) fn megabytes(&self) -> f64 {
-        (HELD.get() - self.held_before).max(0) as f64 / 1e6
+        (OF_SERVER.get() - self.held_before).max(0) as f64 / 1e6
     }
 
     /// A tag that no other message has.
