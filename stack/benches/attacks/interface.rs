@@ -12,7 +12,6 @@ use weft_stack::wire::ses::{Opcode, Placement, RequestFlags, Ses, StandardReques
 use weft_stack::worker::session::{Report, SessionConfig};
 use weft_stack::{Rate, Span};
 
-pub(crate) use weft_stack::worker::HostAddr;
 pub(crate) use weft_stack::worker::session::{ConnectionHandle, OperationHandle};
 
 /// The time from one end of the network to the other.

@@ -8,6 +8,8 @@
 //! (`honest.rs`) the value without the attack and with it, `-` if alice did not get it, `*` if it is not measured. `attacks list` prints the names, whether
 //! an attack is an application that is always busy, and what it does.
 
+#[path = "../../tests/attached/mod.rs"]
+mod attached;
 #[path = "../../tests/held/mod.rs"]
 mod held;
 

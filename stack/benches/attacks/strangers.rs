@@ -6,16 +6,14 @@ use std::time::Instant;
 use weft_stack::buffer::Buffer;
 use weft_stack::fep::{Completion, ConnectionId, Fep, Receive, Send};
 use weft_stack::packet::Addr;
-use weft_stack::port::memory::{MemoryConfig, MemoryPort, pair};
-use weft_stack::port::{Port, RxBurst, TxBurst};
 use weft_stack::rng::Rng;
 use weft_stack::ses::Matching;
-use weft_stack::wire::ethernet::MacAddr;
-use weft_stack::worker::{AddressBook, Clock, LinkConfig, Strangers, Worker};
+use weft_stack::worker::Strangers;
 use weft_stack::{Span, Time};
 
+use crate::attached::{DESTINATION, Host, from_stranger, host_at};
 use crate::honest::{PATIENCE, PING_EVERY, median_of};
-use crate::interface::{HALF_RTT, HostAddr, config, to_process};
+use crate::interface::{HALF_RTT, config, to_process};
 use crate::net::as_server;
 
 /// Entries of the server's address book.
@@ -23,53 +21,24 @@ const BOOK: usize = 4096;
 /// Strangers that have sent before anything is measured, and how often one more does.
 const STRANGERS: u32 = 6_000;
 const STRANGER_EVERY: Span = Span::from_us(10);
+/// The server's IP address.
+const SERVER: [u8; 4] = [10, 0, 0, 1];
 /// The most frames that arrive in a turn.
 const A_TURN: usize = 24;
-/// Where the addresses and the checksums of the headers of IPv4 and UDP stand in a frame.
-const SOURCE: core::ops::Range<usize> = 26..30;
-const HEADER: core::ops::Range<usize> = 14..34;
-const HEADER_CHECKSUM: core::ops::Range<usize> = 24..26;
-const UDP_CHECKSUM: core::ops::Range<usize> = 40..42;
-const DESTINATION: core::ops::Range<usize> = 30..34;
-
-/// A host with a worker, and the other end of its link.
-struct Host {
-    worker: Worker<MemoryPort>,
-    card: MemoryPort,
-    tx: TxBurst,
-}
 
 impl Host {
-    fn new(own: Addr, ip: [u8; 4], capacity: usize, strangers: Strangers) -> Host {
-        let (port, card) = pair(&MemoryConfig::default()).expect("it is valid");
-        let at = HostAddr { mac: MacAddr([2, 0, 0, 0, ip[2], ip[3]]), ip: ip.into() };
-        let book = AddressBook::new(own, at, capacity, strangers).expect("it is valid");
+    fn with(own: Addr, ip: [u8; 4], capacity: usize, strangers: Strangers) -> Host {
         let seed = Rng::new(1, u32::from_be_bytes(ip).into());
         let fep = Fep::new(own, config(|_| {}), seed, Time::ZERO).expect("it is valid");
-        let worker = Worker::new(fep, port, book, LinkConfig::default(), Clock::new()).expect("it is valid");
-        Host { worker, tx: TxBurst::new(&card), card }
+        Host::new(own, fep, ip, capacity, strangers)
     }
 
     /// A client, with a connection to the server.
     fn client(ip: [u8; 4], now: Time) -> (Host, ConnectionId) {
-        let mut host = Host::new(Addr(1), ip, 2, Strangers::Refuse);
-        let server = HostAddr { mac: MacAddr([2, 0, 0, 0, 0, 1]), ip: [10, 0, 0, 1].into() };
-        host.worker.book_mut().insert(Addr(0), server).expect("there is room");
+        let mut host = Host::with(Addr(1), ip, 2, Strangers::Refuse);
+        host.worker.book_mut().insert(Addr(0), host_at(SERVER)).expect("there is room");
         let connection = host.worker.fep_mut().connect(now, Addr(0), to_process(0)).expect("there is room");
         (host, connection)
-    }
-
-    fn send_to(&mut self, frame: &[u8]) {
-        let mut buffer = self.tx.reserve(frame.len()).expect("the card has buffers");
-        buffer.copy_from_slice(frame);
-        buffer.commit();
-        self.card.transmit(&mut self.tx);
-    }
-
-    fn frames(&mut self) -> Vec<Vec<u8>> {
-        let mut rx = RxBurst::new();
-        self.card.receive(&mut rx);
-        rx.drain().map(|frame| frame.to_vec()).collect()
     }
 }
 
@@ -99,7 +68,7 @@ impl Network {
         let syn = stranger.frames().pop().expect("a packet with SYN");
         let (client, connection) = Host::client([10, 0, 0, 2], Time::ZERO);
         let mut network = Network {
-            server: Host::new(Addr(0), [10, 0, 0, 1], BOOK, Strangers::Learn),
+            server: Host::with(Addr(0), SERVER, BOOK, Strangers::Learn),
             client,
             connection,
             ip: [10, 0, 0, 2],
@@ -124,15 +93,7 @@ impl Network {
     /// A host sends that has not sent before.
     fn stranger(&mut self) {
         self.strangers += 1;
-        let mut frame = self.syn.clone();
-        frame[SOURCE].copy_from_slice(&(0x0b00_0000 + self.strangers).to_be_bytes());
-        frame[HEADER_CHECKSUM].fill(0);
-        let words = frame[HEADER].chunks(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
-        let sum: u32 = words.sum();
-        let folded = (sum & 0xffff) + (sum >> 16);
-        let checksum = !((folded & 0xffff) + (folded >> 16)) as u16;
-        frame[HEADER_CHECKSUM].copy_from_slice(&checksum.to_be_bytes());
-        frame[UDP_CHECKSUM].fill(0);
+        let frame = from_stranger(&self.syn, self.strangers);
         self.to_server.push_back((self.now + HALF_RTT, frame));
     }
 

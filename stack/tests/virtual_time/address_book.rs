@@ -1,14 +1,12 @@
 //! More hosts than an address book holds send to an endpoint that learns its peers. They cost the others nothing.
 
+use crate::attached::{DESTINATION, Host, from_stranger, host_at, stranger};
 use crate::harness::{START, config, content, fep, receive_any};
 use weft_stack::buffer::Buffer;
 use weft_stack::fep::{CallError, Completion, ConnectOptions, ConnectionId, Receive, Send, Unreachable};
 use weft_stack::packet::Addr;
-use weft_stack::port::memory::{MemoryConfig, MemoryPort, pair};
-use weft_stack::port::{Port, RxBurst, TxBurst};
 use weft_stack::ses::Matching;
-use weft_stack::wire::ethernet::MacAddr;
-use weft_stack::worker::{AddressBook, Clock, HostAddr, LinkConfig, Strangers, Worker};
+use weft_stack::worker::Strangers;
 use weft_stack::{Span, Time};
 
 /// Entries of the server's address book.
@@ -17,47 +15,20 @@ const BOOK: usize = 4096;
 const TAG: u64 = 7;
 /// Frames of strangers that arrive in a turn.
 const A_TURN: u32 = 24;
-/// Where addresses stand in a frame.
-const SOURCE: std::ops::Range<usize> = 26..30;
-const DESTINATION: std::ops::Range<usize> = 30..34;
-
-/// A host with a worker, and the other end of its link.
-struct Host {
-    worker: Worker<MemoryPort>,
-    card: MemoryPort,
-    tx: TxBurst,
-}
+/// The server's IP address.
+const SERVER: [u8; 4] = [10, 0, 0, 1];
 
 impl Host {
-    fn new(own: Addr, ip: [u8; 4], capacity: usize, strangers: Strangers) -> Host {
-        let (port, card) = pair(&MemoryConfig::default()).unwrap();
-        let [.., n] = ip;
-        let at = HostAddr { mac: MacAddr([2, 0, 0, 0, 0, n]), ip: ip.into() };
-        let book = AddressBook::new(own, at, capacity, strangers).unwrap();
-        let fep = fep(own.0, config(true), u64::from(n), START);
-        let worker = Worker::new(fep, port, book, LinkConfig::default(), Clock::new()).unwrap();
-        Host { worker, tx: TxBurst::new(&card), card }
+    fn with(own: Addr, ip: [u8; 4], capacity: usize, strangers: Strangers) -> Host {
+        let fep = fep(own.0, config(true), u64::from(ip[3]), START);
+        Host::new(own, fep, ip, capacity, strangers)
     }
 
     /// A client of the server.
     fn client(n: u8) -> Host {
-        let mut host = Host::new(Addr(1), [10, 0, 0, n], 2, Strangers::Refuse);
-        let server = HostAddr { mac: MacAddr([2, 0, 0, 0, 0, 1]), ip: [10, 0, 0, 1].into() };
-        host.worker.book_mut().insert(Addr(0), server).unwrap();
+        let mut host = Host::with(Addr(1), [10, 0, 0, n], 2, Strangers::Refuse);
+        host.worker.book_mut().insert(Addr(0), host_at(SERVER)).unwrap();
         host
-    }
-
-    fn send_to(&mut self, frame: &[u8]) {
-        let mut buffer = self.tx.reserve(frame.len()).expect("the card has buffers");
-        buffer.copy_from_slice(frame);
-        buffer.commit();
-        self.card.transmit(&mut self.tx);
-    }
-
-    fn frames(&mut self) -> Vec<Vec<u8>> {
-        let mut rx = RxBurst::new();
-        self.card.receive(&mut rx);
-        rx.drain().map(|frame| frame.to_vec()).collect()
     }
 
     fn connect(&mut self, now: Time) -> ConnectionId {
@@ -96,7 +67,7 @@ impl Network {
         stranger.worker.poll_at(START);
         let syn = stranger.frames().pop().expect("a packet with SYN");
         Network {
-            server: Host::new(Addr(0), [10, 0, 0, 1], BOOK, Strangers::Learn),
+            server: Host::with(Addr(0), SERVER, BOOK, Strangers::Learn),
             clients: (0..clients).map(|n| Host::client(n + 2)).collect(),
             now: START,
             syn,
@@ -108,17 +79,7 @@ impl Network {
     /// The frame of a stranger that has not sent before.
     fn next_stranger(&mut self) -> Vec<u8> {
         self.strangers += 1;
-        let mut frame = self.syn.clone();
-        frame[SOURCE].copy_from_slice(&(0x0b00_0000 + self.strangers).to_be_bytes());
-        frame[24..26].fill(0);
-        let words = frame[14..34].as_chunks::<2>().0.iter().map(|word| u32::from(u16::from_be_bytes(*word)));
-        let sum: u32 = words.sum();
-        let folded = (sum & 0xffff) + (sum >> 16);
-        let checksum = !((folded & 0xffff) + (folded >> 16)) as u16;
-        frame[24..26].copy_from_slice(&checksum.to_be_bytes());
-        // No UDP checksum.
-        frame[40..42].fill(0);
-        frame
+        from_stranger(&self.syn, self.strangers)
     }
 
     /// 10 µs, in which `strangers` of them send.
@@ -245,7 +206,7 @@ fn the_name_of_a_peer_that_was_forgotten_is_refused() {
     while network.strangers <= BOOK as u32 / 2 {
         network.turn(A_TURN);
     }
-    let ip = std::net::IpAddr::from((0x0b00_0000 + network.strangers).to_be_bytes());
+    let ip = std::net::IpAddr::from(stranger(network.strangers));
     let name = network.server.worker.book().find(ip).expect("the last stranger");
     while network.server.worker.book().find(ip).is_some() {
         assert!(network.strangers < 3 * BOOK as u32, "it stays");

@@ -3,6 +3,8 @@
 
 #[path = "../access_model/mod.rs"]
 mod access_model;
+#[path = "../attached/mod.rs"]
+mod attached;
 #[path = "../datagram_model/mod.rs"]
 mod datagram_model;
 #[path = "../endpoint_model/mod.rs"]
