@@ -14,21 +14,26 @@
 //!
 //! The last byte is the upper half of that number. The length of the stand-in, less 16, is the rest of the message's length. So a
 //! look that sees no bytes knows the message's length too.
+//!
+//! This is about them and their senders; [`fetching`] is about their receivers, and [`lives`] about which processes those are.
+
+mod fetching;
+mod lives;
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use weft::core::wire::ses::ReturnCode;
-use weft::{Error, Failure, MemorySlice, ReceiveBuffer, SendBuffer, SendError, SendOptions, Source};
+use weft::{Error, MemorySlice, SendBuffer, SendError, SendOptions, Source};
 
+pub(super) use self::fetching::Fetched;
+
+use self::lives::{Life, Receiver};
+use super::State;
 use super::budgets::unstamped;
 use super::notes::{folded, key_of};
 use super::pending::TO_ONE;
-use super::readings::Reading;
-use super::{Bindings, Operation, State, report};
 use crate::error::FiError;
-use crate::queue::{Entry, Problem};
 use crate::random;
 
 /// The longest message that gets all of the memory for messages that are sent, bytes.
@@ -90,41 +95,6 @@ struct Message {
     is_done: bool,
 }
 
-/// A peer that messages are for, or will be.
-#[derive(Debug)]
-struct Receiver {
-    life: Life,
-    /// Only answers to this question and later ones count: who has answered an earlier one may be gone.
-    since: u32,
-    /// Its messages that have not ended.
-    messages: usize,
-    /// Questions that it has got since it has said its life.
-    unheeded: u32,
-}
-
-/// What is known of the process that a peer is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Life {
-    /// It has to be asked.
-    Unknown,
-    /// It has been asked.
-    Asked,
-    /// It has said its life, then.
-    Said(u64, Instant),
-}
-
-/// How many questions for its life, 2 s apart, a process may have got and not answered when the messages that wait for that fail. One in
-/// a job never hears the answer of one outside it.
-const UNHEEDED: u32 = 150;
-/// How many it may when so many have been in vain before.
-const UNHEEDED_AGAIN: u32 = 2;
-/// How many peers that heed no questions are remembered.
-const UNHEEDING: usize = 4096;
-/// How long a peer's life that no message was sent to yet is believed.
-const FRESH: Duration = Duration::from_secs(1);
-/// As long as that where the application repeats its call when that is said, and not before.
-const FRESH_FOR_CALLS: Duration = Duration::from_secs(10);
-
 /// The messages that peers may fetch: each one only those for it.
 #[derive(Debug)]
 pub(super) struct StandIns {
@@ -157,11 +127,6 @@ pub(super) struct StandIns {
     /// message.
     heard: HashMap<Source, Heard>,
 }
-
-/// Questions of peers that wait for their answers here. Who is not among them asks again.
-const UNANSWERED: usize = 4096;
-/// How many of them are looked at in one turn.
-const LOOKS: usize = 64;
 
 /// How many notices of a peer are remembered: as many as it may have under way and to repeat.
 const HEARD: usize = 2 * TO_ONE;
@@ -243,63 +208,10 @@ impl Default for StandIns {
 }
 
 impl StandIns {
-    pub(super) fn life(&self) -> u64 {
-        self.life
-    }
-
-    /// The number of the next question, which is asked now.
-    pub(super) fn next_question(&mut self) -> u32 {
-        let number = self.question;
-        self.question = number.wrapping_add(1);
-        number
-    }
-
-    /// The number of the question that will be asked next.
-    pub(super) fn coming_question(&self) -> u32 {
-        self.question
-    }
-
-    /// What a question to a peer says that is to be the same process as before, or is asked for its life; none if it may be any.
-    pub(super) fn asks_life(&self, peer: Source) -> Option<u64> {
-        self.receivers.get(&peer).map(|receiver| match receiver.life {
-            Life::Said(life, _) => life,
-            Life::Unknown | Life::Asked => 0,
-        })
-    }
-
-    /// The life of a peer, if it was said since the last message to it has ended.
-    fn life_of(&self, peer: Source) -> Option<u64> {
-        let receiver = self.receivers.get(&peer)?;
-        match receiver.life {
-            Life::Said(life, at) if receiver.messages > 0 || self.is_fresh(at) => Some(life),
-            _ => None,
-        }
-    }
-
-    fn is_fresh(&self, said: Instant) -> bool {
-        said.elapsed() < if self.by_notes { FRESH_FOR_CALLS } else { FRESH }
-    }
-
     /// What a notice knows of a message that it names by no more.
     pub(super) fn alike(&self, peer: Source, tag: u64, header_data: u64) -> Alike {
         let tag = if self.by_notes { folded(tag).into() } else { tag };
         Alike { peer, tag, header_data }
-    }
-
-    /// Whether the process that a peer is has been said just now.
-    pub(super) fn knows_life(&self, peer: Source) -> bool {
-        self.life_of(peer).is_some()
-    }
-
-    /// The next question to a peer asks which process it is.
-    pub(super) fn expect_life(&mut self, peer: Source) {
-        let (since, life, knows) = (self.question, Life::Asked, self.knows_life(peer));
-        let receiver = self.receivers.entry(peer);
-        let receiver = receiver.or_insert_with(|| Receiver { life, since, messages: 0, unheeded: 0 });
-        if !knows {
-            // It is asked again and again until it has answered.
-            receiver.life = Life::Asked;
-        }
     }
 
     /// The message for `peer` with this number that is read under this key.
@@ -322,53 +234,6 @@ impl StandIns {
     /// Whether a message is read under this key.
     pub(super) fn lends(&self, key: u64) -> bool {
         self.lent.contains(&key)
-    }
-
-    /// Keeps a peer's question for its answer, unless there are too many; another one of the same peer stays unless this one is newer.
-    fn keep_question(&mut self, peer: Source, question: u32, is_newer: bool) {
-        if let Some(kept) = self.unanswered.get_mut(&peer) {
-            if is_newer {
-                *kept = question;
-            }
-        } else if self.unanswered.len() < UNANSWERED || !is_newer {
-            self.unanswered.insert(peer, question);
-            self.askers.push_back(peer);
-        }
-    }
-
-    /// Forgets peers that no message is for, or waits for. At ports of one's own the application keeps what waits, until it calls again.
-    pub(super) fn keep_receivers(&mut self, waits: impl Fn(Source) -> bool) {
-        let by_notes = self.by_notes;
-        let is_called_for = |receiver: &Receiver| match receiver.life {
-            Life::Unknown => false,
-            Life::Asked => by_notes,
-            Life::Said(_, at) => by_notes && at.elapsed() < FRESH_FOR_CALLS,
-        };
-        self.receivers
-            .retain(|peer, receiver| receiver.messages > 0 || waits(*peer) || is_called_for(receiver));
-    }
-
-    /// Takes this for the life of a peer.
-    #[cfg(test)]
-    pub(super) fn believe(&mut self, peer: Source, life: u64) {
-        let (life, since) = (Life::Said(life, Instant::now()), self.question);
-        self.receivers.insert(peer, Receiver { life, since, messages: 0, unheeded: 0 });
-    }
-
-    /// Whether a message waits for the life of a peer.
-    pub(super) fn awaits(&self, peer: Source) -> bool {
-        let waits = |receiver: &Receiver| matches!(receiver.life, Life::Unknown | Life::Asked);
-        self.receivers.get(&peer).is_some_and(waits)
-    }
-
-    /// A question that asked a peer for its life has come back, or has failed. Returns whether a message waits for the answer.
-    pub(super) fn ask_again(&mut self, peer: Source) -> bool {
-        let Some(receiver) = self.receivers.get_mut(&peer) else { return false };
-        let waits = receiver.life == Life::Asked;
-        if waits {
-            receiver.life = Life::Unknown;
-        }
-        waits
     }
 
     fn insert(&mut self, key: (Source, u16), message: Message) {
@@ -479,43 +344,9 @@ impl StandIns {
         waiting.map(|((peer, _), _)| *peer).chain(asked.map(|(peer, _)| *peer))
     }
 
-    /// Whether questions of peers wait for their answers.
-    pub(super) fn owes_answers(&self) -> bool {
-        !self.unanswered.is_empty()
-    }
-
-    /// Whether one of `peer` does.
-    pub(super) fn owes_answer_to(&self, peer: Source) -> bool {
-        self.unanswered.contains_key(&peer)
-    }
-
     /// Whether messages wait to be fetched, also those whose stand-ins have not been delivered.
     pub(super) fn are_waiting(&self) -> bool {
         !self.messages.is_empty()
-    }
-}
-
-/// A message that is fetched for a receive, which has met its stand-in.
-#[derive(Debug)]
-pub(super) struct Fetched {
-    /// The entry when all is there.
-    entry: Entry,
-    /// Memory of the receive that has not several pieces.
-    pub(super) room: Option<ReceiveBuffer>,
-    /// How far it has come, if it is read.
-    pub(super) reading: Option<Reading>,
-}
-
-impl Fetched {
-    /// Where bytes of the message belong, from byte `at` on.
-    pub(super) fn room(&mut self, at: u32, len: u32) -> Option<&mut [u8]> {
-        match self.room.as_mut()? {
-            ReceiveBuffer::Owned(bytes) => {
-                let (begin, end) = (at as usize, at as usize + len as usize);
-                bytes.as_mut_slice().get_mut(begin..end)
-            }
-            _ => None,
-        }
     }
 }
 
@@ -583,32 +414,6 @@ impl State {
             Message { operation: number, tag, header_data, end, key, bytes, life, is_delivered, is_done };
         self.stand_ins.insert((peer, own), message);
         Ok(())
-    }
-
-    /// The life of the process that is to fetch a message. If that has not been said, it is asked for, and the message waits: a
-    /// stand-in that one process gets is none to another one in its place, so its sender has to tell them apart from the beginning.
-    ///
-    /// # Errors
-    /// It cannot be asked. With [`FiError::AGAIN`] it can be later.
-    fn life_to_send_to(&mut self, peer: Source) -> Result<Option<u64>, FiError> {
-        if let Some(life) = self.stand_ins.life_of(peer) {
-            return Ok(Some(life));
-        }
-        let since = self.stand_ins.question;
-        let unknown = || Receiver { life: Life::Unknown, since, messages: 0, unheeded: 0 };
-        let receiver = self.stand_ins.receivers.entry(peer).or_insert_with(unknown);
-        if receiver.life == Life::Asked {
-            return Ok(None);
-        }
-        receiver.life = Life::Unknown;
-        if self.peers.beside.may_post(peer) {
-            (receiver.life, receiver.since) = (Life::Asked, since);
-            if let Err(error) = self.ask(peer) {
-                self.stand_ins.ask_again(peer);
-                return Err(error);
-            }
-        }
-        Ok(None)
     }
 
     /// The sending of operation `number` has ended. Returns how, and nothing if that was a stand-in whose message is to be
@@ -706,66 +511,6 @@ impl State {
         self.fail_asked(peer, error)
     }
 
-    /// A peer that is gone does not say its life: the message that waits for that fails. Those behind it ask again if its host is
-    /// there, since another process may be; if that does not answer, each of them would wait as long as the first.
-    fn fail_asked(&mut self, peer: Source, error: FiError) -> Result<(), FiError> {
-        if !self.stand_ins.ask_again(peer) {
-            return Ok(());
-        }
-        self.fail_first(peer, error)?;
-        if error == FiError::REFUSED { Ok(()) } else { self.fail_long(peer, error) }
-    }
-
-    /// A question to a peer has ended. If that is there and refuses it, for example as it belongs to another job, a message that has to be
-    /// fetched fails; and all of them do if it has heeded none of many questions.
-    pub(super) fn has_asked(&mut self, peer: Source, result: &Result<(), Error>) -> Result<(), FiError> {
-        if result.is_ok() {
-            self.budgets.has_asked(peer);
-        }
-        let Some(receiver) = self.stand_ins.receivers.get_mut(&peer) else { return Ok(()) };
-        if receiver.life != Life::Asked {
-            return Ok(());
-        }
-        match result {
-            Err(
-                Error::Send(SendError::Failed(Failure::Busy { .. }))
-                | Error::Connection(Failure::Busy { .. }),
-            ) => Ok(()),
-            Ok(()) => {
-                receiver.unheeded += 1;
-                let unheeding = &mut self.stand_ins.unheeding;
-                if receiver.unheeded < if unheeding.contains(&peer) { UNHEEDED_AGAIN } else { UNHEEDED } {
-                    return Ok(());
-                }
-                receiver.unheeded = 0;
-                if unheeding.len() >= UNHEEDING {
-                    unheeding.clear();
-                }
-                unheeding.insert(peer);
-                self.stand_ins.ask_again(peer);
-                self.fail_long(peer, FiError::TIMED_OUT)
-            }
-            Err(why) => {
-                let error = FiError::from(why);
-                if error.says_that_the_peer_is_gone() {
-                    // As of all that is asked of it.
-                    return Ok(());
-                }
-                // One that may be sent at once waits for memory, and the question is asked again now and then.
-                if !self.has_to_stand_in(peer) {
-                    return Ok(());
-                }
-                self.stand_ins.ask_again(peer);
-                self.fail_first(peer, error)
-            }
-        }
-    }
-
-    /// There is no connection to ask a peer for its life: messages that have to be fetched fail.
-    pub(super) fn give_up_life(&mut self, peer: Source, error: FiError) -> Result<(), FiError> {
-        if self.stand_ins.awaits(peer) { self.fail_long(peer, error) } else { Ok(()) }
-    }
-
     /// No peer fetches anything any more.
     pub(super) fn fail_all_stand_ins(&mut self, error: FiError) -> Result<(), FiError> {
         self.stand_ins.dropped.clear();
@@ -785,154 +530,6 @@ impl State {
             self.remove_stand_in(key);
             self.end_sent(number, Some(error))
         })
-    }
-
-    /// A peer says which process it is, in answer to a question. If it is another one than before, that one fetches nothing any more.
-    pub(super) fn learn_life(&mut self, peer: Source, life: u64, question: u32) -> Result<(), FiError> {
-        let next = self.stand_ins.question;
-        self.stand_ins.unheeding.remove(&peer);
-        let Some(receiver) = self.stand_ins.receivers.get_mut(&peer) else { return Ok(()) };
-        if question.wrapping_sub(receiver.since) >= next.wrapping_sub(receiver.since) {
-            return Ok(());
-        }
-        (receiver.since, receiver.unheeded) = (question, 0);
-        let known = std::mem::replace(&mut receiver.life, Life::Said(life, Instant::now()));
-        if matches!(known, Life::Said(known, _) if known != life) {
-            self.stand_ins.dropped.retain(|alike, _| alike.peer != peer);
-        }
-        let is_of_another =
-            move |key: Source, message: &Message| key == peer && message.is_delivered && message.life != life;
-        self.fail_stand_ins(is_of_another, FiError::REFUSED)
-    }
-
-    /// Answers a peer's question with this process's life.
-    pub(super) fn say_here(&mut self, peer: Source, question: u32) {
-        self.stand_ins.keep_question(peer, question, true);
-        self.answer_questions();
-    }
-
-    /// Answers the questions that have not been, as far as there is room, of the peers in turn.
-    pub(super) fn answer_questions(&mut self) {
-        for _ in 0..self.stand_ins.askers.len().min(LOOKS) {
-            let Some(peer) = self.stand_ins.askers.pop_front() else { return };
-            let Some(&question) = self.stand_ins.unanswered.get(&peer) else { continue };
-            let is_first = !self.stand_ins.answering.contains(&peer);
-            // Who cannot be reached at all is answered the next time that it asks.
-            let is_over = is_first && self.peers.beside.may_post(peer) && !self.post_answer(peer, question);
-            if is_over {
-                self.stand_ins.unanswered.remove(&peer);
-            } else {
-                self.stand_ins.askers.push_back(peer);
-            }
-        }
-    }
-
-    /// Sends an answer to a question. Returns whether that has to wait.
-    fn post_answer(&mut self, peer: Source, question: u32) -> bool {
-        let here = Operation { asks: Some(peer), says_here: Some(question), ..Operation::default() };
-        let number = self.operations.insert(here);
-        let posted = self.post_here(number, peer, question);
-        match posted {
-            Ok(()) => {
-                self.questions += 1;
-                self.stand_ins.answering.insert(peer);
-            }
-            Err(_) => drop(self.operations.remove(number)),
-        }
-        posted == Err(FiError::AGAIN)
-    }
-
-    /// An answer to a peer's question has been delivered, or not; `again` if it has come back unsent.
-    pub(super) fn question_answered(&mut self, peer: Source, question: u32, again: bool) {
-        self.stand_ins.answering.remove(&peer);
-        if again {
-            // Unless it has asked once more.
-            self.stand_ins.keep_question(peer, question, false);
-        }
-        self.answer_questions();
-    }
-
-    /// There is no connection to a peer: what it has asked is not answered.
-    pub(super) fn drop_question(&mut self, peer: Source) {
-        if self.stand_ins.unanswered.remove(&peer).is_some() {
-            self.stand_ins.askers.retain(|other| *other != peer);
-        }
-    }
-
-    /// Receive `number` has met the stand-in of a message of `whole` bytes, which is in the first `len` bytes of `buffer`.
-    pub(super) fn fetch(
-        &mut self,
-        number: usize,
-        named: Named,
-        whole: u32,
-        buffer: ReceiveBuffer,
-        source: Option<u64>,
-    ) {
-        let Some(operation) = self.operations.get_mut(number) else { return };
-        operation.id = None;
-        self.backlog.end_receive(operation.memory.take());
-        let len = LEAST + whole % UNIT;
-        let beginning = len - 1;
-        let (mut room, mut total) = (None, 0);
-        if operation.pieces.is_empty() && matches!(buffer, ReceiveBuffer::Owned(_)) {
-            total = buffer.len();
-            room = Some(buffer);
-        } else {
-            total += operation.pieces.iter().map(|piece| piece.0.as_ref().len()).sum::<usize>();
-            operation.scatter(&buffer, beginning as usize);
-            self.backlog.take_received(buffer);
-        }
-        let beyond = (whole as usize).saturating_sub(total);
-        let total = u32::try_from(total).map_or(whole, |total| total.min(whole));
-        let problem = (beyond > 0).then_some(Problem { error: FiError::TRUNCATED, beyond });
-        let mut entry = operation.entry(problem);
-        entry.len = total as usize;
-        entry.take_envelope(Some(named.tag).filter(|tag| *tag != UNTAGGED), named.header_data);
-        entry.source = source.unwrap_or(entry.source);
-        operation.fetched = Some(Box::new(Fetched { entry, room, reading: None }));
-        match self.carrier {
-            Some(_) => self.begin_fetch(number, named, beginning.min(total), total),
-            None => self.begin_read(number, named, total),
-        }
-    }
-
-    /// A message was fetched, or cannot be.
-    pub(super) fn end_fetch(&mut self, number: usize, error: Option<FiError>) -> Result<(), FiError> {
-        let Some(operation) = self.operations.remove(number) else { return Ok(()) };
-        self.receives = self.receives.saturating_sub(1);
-        let Some(fetched) = operation.fetched else { return Ok(()) };
-        let mut entry = fetched.entry;
-        if let Some(error) = error {
-            // As of a message whose sender was lost in the middle of it.
-            let error = if error == FiError::GONE { error } else { FiError::ABORTED };
-            (entry.len, entry.problem) = (0, Some(Problem { error, beyond: 0 }));
-        }
-        let Bindings { receive, received, .. } = &self.bindings;
-        report(receive, received, operation.reported, entry)
-    }
-
-    /// What the stand-in in the first `len` bytes of `buffer` says, or its beginning if that is less.
-    pub(super) fn named(
-        peer: Source,
-        tag: Option<u64>,
-        header_data: u64,
-        buffer: &ReceiveBuffer,
-        len: u32,
-    ) -> Named {
-        let mut bytes = [0; 16];
-        let read = |at: u32| match buffer {
-            ReceiveBuffer::Memory(slice) => slice.read(at, &mut bytes) == bytes.len(),
-            other => {
-                let end = other.as_slice().and_then(|all| all.get(at as usize..len as usize));
-                end.filter(|end| end.len() == 16).is_some_and(|end| {
-                    bytes.copy_from_slice(end);
-                    true
-                })
-            }
-        };
-        let is_whole = len.checked_sub(16).is_some_and(read);
-        let end = is_whole.then(|| u128::from_le_bytes(bytes));
-        Named::new(peer, tag, header_data, end)
     }
 }
 
@@ -1052,25 +649,6 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_has_said_its_life_is_remembered_until_the_application_calls_again() {
-        let mut all = StandIns { by_notes: true, ..StandIns::default() };
-        let asked = Source { process: 5, ..PEER };
-        all.believe(PEER, 1);
-        all.expect_life(asked);
-        all.keep_receivers(|_| false);
-        assert!(all.knows_life(PEER) && all.awaits(asked));
-        assert!(FRESH_FOR_CALLS >= Duration::from_secs(10));
-        // One whose questions are in vain is not.
-        all.ask_again(asked);
-        all.keep_receivers(|_| false);
-        assert!(all.knows_life(PEER) && !all.awaits(asked));
-        // What waits at a server is asked for.
-        all.by_notes = false;
-        all.keep_receivers(|_| false);
-        assert!(!all.knows_life(PEER));
-    }
-
-    #[test]
     fn a_notice_means_one_of_the_messages_that_are_alike_and_not_done() {
         let mut state = State::new(None);
         let named = |tag| Alike { peer: PEER, tag, header_data: 3 };
@@ -1087,38 +665,5 @@ mod tests {
         assert_eq!(state.stand_ins.like(&named(6)), [(PEER, 3)]);
         state.forget_stand_in(Some(PEER), Some(3));
         assert!(state.stand_ins.alike.is_empty() && state.stand_ins.messages.len() == 1);
-    }
-
-    #[test]
-    fn a_peer_that_refuses_a_question_is_not_asked_at_once_again_for_a_message_that_waits_for_memory() {
-        let mut state = State::new(None);
-        let receiver = Receiver { life: Life::Asked, since: 0, messages: 0, unheeded: 0 };
-        state.stand_ins.receivers.insert(PEER, receiver);
-        let refused = Err(Error::Send(SendError::Answered(ReturnCode::BAD_JOB_ID)));
-        state.has_asked(PEER, &refused).unwrap();
-        assert_eq!(state.stand_ins.receivers[&PEER].life, Life::Asked);
-        assert!(state.stand_ins.receivers().eq([PEER]), "it is asked by the next questions");
-    }
-
-    #[test]
-    fn questions_are_answered_in_turn_and_those_of_peers_without_a_connection_wait() {
-        let mut state = State::new(None);
-        let peers: Vec<_> = (0..3 * LOOKS as u16).map(|process| Source { process, ..PEER }).collect();
-        for (n, peer) in peers.iter().enumerate() {
-            state.stand_ins.keep_question(*peer, n as u32, true);
-            state.stand_ins.keep_question(*peer, n as u32 + 1, true);
-            if n % 2 == 0 {
-                state.peers.beside.refuse_for_now(*peer);
-            }
-        }
-        // There is no endpoint, so none of the others can be answered at all.
-        for turn in 1..=3 {
-            state.answer_questions();
-            assert_eq!(state.stand_ins.unanswered.len(), peers.len() - turn * LOOKS / 2);
-            assert_eq!(state.stand_ins.askers.len(), state.stand_ins.unanswered.len());
-        }
-        assert_eq!(state.stand_ins.unanswered.get(&peers[2]), Some(&3));
-        peers.iter().for_each(|peer| state.drop_question(*peer));
-        assert!(state.stand_ins.unanswered.is_empty() && state.stand_ins.askers.is_empty());
     }
 }
