@@ -8,7 +8,7 @@ use weft::core::region::RegionSlice;
 
 use crate::counter::Counter;
 use crate::error::{FiError, lock};
-use crate::rdm::Rdm;
+use crate::rdm::{Rdm, is_key_of_notes};
 
 /// `fi_mr_key` returns this value if a region has no key (FI_KEY_NOTAVAIL).
 const NO_KEY: u64 = u64::MAX;
@@ -56,6 +56,7 @@ impl Memories {
         loop {
             match crate::random::number() {
                 NO_KEY => {}
+                key if is_key_of_notes(key) => {}
                 key => return key,
             }
         }

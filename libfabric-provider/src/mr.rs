@@ -94,6 +94,9 @@ unsafe fn register(fid: *mut sys::fid, wanted: &Wanted, mr: *mut *mut sys::fid_m
     };
     let modes = object.domain.modes;
     let key = if modes.own_keys { Memories::draw_key() } else { wanted.requested_key };
+    if object.domain.place.reserves(key) {
+        return Err(FiError::NO_KEY);
+    }
     let base = if modes.virtual_addresses { iov_base.addr() as u64 } else { 0 };
     let has = |bit| wanted.access & bit != 0;
     let write = has(sys::FI_REMOTE_WRITE);

@@ -17,7 +17,7 @@ use crate::addresses::Addresses;
 use crate::error::FiError;
 use crate::kind::Kind;
 use crate::params::Params;
-use crate::rdm::{DEPTH, RESERVED_TAG};
+use crate::rdm::{DEPTH, RESERVED_TAG, is_key_of_notes};
 
 /// Prefixes of the names of ports and servers.
 const SCHEMES: [&str; 3] = ["serve:", "memif:", "udp:"];
@@ -111,6 +111,11 @@ impl Place {
 
     /// Whether there may be endpoints: a server's socket is there.
     pub(crate) fn exists(&self) -> bool {
+    /// Whether endpoints there have memory of their own under this key.
+    pub(crate) fn reserves(&self, key: u64) -> bool {
+        self.socket().is_none() && is_key_of_notes(key)
+    }
+
         let is_socket = |socket| std::fs::metadata(socket).is_ok_and(|data| data.file_type().is_socket());
         self.socket().is_none_or(is_socket)
     }

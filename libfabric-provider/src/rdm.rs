@@ -41,6 +41,7 @@ use weft::{Completion, Endpoint, Rights};
 
 pub(crate) use self::bindings::{Binding, Bindings, EndpointEvents, Wanted};
 pub(crate) use self::carried::RESERVED_TAG;
+pub(crate) use self::notes::is_key as is_key_of_notes;
 pub(crate) use self::receive::{Incoming, Room, Which};
 pub(crate) use self::remote::{Access, AtomicCall, Part, What};
 pub(crate) use self::send::{INJECT_SIZE, Outgoing, OutgoingBytes};

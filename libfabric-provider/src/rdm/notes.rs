@@ -50,7 +50,7 @@ pub(super) const LOOKS: usize = 64;
 const REFUSED: usize = 8;
 
 /// Whether peers write notes to the memory under this key.
-pub(super) fn is_key(key: u64) -> bool {
+pub(crate) fn is_key(key: u64) -> bool {
     (DROPPED..=HERE).contains(&key)
 }
 
@@ -271,14 +271,15 @@ impl State {
     /// Lets `peer` read the bytes of a message.
     ///
     /// # Errors
-    /// The key is in use.
+    /// [`FiError::NO_KEY`] if the key is in use.
     pub(super) fn lend(&mut self, peer: Source, key: u64, bytes: &Bytes) -> Result<(), FiError> {
         let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
         let process = endpoint.process();
         let worker = endpoint.worker_mut().ok_or(FiError::BAD_STATE)?;
         let buffer = Buffer::Bytes(Box::new(bytes.clone()));
         let exposure = Exposure { key, buffer, base: 0, rights: Rights::READ, from: Some(peer) };
-        worker.fep_mut().expose(process, exposure).map_err(|_| FiError::AGAIN)?;
+        let exposed = worker.fep_mut().expose(process, exposure);
+        exposed.map_err(|refused| FiError::from(&Error::from(refused.why)))?;
         self.stand_ins.lend(key);
         Ok(())
     }

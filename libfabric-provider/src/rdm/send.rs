@@ -407,7 +407,7 @@ impl State {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::ptr::NonNull;
     use std::sync::Arc;
     use std::time::{Duration, Instant};
@@ -421,7 +421,7 @@ mod tests {
     use crate::queue::Queue;
     use crate::rdm::{Binding, Caps};
 
-    fn endpoint() -> Rdm {
+    pub(in super::super) fn endpoint() -> Rdm {
         let endpoint = Endpoint::builder("udp:127.0.0.1,shared=on").build().unwrap();
         let rdm = Rdm::new(endpoint, &Place::OwnPorts, Caps::of(Kind::Rdm, 0)).unwrap();
         let binding = || Some(Binding { queue: Arc::new(Queue::new(4, false).unwrap()), selective: true });

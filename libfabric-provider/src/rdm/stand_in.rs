@@ -77,6 +77,16 @@ fn number_of(header_data: u64, end: u128) -> u16 {
     u16::from_le_bytes([(header_data >> 34) as u8, (end >> 120) as u8])
 }
 
+/// What stands for a message, not yet sent.
+struct Made {
+    own: u16,
+    stand_in: Bytes,
+    header_data: u64,
+    end: u128,
+    /// The key under which its message is read from now on.
+    key: Option<u64>,
+}
+
 /// A message whose stand-in has been sent.
 #[derive(Debug)]
 struct Message {
@@ -377,24 +387,18 @@ impl State {
             Err(error) if self.has_to_be_fetched(peer, &options, bytes.len()) => return Err((error, bytes)),
             Ok(None) | Err(_) => return Err((FiError::AGAIN, bytes)),
         };
-        let own = self.stand_ins.number(peer);
-        // It may have been sent at once before, and have come back.
-        let plain = unstamped(options.header_data);
-        let made = stand_in(&bytes, own, plain);
-        let Some((stand_in, header_data)) = made else { return Err((FiError::TOO_LONG, bytes)) };
-        let Some(end) = end_of(&stand_in) else { return Err((FiError::OTHER, bytes)) };
         let before = options.header_data;
-        let options = options.header_data(header_data);
         let tag = options.tag.unwrap_or(UNTAGGED);
-        let key = self.stand_ins.by_notes.then(|| key_of(tag, header_data, end));
-        if let Some(key) = key
-            && let Err(error) = self.lend(peer, key, &bytes)
-        {
-            // Other memory has this key, which another number has not.
-            self.stand_ins.next = own.wrapping_add(1);
-            return Err((error, bytes));
-        }
-        let Some(stand_in) = self.place_stand_in(peer, stand_in) else { return Err((FiError::AGAIN, bytes)) };
+        let made = match self.make_stand_in(peer, tag, before, &bytes) {
+            Ok(made) => made,
+            Err(error) => return Err((error, bytes)),
+        };
+        let Made { own, stand_in, header_data, end, key } = made;
+        let options = options.header_data(header_data);
+        let Some(stand_in) = self.place_stand_in(peer, stand_in) else {
+            key.into_iter().for_each(|key| self.take_back_lent(key));
+            return Err((FiError::AGAIN, bytes));
+        };
         let len = if let SendBuffer::Bytes(stand_in) = &stand_in { stand_in.len() } else { 0 };
         match self.post_buffer(peer, stand_in, options) {
             Ok(id) => self.posted(number, peer, id, options, len),
@@ -425,6 +429,32 @@ impl State {
     ) -> Option<Result<(), Error>> {
         let operation = self.operations.get_mut(number);
         let key = operation.as_ref().and_then(|operation| Some((operation.sending?.0, operation.stand_in?)));
+    /// What stands for a message, under the first number whose key nobody has if it is to be read: a message to another peer, with the
+    /// same tag and bytes, may have the key of the first one.
+    fn make_stand_in(
+        &mut self,
+        peer: Source,
+        tag: u64,
+        header_data: u64,
+        bytes: &Bytes,
+    ) -> Result<Made, FiError> {
+        // It may have been sent at once before, and have come back.
+        let plain = unstamped(header_data);
+        for _ in 0..=u16::MAX {
+            let own = self.stand_ins.number(peer);
+            let (stand_in, header_data) = stand_in(bytes, own, plain).ok_or(FiError::TOO_LONG)?;
+            let end = end_of(&stand_in).ok_or(FiError::OTHER)?;
+            let key = self.stand_ins.by_notes.then(|| key_of(tag, header_data, end));
+            match key.map_or(Ok(()), |key| self.lend(peer, key, bytes)) {
+                Ok(()) => return Ok(Made { own, stand_in, header_data, end, key }),
+                // Nobody tells the application when to call again.
+                Err(FiError::NO_KEY) => self.stand_ins.next = own.wrapping_add(1),
+                Err(error) => return Err(error),
+            }
+        }
+        Err(FiError::NO_KEY)
+    }
+
         let Some((operation, key)) = operation.zip(key) else { return Some(result) };
         let Some(message) = self.stand_ins.messages.get_mut(&key) else { return Some(result) };
         // Of one that is longer than its receive the receiver says that it is done.
@@ -549,7 +579,10 @@ mod tests {
         for len in [4_097usize, 65_537, 1 << 20, (1 << 20) + 1_023, 5_000_000] {
             let bytes: Vec<u8> = (0..len).map(|n| (n * 7) as u8).collect();
             let (stand_in, header) = stand_in(&bytes, 0xabcd, 1 << 32 | 77).unwrap();
+    use super::super::Operation;
+    use super::super::send::tests::endpoint;
             assert_eq!(header & ((1 << 33) - 1), 1 << 32 | 77);
+    use crate::error::lock;
             assert_eq!(stands_for(header, stand_in.len() as u32), Some(len as u32));
             assert!(stand_in[..stand_in.len() - 1] == bytes[..stand_in.len() - 1]);
             assert_eq!(number_of(header, end_of(&stand_in).unwrap()), 0xabcd);
@@ -612,6 +645,33 @@ mod tests {
     #[test]
     fn numbers_of_notes_are_used_again_and_another_process_has_its_own() {
         let mut all = StandIns { by_notes: true, ..StandIns::default() };
+    /// Numbers are used again, and messages to several peers may be alike.
+    #[test]
+    fn a_message_whose_key_is_in_use_is_sent_under_another_number() {
+        let (a, peers) = (endpoint(), [endpoint(), endpoint()]);
+        let mut state = lock(&a.state).unwrap();
+        let bytes = Bytes::from(vec![9u8; 5_000]);
+        for (peer, number) in peers.iter().zip([7, 8]) {
+            let to = state.bindings.addresses.as_ref().unwrap().insert(peer.local()).unwrap();
+            let peer = state.peer(to).unwrap();
+            state.stand_ins.believe(peer, 1);
+            state.stand_ins.next = 7;
+            let operation = state.operations.insert(Operation::default());
+            let options = SendOptions::default().tag(5).context(operation as u64);
+            state.post_stand_in(operation, peer, bytes.clone(), options).unwrap();
+            assert_eq!(state.operations.get_mut(operation).unwrap().stand_in, Some(number));
+        }
+        let keys: Vec<_> = state.stand_ins.messages.values().map(|message| message.key.unwrap()).collect();
+        assert!(keys.len() == 2 && keys[0] != keys[1] && keys.iter().all(|key| state.stand_ins.lends(*key)));
+        // One that cannot be sent takes its key back.
+        let lent = state.stand_ins.lent.len();
+        let unknown = Source { peer: weft::Addr(77), process: 0 };
+        state.stand_ins.believe(unknown, 1);
+        let operation = state.operations.insert(Operation::default());
+        assert!(state.post_stand_in(operation, unknown, bytes, SendOptions::default().tag(5)).is_err());
+        assert_eq!(state.stand_ins.lent.len(), lent);
+    }
+
         all.insert((PEER, 1), message(5, 3, true));
         let unseen = all.alike(PEER, 5, 3);
         let drop_all = |all: &mut StandIns| {

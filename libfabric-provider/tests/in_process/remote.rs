@@ -4,7 +4,7 @@ use crate::common;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
-use crate::common::fabric::{Entry, Failed, How, Side, Wish, close, table};
+use crate::common::fabric::{Entry, Failed, How, Opened, Side, Wish, close, getinfo, table};
 use crate::common::inside;
 use crate::common::server::{Server, server, servers};
 use weft_fi::sys;
@@ -55,6 +55,8 @@ everywhere! {
     memory_of_basic_mode_has_addresses_and_keys_of_the_provider: basic_mode, OwnPorts;
     memory_of_basic_mode_has_them_through_servers: basic_mode, Servers;
     raw_keys_are_the_bytes_of_keys: raw_keys, OwnPorts;
+    keys_of_the_provider_are_in_use: reserved_keys, OwnPorts;
+    no_key_is_the_providers_through_a_server: reserved_keys, Server;
     keys_are_drawn_for_those_who_can_deal_with_them: drawn_keys, OwnPorts;
     keys_are_drawn_through_servers_for_those_who_can_deal_with_them: drawn_keys, Servers;
     atomic_operations_are_done_by_every_call: atomic_operations, OwnPorts;
@@ -558,6 +560,28 @@ fn several_places(at: Place) {
     );
     assert_eq!(table!(a.ep, rma.writemsg(&message(&pieces, &[]), 0)), invalid);
     assert_eq!((close(mr.cast()), close(second.cast())), (0, 0));
+}
+
+/// Also before there is an endpoint that has them.
+fn reserved_keys(place: Place) {
+    let directory = tempfile::tempdir().unwrap();
+    let server = (place == Place::Server).then(|| server(&directory, 74, |builder| builder));
+    let wish = Wish { domain: server.as_ref().map(Server::name), ..Wish::default() };
+    let opened = Opened::new(&getinfo(&wish).unwrap_or_else(|error| panic!("{error}")));
+    let memory = [1u8; 100];
+    for key in [0, 1, 2, 3, 4, 5].map(|n| u64::MAX - 5 + n) {
+        let mut mr = null_mut();
+        // SAFETY: the domain is open, and the memory stays until the registration is closed.
+        let answer = unsafe {
+            let reg = (*(*opened.domain).mr).reg.unwrap();
+            reg(opened.domain.cast(), memory.as_ptr().cast(), 100, ANY, 0, key, 0, &mut mr, null_mut())
+        };
+        let is_reserved = place == Place::OwnPorts && (u64::MAX - 4..u64::MAX).contains(&key);
+        assert_eq!(answer, if is_reserved { -(sys::FI_ENOKEY as c_int) } else { 0 }, "{key:#x}");
+        if answer == 0 {
+            assert_eq!(close(mr.cast()), 0);
+        }
+    }
 }
 
 fn without_permission(place: Place) {
