@@ -185,7 +185,7 @@ struct State {
     /// How much peers let such an endpoint send at once, and what it has taken of them.
     budgets: Budgets,
     takings: Takings,
-    /// Messages of such an endpoint that have not ended.
+    /// Messages that have not ended, and without a server accesses.
     pending: Pending,
     /// What an endpoint with a worker of its own tells its peers, and how much of what it has sent them they may not have received.
     notes: Notes,
@@ -232,6 +232,9 @@ impl Rdm {
         };
         let connections = Connections::of_messages(&endpoint);
         let mut state = State::new(Some(endpoint));
+        if carrier.is_none() {
+            state.pending = Pending::without_a_server();
+        }
         state.peers.connections = connections;
         state.stand_ins.by_notes = has_notes;
         (state.peers.names, state.backlog, state.carrier) = (Some(names), backlog, carrier);
@@ -301,7 +304,7 @@ impl Rdm {
         state.work(self.caps.names_source)
     }
 
-    /// Operations that could be posted now: messages and receives. Through a server that depends on the peer of a message.
+    /// Operations that could be posted now: messages and receives. There may be more, which depends on the peer of a message.
     pub(crate) fn left(&self) -> Result<(usize, usize), FiError> {
         let state = lock(&self.state)?;
         Ok((DEPTH.saturating_sub(state.accesses()), DEPTH.saturating_sub(state.receives)))
@@ -414,7 +417,7 @@ impl State {
 
     /// Accesses that are under way, and messages unless they are through a server.
     fn accesses(&self) -> usize {
-        self.sends.saturating_sub(self.pending.total())
+        self.sends.saturating_sub(self.carrier.as_ref().map_or(0, |_| self.pending.total()))
     }
 
     /// Takes what has ended already.

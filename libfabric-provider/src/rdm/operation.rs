@@ -51,7 +51,7 @@ pub(super) struct Operation {
     pub(super) counted: Option<Counted>,
     /// Bytes of a server's memory that it counts for, while the server has it.
     pub(super) memory: Option<u64>,
-    /// The peer that a message through a server is for.
+    /// The peer of a message, and without a server that of an access, which it counts for as long as it has not ended.
     pub(super) to: Option<Source>,
     /// The number of what stands for the message that it sends.
     pub(super) stand_in: Option<u16>,

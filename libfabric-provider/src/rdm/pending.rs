@@ -1,5 +1,5 @@
-//! How many messages through a server have not ended. A peer that takes none has no more of them than it leaves to all others, so that
-//! there is always room for messages to those.
+//! How many operations have not ended: messages through a server, and without one messages and accesses to remote memory. A peer that
+//! takes none has no more of them than it leaves to all others, so that there is always room for operations with those.
 
 use std::collections::HashMap;
 
@@ -7,40 +7,98 @@ use weft::Source;
 
 use super::DEPTH;
 
-/// The most messages to one peer.
+/// The most messages to one peer through a server.
 pub(super) const TO_ONE: usize = 8 * DEPTH;
 /// The most to all.
 const TO_ALL: usize = 32 * DEPTH;
 
-#[derive(Debug, Default)]
+/// How many there may be.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    /// To one peer.
+    to_one: usize,
+    /// To all beyond those of which each peer is sure.
+    to_all: usize,
+    /// Of how many each peer is sure, as long as there are so many in all.
+    sure: usize,
+    all_sure: usize,
+}
+
+const THROUGH_SERVERS: Limits = Limits { to_one: TO_ONE, to_all: TO_ALL, sure: 0, all_sure: 0 };
+/// Of operations at ports of one's own, each peer is sure of four: an endpoint has up to 4,096 peers there. None is refused while there are
+/// fewer than [`DEPTH`].
+const WITHOUT_ONE: Limits = Limits { to_one: DEPTH, to_all: 8 * DEPTH, sure: 4, all_sure: 4 * DEPTH };
+
+#[derive(Debug)]
 pub(super) struct Pending {
+    limits: Limits,
     total: usize,
+    /// Those of which peers are sure.
+    sure: usize,
     to: HashMap<Source, usize>,
+    /// The peer of the last one, and how many it has, which are not among the others: most calls are for the same one again.
+    last: Option<(Source, usize)>,
+}
+
+impl Default for Pending {
+    fn default() -> Pending {
+        Pending { limits: THROUGH_SERVERS, total: 0, sure: 0, to: HashMap::new(), last: None }
+    }
 }
 
 impl Pending {
-    /// Messages to all peers.
+    /// Of an endpoint that no server has.
+    pub(super) fn without_a_server() -> Pending {
+        Pending { limits: WITHOUT_ONE, ..Pending::default() }
+    }
+
+    /// Operations with all peers.
     pub(super) fn total(&self) -> usize {
         self.total
     }
 
-    /// Whether there is room for one more to `peer`.
-    pub(super) fn has_room(&self, peer: Source) -> bool {
-        let count = self.to.get(&peer).copied().unwrap_or(0);
-        count < TO_ONE.min(TO_ALL - self.total)
+    /// How many `peer` has.
+    fn count(&mut self, peer: Source) -> &mut usize {
+        let last = self.last.get_or_insert((peer, 0));
+        if last.0 != peer {
+            let count = self.to.remove(&peer).unwrap_or(0);
+            let (before, left) = std::mem::replace(last, (peer, count));
+            if left > 0 {
+                self.to.insert(before, left);
+            }
+        }
+        &mut last.1
+    }
+
+    /// Whether there is room for one more with `peer`.
+    pub(super) fn has_room(&mut self, peer: Source) -> bool {
+        let (count, Limits { to_one, to_all, sure, all_sure }) = (*self.count(peer), self.limits);
+        if count < sure && self.sure < all_sure {
+            return true;
+        }
+        let left = to_all.saturating_sub(self.total - self.sure);
+        count < to_one && count.saturating_sub(sure) < left
     }
 
     pub(super) fn begin(&mut self, peer: Source) {
+        let sure = self.limits.sure;
+        let count = self.count(peer);
+        *count += 1;
+        let is_sure = *count <= sure;
         self.total += 1;
-        *self.to.entry(peer).or_default() += 1;
+        self.sure += usize::from(is_sure);
     }
 
     pub(super) fn end(&mut self, peer: Source) {
-        let Some(count) = self.to.get_mut(&peer) else { return };
-        (*count, self.total) = (*count - 1, self.total - 1);
+        let sure = self.limits.sure;
+        let count = self.count(peer);
         if *count == 0 {
-            self.to.remove(&peer);
+            return;
         }
+        let was_sure = *count <= sure;
+        *count -= 1;
+        self.total -= 1;
+        self.sure -= usize::from(was_sure);
     }
 }
 
@@ -48,27 +106,63 @@ impl Pending {
 mod tests {
     use super::*;
 
-    #[test]
-    fn peers_that_take_nothing_leave_room_for_all_others() {
-        let peers = (0..100).map(|process| Source { peer: weft::Addr(1), process });
-        let mut pending = Pending::default();
-        let counts: Vec<usize> = peers
-            .clone()
-            .map(|peer| {
-                let mut count = 0;
-                while pending.has_room(peer) {
-                    pending.begin(peer);
-                    count += 1;
-                }
-                count
-            })
-            .collect();
-        assert_eq!(counts[..5], [TO_ONE, TO_ONE, TO_ONE, TO_ONE / 2, TO_ONE / 4]);
-        assert!(pending.total() <= TO_ALL && counts[..14].iter().all(|count| *count > 0));
-        for (peer, count) in peers.zip(counts) {
+    fn peers(count: u16) -> impl Iterator<Item = Source> + Clone {
+        (0..count).map(|process| Source { peer: weft::Addr(1), process })
+    }
+
+    /// How many a peer gets that takes as many as it may.
+    fn fill(pending: &mut Pending, peer: Source) -> usize {
+        let mut count = 0;
+        while pending.has_room(peer) {
+            pending.begin(peer);
+            count += 1;
+        }
+        count
+    }
+
+    fn empty(pending: &mut Pending, counts: impl IntoIterator<Item = (Source, usize)>) {
+        for (peer, count) in counts {
             (0..count).for_each(|_| pending.end(peer));
             pending.end(peer);
         }
-        assert!(pending.total() == 0 && pending.to.is_empty());
+        assert!(pending.total == 0 && pending.sure == 0);
+        assert!(pending.to.is_empty() && pending.last.is_none_or(|(_, count)| count == 0));
+    }
+
+    #[test]
+    fn peers_that_take_nothing_leave_room_for_all_others() {
+        let mut pending = Pending::default();
+        let counts: Vec<usize> = peers(100).map(|peer| fill(&mut pending, peer)).collect();
+        assert_eq!(counts[..5], [TO_ONE, TO_ONE, TO_ONE, TO_ONE / 2, TO_ONE / 4]);
+        assert!(pending.total() <= TO_ALL && counts[..14].iter().all(|count| *count > 0));
+        empty(&mut pending, peers(100).zip(counts));
+    }
+
+    #[test]
+    fn each_of_as_many_peers_as_an_endpoint_knows_without_a_server_has_room() {
+        let mut pending = Pending::without_a_server();
+        let counts: Vec<usize> = peers(4_096).map(|peer| fill(&mut pending, peer)).collect();
+        assert_eq!(counts[..7], [DEPTH; 7]);
+        assert!(counts.iter().all(|count| *count >= WITHOUT_ONE.sure));
+        assert!(pending.total() <= WITHOUT_ONE.to_all + WITHOUT_ONE.all_sure);
+        // What one gives back is there for it again.
+        let mut peers_again = peers(4_096).skip(1_000);
+        let again = peers_again.next().unwrap();
+        pending.end(again);
+        assert!(pending.has_room(again) && !pending.has_room(peers_again.next().unwrap()));
+        pending.begin(again);
+        empty(&mut pending, peers(4_096).zip(counts));
+    }
+
+    /// As many as `fi_getinfo` promises, with whichever peers.
+    #[test]
+    fn no_operation_without_a_server_is_refused_while_there_are_few() {
+        for others in [1u16, 2, 7, 100, 4_095] {
+            let mut pending = Pending::without_a_server();
+            for (n, peer) in peers(others).cycle().take(DEPTH).enumerate() {
+                assert!(pending.has_room(peer), "number {n} of {others} peers");
+                pending.begin(peer);
+            }
+        }
     }
 }

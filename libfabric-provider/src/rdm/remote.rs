@@ -156,11 +156,16 @@ impl State {
     fn access(&mut self, access: Access) -> Result<(), FiError> {
         let Access { peer, addr, key, context, wanted, what, further, .. } = access;
         let binding = self.ready(|bindings| &bindings.transmit)?;
-        if self.accesses() >= DEPTH || !binding.queue.has_room()? {
+        let is_carried = self.carrier.is_some();
+        if is_carried && self.accesses() >= DEPTH || !binding.queue.has_room()? {
             return Err(FiError::AGAIN);
         }
-        let peer = self.peer(peer)?;
         let reported = wanted.is_reported(binding.selective);
+        let peer = self.peer(peer)?;
+        let to = (!is_carried).then_some(peer);
+        if to.is_some_and(|peer| !self.pending.has_room(peer)) {
+            return Err(FiError::AGAIN);
+        }
         let flags = match &what {
             What::Read(_) => sys::FI_RMA | sys::FI_READ,
             What::Write { .. } => sys::FI_RMA | sys::FI_WRITE,
@@ -168,16 +173,18 @@ impl State {
             What::Atomic(_) => sys::FI_ATOMIC | sys::FI_WRITE,
         };
         let further = (!further.is_empty()).then(|| Box::new(Further { peer, parts: further.into_iter() }));
-        let operation = Operation { context, flags, reported, further, ..Operation::default() };
+        let operation = Operation { context, flags, reported, further, to, ..Operation::default() };
         let number = self.operations.insert(operation);
         let memory = RemoteMemory { key, offset: addr };
         self.sends += 1;
+        to.into_iter().for_each(|peer| self.pending.begin(peer));
         let posted = match self.carrier {
             Some(_) => self.carry(peer, memory, what, number),
             None => self.post_access(peer, memory, what, number),
         };
         if posted.is_err() {
             self.sends -= 1;
+            to.into_iter().for_each(|peer| self.pending.end(peer));
             self.operations.remove(number);
         }
         posted
@@ -277,6 +284,7 @@ impl State {
             return Ok(());
         }
         self.sends = self.sends.saturating_sub(1);
+        operation.to.into_iter().for_each(|peer| self.pending.end(peer));
         if let (Some(buffer), true) = (&buffer, result.is_ok() && went_on.is_ok()) {
             operation.scatter(buffer, buffer.len());
         }

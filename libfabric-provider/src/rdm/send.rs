@@ -10,7 +10,7 @@ use super::backlog::Unsent;
 use super::budgets::unstamped;
 use super::connections::Returned;
 use super::stand_in::{SHORT, bytes_of};
-use super::{Bindings, DEPTH, Operation, Rdm, State, Wanted, report};
+use super::{Bindings, Operation, Rdm, State, Wanted, report};
 use crate::abi::AppBytes;
 use crate::error::{FiError, lock};
 use crate::kind::Kind;
@@ -102,7 +102,7 @@ impl State {
     fn send(&mut self, message: Outgoing) -> Result<(), FiError> {
         let Outgoing { bytes, to, tag, data, context, wanted, .. } = message;
         let binding = self.ready(|bindings| &bindings.transmit)?;
-        if self.carrier.is_none() && self.sends >= DEPTH || !binding.queue.has_room()? {
+        if !binding.queue.has_room()? {
             return Err(FiError::AGAIN);
         }
         if tag.is_some_and(|tag| self.is_reserved(tag)) {
@@ -112,11 +112,11 @@ impl State {
         let (flags, reported) = (kind | sys::FI_SEND, wanted.is_reported(binding.selective));
         let order = self.backlog.next_order();
         let peer = self.peer(to)?;
-        let counted = self.carrier.as_ref().map(|_| peer);
-        if counted.is_some_and(|peer| !self.pending.has_room(peer)) {
+        if !self.pending.has_room(peer) {
             return Err(FiError::AGAIN);
         }
-        let operation = Operation { context, flags, reported, order, to: counted, ..Operation::default() };
+        let to = Some(peer);
+        let operation = Operation { context, flags, reported, order, to, ..Operation::default() };
         let number = self.operations.insert(operation);
         let header_data = data.map_or(0, |data| HAS_DATA | data & u64::from(u32::MAX));
         let mut options = SendOptions::default().header_data(header_data).context(number as u64);
@@ -124,7 +124,7 @@ impl State {
         match self.post(number, peer, bytes, options) {
             Ok(()) => {
                 self.sends += 1;
-                counted.into_iter().for_each(|peer| self.pending.begin(peer));
+                self.pending.begin(peer);
                 Ok(())
             }
             Err(error) => {

@@ -230,6 +230,58 @@ fn accesses_do_not_wait_behind_messages_that_nobody_receives() {
     drop(exposed);
 }
 
+/// Nobody receives them, and the first one leaves no room for others to be sent at once.
+#[test]
+fn messages_that_one_peer_does_not_receive_leave_room_for_operations_with_others() {
+    if !inside("messages_that_one_peer_does_not_receive_leave_room_for_operations_with_others") {
+        return;
+    }
+    const COUNT: usize = 4_096;
+    const OTHER: usize = 10_000;
+    let (first, message) = (bytes(24 << 20, 1), bytes(70_000, 2));
+    let wish = || Wish { caps: sys::FI_MSG | sys::FI_TAGGED | sys::FI_RMA, ..Wish::default() };
+    let [b, c, a] = [wish(), wish(), wish()].map(|wish| Side::open(&wish, How::default()));
+    let (to_b, to_c) = (a.insert(&b.name()), a.insert(&c.name()));
+    let (mut of_b, mut of_c) = (bytes(100, 3), bytes(100, 4));
+    let expected = of_c.clone();
+    let exposed = [Exposed::new(&b, &mut of_b, 5), Exposed::new(&c, &mut of_c, 5)];
+    a.send(to_b, &first, Some(u64::MAX), OTHER);
+    assert_eq!(next(&a).context, OTHER);
+    for n in 0..COUNT {
+        a.send(to_b, &message, Some(n as u64), n);
+    }
+    let mut place = vec![0u8; 100];
+    let (at, len, none, again) =
+        (message.as_ptr().cast(), message.len(), std::ptr::null_mut(), -(sys::FI_EAGAIN as isize));
+    let read = |place: &mut Vec<u8>, from| {
+        let room = place.as_mut_ptr().cast();
+        table!(a.ep, rma.read(room, 100, none, from, 0, 5, OTHER as *mut _))
+    };
+    for _ in 0..100 {
+        assert_eq!(table!(a.ep, tagged.send(at, len, none, to_b, COUNT as u64, COUNT as *mut _)), again);
+        assert_eq!(read(&mut place, to_b), again);
+    }
+    let mut room = vec![0u8; message.len()];
+    c.receive(&mut room, sys::FI_ADDR_UNSPEC, Some((1, 0)), 1);
+    a.send(to_c, &message, Some(1), OTHER);
+    assert_eq!((next(&c).context, next(&a).context), (1, OTHER));
+    assert!(room == message);
+    a.post(|| read(&mut place, to_c));
+    assert_eq!(next(&a).context, OTHER);
+    assert!(place == expected);
+    // The last one is received, and there is room for a further one.
+    for n in [COUNT - 1, COUNT] {
+        room.fill(0);
+        b.receive(&mut room, sys::FI_ADDR_UNSPEC, Some((n as u64, 0)), n);
+        if n == COUNT {
+            a.send(to_b, &message, Some(n as u64), n);
+        }
+        assert_eq!((next(&b).context, next(&a).context), (n, n));
+        assert!(room == message, "message {n}");
+    }
+    drop(exposed);
+}
+
 /// What a further process does: it sends long messages, or receives none.
 fn peer() {
     let side = open();
