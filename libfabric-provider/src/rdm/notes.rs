@@ -7,7 +7,7 @@
 //! | [`ASKS`] | which process are you, and how much do you keep of mine? | number of the question; none if it only asks whether the process is there | 0 |
 //! | [`HERE`] | this one, in answer to a question | life of the process in the upper half, number of the question in the lower | KiB kept of the asker's messages that nobody has received |
 //! | [`DONE`] | your message was received | the key of its bytes | the number in its stand-in |
-//! | [`DROPPED`] | one like this was dropped, or received by who has seen less than its stand-in | the header data of its stand-in | 16 bits of its tag's hash, and 16 bits of the notice's number |
+//! | [`DROPPED`] | one like this was dropped, or received by who has seen less than its stand-in | the number of the notice | 32 bits of the hash of its tag and of its stand-in's header data |
 //!
 //! The bytes of a message for which something stands are exposed, to its receiver alone, under a key that follows from all that
 //! both know of it. The receiver [reads](super::readings) them to where they belong, and tells the sender so.
@@ -42,8 +42,8 @@ const AGAIN: usize = DEPTH;
 const ALL_AGAIN: usize = TO_ALL / 2;
 /// How often one is sent, 2 s after it has failed.
 const TRIES: u32 = 32;
-/// How many numbers there may be from the oldest notice of a peer that has not ended to the next: fewer than the peer remembers.
-const SPAN: u16 = 1 << 14;
+/// How many notices that messages were dropped a peer may get while one of them has not ended: fewer than it remembers.
+const SPAN: u64 = 1 << 14;
 /// How many of those that wait are looked at in one turn.
 pub(super) const LOOKS: usize = 64;
 /// How many of them find no room before the others are not tried.
@@ -81,32 +81,31 @@ pub(super) fn key_of(tag: u64, header_data: u64, end: u128) -> u64 {
     [tag, header_data, end as u64, (end >> 64) as u64].into_iter().fold(0, mix)
 }
 
-/// The bits of a tag that a note has.
-pub(super) fn folded(tag: u64) -> u16 {
-    mix(0, tag) as u16
+/// What a note says of a message that its receiver knows by its tag and its header data.
+pub(super) fn folded(tag: u64, header_data: u64) -> u32 {
+    mix(mix(0, tag), header_data) as u32
 }
 
 /// A notice to the sender of a message that this was received or dropped.
 #[derive(Debug)]
 pub(super) struct Notice {
     named: Named,
-    /// Of one that a message was dropped, from the first time on that it is sent: the same each time.
-    number: Option<u16>,
+    /// Of one that a message was dropped, from the first time on that it is sent: the same each time, and no other one's.
+    number: Option<u64>,
     tries: u32,
 }
 
-/// The notices to one peer.
+/// The notices to one peer. One that has none has no entry: strangers are as many as they like.
 #[derive(Debug, Default)]
 struct Told {
     /// Those that have not ended.
     count: usize,
     /// Of those, the ones that have failed and wait to be sent again.
     failed: usize,
-    /// The number of the next that a message was dropped. The first is random, so that it is none that a process before this one
-    /// has sent just now.
-    next: Option<u16>,
-    /// The numbers of those that have not ended, the oldest first.
-    numbers: VecDeque<u16>,
+    /// How many numbers were given.
+    given: u64,
+    /// The numbers of those that have not ended, and how many were given before, the oldest first.
+    numbers: VecDeque<(u64, u64)>,
 }
 
 /// What an endpoint with a worker of its own has to tell, and to read.
@@ -121,31 +120,35 @@ pub(super) struct Notes {
     told: HashMap<Source, Told>,
     /// Notices that have not ended, of all peers.
     total: usize,
+    /// The number of the next that a message was dropped. The first is random, so that no process at this place has sent it before.
+    next: Option<u64>,
     pub(super) readings: Readings,
 }
 
 impl Notes {
-    /// Counts one of `peer`. Returns false if that has as many as it may.
+    /// Counts one of `peer`. Returns false if that has as many as it may, or as it leaves to others.
     fn begin(&mut self, peer: Source) -> bool {
-        let told = self.told.entry(peer).or_default();
-        let may_begin = told.count < NOTICES && self.total < TO_ALL;
+        let count = self.told.get(&peer).map_or(0, |told| told.count);
+        let may_begin = count < NOTICES.min(TO_ALL.saturating_sub(self.total));
         if may_begin {
-            told.count += 1;
+            self.told.entry(peer).or_default().count += 1;
             self.total += 1;
         }
         may_begin
     }
 
     /// The number of a further notice to `peer` that a message was dropped, unless an earlier one has to end before.
-    fn number(&mut self, peer: Source) -> Option<u16> {
-        let told = self.told.entry(peer).or_default();
-        let next = *told.next.get_or_insert_with(|| random::number() as u16);
-        if told.numbers.front().is_some_and(|oldest| next.wrapping_sub(*oldest) >= SPAN) {
+    fn number(&mut self, peer: Source) -> Option<u64> {
+        let told = self.told.get_mut(&peer)?;
+        if told.numbers.front().is_some_and(|(before, _)| told.given - before >= SPAN) {
             return None;
         }
-        told.numbers.push_back(next);
-        told.next = Some(next.wrapping_add(1));
-        Some(next)
+        let next = self.next.get_or_insert_with(random::number);
+        let number = *next;
+        *next = number.wrapping_add(1);
+        told.numbers.push_back((told.given, number));
+        told.given += 1;
+        Some(number)
     }
 
     fn end(&mut self, notice: &Notice) {
@@ -154,11 +157,11 @@ impl Notes {
         told.count = told.count.saturating_sub(1);
         // One that says that a message was read has no number, and there may be thousands of others that do.
         if let Some(ended) = notice.number
-            && let Some(at) = told.numbers.iter().position(|number| *number == ended)
+            && let Some(at) = told.numbers.iter().position(|(_, number)| *number == ended)
         {
             told.numbers.remove(at);
         }
-        if told.count == 0 && told.next.is_none() {
+        if told.count == 0 {
             self.told.remove(&notice.named.peer);
         }
     }
@@ -174,12 +177,12 @@ impl Notes {
         notice.tries += 1;
         let is_over = why == FiError::REFUSED || why == FiError::GONE || notice.tries >= TRIES;
         let left = ALL_AGAIN.saturating_sub(self.failed.len() + self.again.len());
-        let told = self.told.entry(notice.named.peer).or_default();
-        if is_over || told.failed >= AGAIN.min(left) {
-            self.end(&notice);
-        } else {
-            told.failed += 1;
-            self.failed.push(notice);
+        match self.told.get_mut(&notice.named.peer) {
+            Some(told) if !is_over && told.failed < AGAIN.min(left) => {
+                told.failed += 1;
+                self.failed.push(notice);
+            }
+            _ => self.end(&notice),
         }
     }
 
@@ -257,9 +260,8 @@ impl State {
                 }
             }
             DROPPED => {
-                let (tag, notice) = (offset >> 16 & u64::from(u16::MAX), offset as u16);
-                let alike = Alike { peer: source, tag, header_data: data };
-                if self.stand_ins.drop_one(&alike, Some(notice.into())) {
+                let alike = Alike::noted(source, offset as u32);
+                if self.stand_ins.drop_one(&alike, Some(data)) {
                     self.end_dropped(&alike)?;
                 }
             }
@@ -312,7 +314,7 @@ impl State {
                     self.notes.unsent.push_back(notice);
                     return false;
                 };
-                (DROPPED, u64::from(folded(tag)) << 16 | u64::from(number), header_data)
+                (DROPPED, folded(tag, header_data).into(), number)
             }
         };
         let number =
@@ -434,7 +436,7 @@ mod tests {
     const PEERS: [Source; 2] =
         [Source { peer: weft::Addr(1), process: 1 }, Source { peer: weft::Addr(1), process: 2 }];
 
-    fn notice(number: Option<u16>) -> Notice {
+    fn notice(number: Option<u64>) -> Notice {
         Notice { named: Named::new(PEERS[0], Some(5), 0, None), number, tries: 0 }
     }
 
@@ -450,10 +452,14 @@ mod tests {
         assert!(notes.failed.len() == 1 && !notes.begin(PEERS[0]));
         // However many peers there are, so many wait.
         let more = (3..20).map(|process| Source { process, ..PEERS[0] });
-        let count = more.flat_map(|peer| [peer; NOTICES]).filter(|peer| notes.begin(*peer)).count();
-        assert_eq!(count, TO_ALL - NOTICES - 1);
+        let counts: Vec<_> = more.map(|peer| (0..NOTICES).filter(|_| notes.begin(peer)).count()).collect();
+        assert!(
+            counts[..6].iter().all(|count| *count == NOTICES) && counts[..16].iter().all(|count| *count > 0)
+        );
+        let all = notes.total;
+        assert_eq!(all, NOTICES + 1 + counts.iter().sum::<usize>());
         (0..2 * AGAIN).for_each(|_| notes.keep(notice(None), FiError::OTHER));
-        assert_eq!((notes.failed.len(), notes.total), (AGAIN, TO_ALL - AGAIN - 1));
+        assert_eq!((notes.failed.len(), notes.total), (AGAIN, all - AGAIN - 1));
     }
 
     /// A peer that stands still for longer than an answer may take goes on with what it waits for.
@@ -509,27 +515,42 @@ mod tests {
     }
 
     #[test]
-    fn only_notices_of_dropped_messages_have_numbers_and_each_peer_has_its_own() {
+    fn only_notices_of_dropped_messages_have_numbers() {
         let mut notes = Notes::default();
         assert!((0..3).all(|_| notes.begin(PEERS[0]) && notes.begin(PEERS[1])));
-        let first = notes.number(PEERS[0]).unwrap();
-        assert!(notes.number(PEERS[1]).is_some());
-        assert_eq!(notes.number(PEERS[0]), Some(first.wrapping_add(1)));
+        let numbers = [PEERS[0], PEERS[1], PEERS[0]].map(|peer| notes.number(peer).unwrap());
+        assert!(numbers[0] != numbers[1] && numbers[0] != numbers[2] && numbers[1] != numbers[2]);
         // One that has no number is no other's.
         notes.end(&notice(None));
         assert_eq!(notes.told[&PEERS[0]].numbers.len(), 2);
-        notes.end(&notice(Some(first)));
-        notes.end(&notice(Some(first.wrapping_add(1))));
-        // They go on from there when there has been none for a while.
-        assert!(notes.begin(PEERS[0]) && notes.number(PEERS[0]) == Some(first.wrapping_add(2)));
+        notes.end(&notice(Some(numbers[2])));
         // An old one holds the others up before the peer has forgotten that it has heard it.
-        for _ in 1..SPAN {
+        for _ in 2..SPAN {
+            assert!(notes.begin(PEERS[0]));
             let number = notes.number(PEERS[0]).unwrap();
             notes.end(&notice(Some(number)));
         }
         assert!(notes.number(PEERS[0]).is_none());
-        notes.end(&notice(Some(first.wrapping_add(2))));
-        assert_eq!(notes.number(PEERS[0]), Some(first.wrapping_add(2 + SPAN)));
+        assert!(notes.begin(PEERS[0]));
+        notes.end(&notice(Some(numbers[0])));
+        assert!(notes.number(PEERS[0]).is_some());
+    }
+
+    #[test]
+    fn strangers_leave_nothing_behind_when_they_have_been_told() {
+        let mut notes = Notes::default();
+        let peers = || (1..1_000).map(|host| Source { peer: weft::Addr(host), process: 1 });
+        let named = |peer| Named::new(peer, Some(5), 0, None);
+        for peer in peers() {
+            assert!(notes.begin(peer));
+            let number = notes.number(peer);
+            assert!(number.is_some());
+            notes.end(&Notice { named: named(peer), number, tries: 0 });
+        }
+        assert!(notes.told.is_empty() && notes.total == 0);
+        // Nor when there is no room for what they are to be told.
+        notes.total = TO_ALL;
+        assert!(!peers().any(|peer| notes.begin(peer)) && notes.told.is_empty());
     }
 
     #[test]

@@ -140,7 +140,7 @@ pub(super) struct StandIns {
 
 /// How many notices of a peer are remembered: as many as it may have under way and to repeat.
 const HEARD: usize = 2 * TO_ONE;
-/// How many of its notes are: their numbers have 16 bits and are used again, and none is repeated behind half as many others.
+/// How many of its notes are: none is repeated behind half as many others.
 const HEARD_NOTES: usize = 1 << 15;
 
 /// The numbers of the last notices of a peer.
@@ -180,9 +180,16 @@ pub(super) struct Named {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Alike {
     pub(super) peer: Source,
-    /// The tag; of a note, the bits of it that notes have.
+    /// The tag; of a note, what that says of the tag and the header data.
     pub(super) tag: u64,
     pub(super) header_data: u64,
+}
+
+impl Alike {
+    /// What a note knows.
+    pub(super) fn noted(peer: Source, said: u32) -> Alike {
+        Alike { peer, tag: said.into(), header_data: 0 }
+    }
 }
 
 impl Named {
@@ -220,7 +227,9 @@ impl Default for StandIns {
 impl StandIns {
     /// What a notice knows of a message that it names by no more.
     pub(super) fn alike(&self, peer: Source, tag: u64, header_data: u64) -> Alike {
-        let tag = if self.by_notes { folded(tag).into() } else { tag };
+        if self.by_notes {
+            return Alike::noted(peer, folded(tag, header_data));
+        }
         Alike { peer, tag, header_data }
     }
 
@@ -420,15 +429,6 @@ impl State {
         Ok(())
     }
 
-    /// The sending of operation `number` has ended. Returns how, and nothing if that was a stand-in whose message is to be
-    /// fetched.
-    pub(super) fn delivered(
-        &mut self,
-        number: usize,
-        result: Result<(), Error>,
-    ) -> Option<Result<(), Error>> {
-        let operation = self.operations.get_mut(number);
-        let key = operation.as_ref().and_then(|operation| Some((operation.sending?.0, operation.stand_in?)));
     /// What stands for a message, under the first number whose key nobody has if it is to be read: a message to another peer, with the
     /// same tag and bytes, may have the key of the first one.
     fn make_stand_in(
@@ -455,6 +455,15 @@ impl State {
         Err(FiError::NO_KEY)
     }
 
+    /// The sending of operation `number` has ended. Returns how, and nothing if that was a stand-in whose message is to be
+    /// fetched.
+    pub(super) fn delivered(
+        &mut self,
+        number: usize,
+        result: Result<(), Error>,
+    ) -> Option<Result<(), Error>> {
+        let operation = self.operations.get_mut(number);
+        let key = operation.as_ref().and_then(|operation| Some((operation.sending?.0, operation.stand_in?)));
         let Some((operation, key)) = operation.zip(key) else { return Some(result) };
         let Some(message) = self.stand_ins.messages.get_mut(&key) else { return Some(result) };
         // Of one that is longer than its receive the receiver says that it is done.
@@ -570,7 +579,10 @@ pub(super) fn bytes_of(buffer: SendBuffer) -> Result<Bytes, SendBuffer> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Operation;
+    use super::super::send::tests::endpoint;
     use super::*;
+    use crate::error::lock;
 
     const PEER: Source = Source { peer: weft::Addr(3), process: 4 };
 
@@ -579,10 +591,7 @@ mod tests {
         for len in [4_097usize, 65_537, 1 << 20, (1 << 20) + 1_023, 5_000_000] {
             let bytes: Vec<u8> = (0..len).map(|n| (n * 7) as u8).collect();
             let (stand_in, header) = stand_in(&bytes, 0xabcd, 1 << 32 | 77).unwrap();
-    use super::super::Operation;
-    use super::super::send::tests::endpoint;
             assert_eq!(header & ((1 << 33) - 1), 1 << 32 | 77);
-    use crate::error::lock;
             assert_eq!(stands_for(header, stand_in.len() as u32), Some(len as u32));
             assert!(stand_in[..stand_in.len() - 1] == bytes[..stand_in.len() - 1]);
             assert_eq!(number_of(header, end_of(&stand_in).unwrap()), 0xabcd);
@@ -636,15 +645,6 @@ mod tests {
         assert_eq!(all.heard[&PEER].numbers.len(), HEARD);
     }
 
-    /// A message whose stand-in has no bytes that are looked at.
-    fn message(tag: u64, header_data: u64, is_delivered: bool) -> Message {
-        let (operation, end, key, bytes) = (usize::MAX, 0, None, Bytes::new());
-        Message { operation, tag, header_data, end, key, bytes, life: 1, is_delivered, is_done: false }
-    }
-
-    #[test]
-    fn numbers_of_notes_are_used_again_and_another_process_has_its_own() {
-        let mut all = StandIns { by_notes: true, ..StandIns::default() };
     /// Numbers are used again, and messages to several peers may be alike.
     #[test]
     fn a_message_whose_key_is_in_use_is_sent_under_another_number() {
@@ -672,6 +672,15 @@ mod tests {
         assert_eq!(state.stand_ins.lent.len(), lent);
     }
 
+    /// A message whose stand-in has no bytes that are looked at.
+    fn message(tag: u64, header_data: u64, is_delivered: bool) -> Message {
+        let (operation, end, key, bytes) = (usize::MAX, 0, None, Bytes::new());
+        Message { operation, tag, header_data, end, key, bytes, life: 1, is_delivered, is_done: false }
+    }
+
+    #[test]
+    fn the_last_notes_are_known_again_unless_another_process_has_taken_the_place() {
+        let mut all = StandIns { by_notes: true, ..StandIns::default() };
         all.insert((PEER, 1), message(5, 3, true));
         let unseen = all.alike(PEER, 5, 3);
         let drop_all = |all: &mut StandIns| {
@@ -692,8 +701,10 @@ mod tests {
     fn a_note_that_may_mean_either_of_two_messages_ends_neither() {
         let mut state = State::new(None);
         state.stand_ins.by_notes = true;
-        let twin = (6..).find(|tag| folded(*tag) == folded(5)).unwrap();
-        for (number, tag) in [(1, 5), (2, twin)] {
+        let mut seen = HashMap::new();
+        let twins = (0..).find_map(|tag| seen.insert(folded(tag, 3), tag).map(|other| (other, tag)));
+        let (one, twin) = twins.unwrap();
+        for (number, tag) in [(1, one), (2, twin)] {
             state.stand_ins.insert((PEER, number), message(tag, 3, true));
         }
         let unseen = state.stand_ins.alike(PEER, twin, 3);
@@ -701,7 +712,7 @@ mod tests {
         state.end_dropped(&unseen).unwrap();
         assert_eq!(state.stand_ins.messages.len(), 2);
         // The other one was read: it was this one that was dropped.
-        state.fetched_by_peer(&Named { peer: PEER, tag: 5, header_data: 3, end: Some(0) }).unwrap();
+        state.fetched_by_peer(&Named { peer: PEER, tag: one, header_data: 3, end: Some(0) }).unwrap();
         assert_eq!(state.stand_ins.messages.len(), 2, "the bytes name another number");
         state.is_done((PEER, 1)).unwrap();
         state.end_dropped(&unseen).unwrap();
