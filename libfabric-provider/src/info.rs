@@ -379,6 +379,7 @@ impl Answer {
         if let Place::Named(name) = place {
             demand(domain.is_none_or(|domain| domain == name), "another domain")?;
             demand(is_port(name), "a port or server of that name")?;
+            demand(place.is_built(), "a port of DPDK, as the provider was built without that,")?;
             demand(place.exists(), "a server whose socket is not there")?;
             demand(port <= MAX_PROCESS, "a process with that number")?;
             demand(wish.format.family == Family::V4, "IPv6 at a named port or server")?;

@@ -20,7 +20,9 @@ use crate::params::Params;
 use crate::rdm::{DEPTH, RESERVED_TAG, is_key_of_notes};
 
 /// Prefixes of the names of ports and servers.
-const SCHEMES: [&str; 3] = ["serve:", "memif:", "udp:"];
+const SCHEMES: [&str; 4] = ["serve:", "memif:", "udp:", DEVICE];
+/// That of ports of DPDK.
+const DEVICE: &str = "dpdk:";
 /// Connections of an endpoint of a server: what a `weft serve` lets an application have unless it is told otherwise.
 const CONNECTIONS: u32 = 512;
 /// Peers that an endpoint of a server may add to that one's address book: as many as a `weft serve` permits.
@@ -109,15 +111,20 @@ impl Place {
         if self.socket().is_some() { !RESERVED_TAG } else { u64::MAX }
     }
 
-    /// Whether there may be endpoints: a server's socket is there.
-    pub(crate) fn exists(&self) -> bool {
     /// Whether endpoints there have memory of their own under this key.
     pub(crate) fn reserves(&self, key: u64) -> bool {
         self.socket().is_none() && is_key_of_notes(key)
     }
 
+    /// Whether there may be endpoints: a server's socket is there.
+    pub(crate) fn exists(&self) -> bool {
         let is_socket = |socket| std::fs::metadata(socket).is_ok_and(|data| data.file_type().is_socket());
         self.socket().is_none_or(is_socket)
+    }
+
+    /// Whether this provider was built with what endpoints there need.
+    pub(crate) fn is_built(&self) -> bool {
+        !matches!(self, Place::Named(spec) if spec.starts_with(DEVICE)) || weft::version().dpdk.is_some()
     }
 
     fn socket(&self) -> Option<&str> {
@@ -444,7 +451,9 @@ mod tests {
     #[test]
     fn names_of_domains_are_places_or_interfaces() {
         assert_eq!(Place::of_domain("eth0"), None);
-        assert_eq!(Place::of_domain("serve:/x"), Some(Place::Named("serve:/x".to_owned())));
+        for name in ["serve:/x", "dpdk:net_tap0"] {
+            assert_eq!(Place::of_domain(name), Some(Place::Named(name.to_owned())));
+        }
         assert!(!Place::parse("serve:/nowhere/at/all").exists());
         let formats = ["serve:/x", "memif:/x"].map(|place| Place::parse(place).tag_format());
         assert_eq!(formats, [u64::MAX >> 1, u64::MAX]);

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::ptr::NonNull;
 
-use crate::common::fabric::{How, Side, Wish, getinfo};
+use crate::common::fabric::{How, Side, Wish, getinfo, getinfo_of};
 use crate::common::server::server;
 use crate::common::{inside, inside_with};
 use weft_fi::sys;
@@ -113,6 +113,30 @@ fn a_domain_has_as_many_endpoints_as_its_place_has_room_for() {
     assert_eq!(endpoints(None), (4096, no));
     assert_eq!(endpoints(Some(server.name())), (64, no));
     assert_eq!(endpoints(Some("udp:127.0.0.1".to_owned())), (1, no));
+}
+
+/// `scripts/setup.sh` builds a provider without DPDK.
+#[test]
+fn ports_of_dpdk_are_offered_by_a_provider_that_was_built_with_it_only() {
+    if !inside("ports_of_dpdk_are_offered_by_a_provider_that_was_built_with_it_only") {
+        return;
+    }
+    let expected = if weft::version().dpdk.is_some() { Ok(()) } else { Err(sys::FI_ENODATA) };
+    let domain = |name: &str| Wish { domain: Some(name.to_owned()), ..Wish::default() };
+    assert_eq!(getinfo(&domain("dpdk:net_null0,ip=10.0.0.1")).map(drop), expected);
+    // It is none of an interface's.
+    let wish = Wish { kind: sys::FI_EP_RDM, ..domain("dpdk:net_null0,ip=10.0.0.1") };
+    assert_eq!(getinfo_of(&wish, 1 << 16 | 17, Some(c"127.0.0.1"), 0).map(drop), expected);
+}
+
+#[test]
+fn a_port_of_dpdk_that_a_variable_names_is_offered_by_such_a_provider_only() {
+    let port = [("FI_WEFT_PORT", "dpdk:net_null0,ip=10.0.0.1")];
+    if inside_with("a_port_of_dpdk_that_a_variable_names_is_offered_by_such_a_provider_only", &port) {
+        let expected = if weft::version().dpdk.is_some() { Ok(()) } else { Err(sys::FI_ENODATA) };
+        let wish = Wish { kind: sys::FI_EP_RDM, ..Wish::default() };
+        assert_eq!(getinfo_of(&wish, 1 << 16 | 17, None, 0).map(drop), expected);
+    }
 }
 
 #[test]
