@@ -32,4 +32,5 @@ cargo test --quiet --profile ci --no-run -p weft-stack --test virtual_time
 cargo test --quiet --profile ci --no-run -p weft-stack --lib
 cargo test --quiet --profile ci --no-run -p weft-testbed --test random_fabrics
 cargo test --quiet --profile ci --no-run -p weft-apps --test serve
+cargo test --quiet --profile ci --no-run -p weft-libfabric-provider --test in_process
 exec python3 scripts/lib/soak.py "$@"
