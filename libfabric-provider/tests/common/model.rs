@@ -170,16 +170,32 @@ struct Player {
     gathered: usize,
     /// Accesses that have succeeded: reads, and atomic operations that fetch; writes, and the others.
     accesses: [u64; 2],
+    /// Its operations have entries only if their calls say so (FI_SELECTIVE_COMPLETION), which is what calls without flags do.
+    selective: bool,
+    /// The bytes of messages whose calls have not said so.
+    quiet: Vec<Vec<u8>>,
+    /// Messages that it has posted, and those that were cancelled.
+    posted: u64,
+    unsent: u64,
 }
 
 impl Player {
     /// One whose queue has room for so many entries.
-    fn open(domain: Option<String>, queue: usize) -> Player {
+    fn open(domain: Option<String>, queue: usize, selective: bool) -> Player {
         let caps = sys::FI_MSG | sys::FI_TAGGED | sys::FI_RMA | sys::FI_ATOMIC | sys::FI_RMA_EVENT;
         let caps = caps | sys::FI_DIRECTED_RECV | sys::FI_SOURCE;
         let counters = Some(sys::FI_WAIT_NONE);
-        let how = How { queue, counters, of_peers: true, ..How::default() };
-        let side = Side::open(&Wish { caps, domain, ..Wish::default() }, how);
+        let mut how = How { queue, counters, of_peers: true, ..How::default() };
+        let mut wish = Wish { caps, domain, ..Wish::default() };
+        if selective {
+            how.bind |= sys::FI_SELECTIVE_COMPLETION;
+            // SAFETY: hints have all their parts.
+            wish.change = |hints| unsafe {
+                (*hints.tx_attr).op_flags = sys::FI_COMPLETION;
+                (*hints.rx_attr).op_flags = sys::FI_COMPLETION;
+            };
+        }
+        let side = Side::open(&wish, how);
         let (memory, mut mr) = (vec![0u8; MEMORY], null_mut());
         // SAFETY: the domain is open, and the memory stays until the registration is closed.
         let answer = unsafe {
@@ -219,6 +235,10 @@ impl Player {
             cancelled: 0,
             gathered: 0,
             accesses: [0; 2],
+            selective,
+            quiet: Vec::new(),
+            posted: 0,
+            unsent: 0,
         }
     }
 
@@ -292,6 +312,7 @@ impl Player {
             };
             if answer == 0 {
                 self.sent_to(whom).insert(id, message);
+                self.posted += 1;
             }
             return;
         }
@@ -300,10 +321,13 @@ impl Player {
         // Every third one is in two pieces, and short ones of those are copied at the call.
         let in_pieces = before.is_multiple_of(3);
         let copied = in_pieces && len <= 1_400;
+        // Every other one of those has no entry, if there is a choice.
+        let is_quiet = self.selective && in_pieces && before.is_multiple_of(2);
+        let entry = if is_quiet { 0 } else { sys::FI_COMPLETION };
         self.post(Operation::Send(whom), bytes, |_, at, context| match tag {
             _ if in_pieces => {
                 let pieces = halves(at, len);
-                let flags = sys::FI_REMOTE_CQ_DATA | if copied { sys::FI_INJECT } else { 0 };
+                let flags = entry | sys::FI_REMOTE_CQ_DATA | if copied { sys::FI_INJECT } else { 0 };
                 let (msg_iov, desc, iov_count, addr, data) = (pieces.as_ptr(), null_mut(), 2, to, id);
                 match tag {
                     Some(tag) => {
@@ -330,9 +354,16 @@ impl Player {
         });
         if self.next == before {
             self.sent_to(whom).remove(&id);
-        } else if copied && let Some((_, bytes)) = self.operations.get_mut(&before) {
+            return;
+        }
+        self.posted += 1;
+        if copied && let Some((_, bytes)) = self.operations.get_mut(&before) {
             // The model finds the message by its first bytes.
             bytes[8..].fill(0xee);
+        }
+        if is_quiet && let Some((_, bytes)) = self.operations.remove(&before) {
+            // An entry would be one of an operation that has ended.
+            self.quiet.push(bytes);
         }
     }
 
@@ -390,6 +421,7 @@ impl Player {
     ) -> isize {
         let piece = sys::iovec { iov_base: at.cast(), iov_len: len };
         let (msg_iov, desc, iov_count, addr) = (&raw const piece, null_mut(), 1, self.number(from));
+        let flags = flags | sys::FI_COMPLETION;
         match pattern {
             Some((tag, ignore)) => {
                 let message =
@@ -644,6 +676,7 @@ impl Player {
                 let message = self.sent_to(to).remove(&id).unwrap();
                 assert_eq!(message.taken, None, "message {id} was cancelled, and received");
                 self.cancelled += 1;
+                self.unsent += 1;
             }
             // Nothing has changed.
             (Operation::Write { slot, id, before, .. }, sys::FI_ECANCELED) => {
@@ -826,6 +859,11 @@ fn queue(seed: u64) -> usize {
     if seed.is_multiple_of(4) { 64 } else { 8_192 }
 }
 
+/// Whether operations of a seed have entries only if their calls say so.
+fn is_selective(seed: u64) -> bool {
+    seed.is_multiple_of(3)
+}
+
 /// What is in memory that others write to.
 fn peek(memory: &[u8], begin: usize, len: usize) -> Vec<u8> {
     // SAFETY: the bytes are there.
@@ -849,7 +887,7 @@ fn until(players: &mut [Player; 2], what: &str, mut done: impl FnMut(&mut [Playe
 
 /// Random calls between two endpoints whose datagrams meet faults.
 pub(crate) fn play_over_relay(seed: u64, faults: Faults) {
-    let mut players = [(); 2].map(|()| Player::open(None, queue(seed)));
+    let mut players = [(); 2].map(|()| Player::open(None, queue(seed), is_selective(seed)));
     let relay = Relay::start([players[0].address(), players[1].address()], faults, seed);
     for (player, name) in players.iter_mut().zip(relay.names) {
         player.reach(name);
@@ -869,7 +907,8 @@ pub(crate) fn play_over_relay(seed: u64, faults: Faults) {
 
 /// Random calls between an endpoint of each server.
 pub(crate) fn play_at_servers(seed: u64, servers: &[Server; 2]) -> usize {
-    let mut players = servers.each_ref().map(|server| Player::open(Some(server.name()), queue(seed)));
+    let open = |server: &Server| Player::open(Some(server.name()), queue(seed), is_selective(seed));
+    let mut players = servers.each_ref().map(open);
     let names = players.each_ref().map(Player::address);
     players[0].reach(names[1]);
     players[1].reach(names[0]);
@@ -943,6 +982,15 @@ fn play(seed: u64, mut players: [Player; 2]) -> usize {
         contexts.into_iter().for_each(|context| cancel(&player.side, context as *mut c_void));
     }
     until(&mut players, "cancelling", |players| players.iter().all(|player| player.operations.is_empty()));
+    // Counters count messages without entries, too.
+    until(&mut players, "counting", |players| {
+        players.iter().all(|player| {
+            let Player { posted, unsent, .. } = player;
+            player.side.counters[0].read() == (posted - unsent, *unsent)
+        })
+    });
+    let quiet: usize = players.iter().map(|player| player.quiet.len()).sum();
+    assert_eq!(quiet > 0, is_selective(seed));
     let [a, b] = &players;
     let gathered = a.gathered + b.gathered;
     for player in &players {

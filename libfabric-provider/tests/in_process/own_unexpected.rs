@@ -282,6 +282,134 @@ fn messages_that_one_peer_does_not_receive_leave_room_for_operations_with_others
     drop(exposed);
 }
 
+/// More than are sent at once, of each sender, which are read from all of them at the same time.
+#[test]
+fn long_messages_of_several_senders_are_received_in_the_opposite_order() {
+    if !inside("long_messages_of_several_senders_are_received_in_the_opposite_order") {
+        return;
+    }
+    const SENDERS: usize = 3;
+    const COUNT: usize = 5;
+    const LEN: usize = 8 << 20;
+    let messages: Vec<_> = (0..SENDERS * COUNT).map(|n| bytes(LEN - n, n)).collect();
+    let mut rooms = vec![vec![0u8; LEN]; SENDERS * COUNT];
+    let receiver = open();
+    let senders: Vec<Side> = (0..SENDERS).map(|_| open()).collect();
+    let mut from = Vec::new();
+    for (sender, messages) in senders.iter().zip(messages.chunks(COUNT)) {
+        from.push(receiver.insert(&sender.name()));
+        let to = sender.insert(&receiver.name());
+        for (n, message) in messages.iter().enumerate() {
+            sender.send(to, message, Some(n as u64), n);
+        }
+    }
+    for n in (0..COUNT).rev() {
+        for (sender, from) in from.iter().enumerate() {
+            let at = sender * COUNT + n;
+            receiver.receive(&mut rooms[at], *from, Some((n as u64, 0)), at);
+        }
+    }
+    let mut lengths = [0; SENDERS * COUNT];
+    for _ in 0..SENDERS * COUNT {
+        let received = next(&receiver);
+        lengths[received.context] = received.len;
+    }
+    for (n, message) in messages.iter().enumerate() {
+        assert_eq!(lengths[n], message.len(), "message {n}");
+        assert!(rooms[n][..message.len()] == message[..], "message {n}");
+    }
+    for sender in &senders {
+        let mut sent: Vec<_> = (0..COUNT).map(|_| next(sender).context).collect();
+        sent.sort_unstable();
+        assert!(sent.into_iter().eq(0..COUNT));
+    }
+}
+
+/// The tag of the message for the process that takes the receiver's place.
+const AFTER: u64 = 9;
+
+/// A receiver that does nothing, or the one that takes its place and receives a message that is sent then.
+fn restarted(number: usize) {
+    let service = (number == 2).then(|| processes::told().parse().unwrap());
+    let side = Side::open(&Wish { service, ..Wish::default() }, How::default());
+    println!("name {}", u128::from_be_bytes(side.name()));
+    if number == 1 {
+        return std::thread::sleep(crate::common::fabric::BOUND);
+    }
+    let mut rooms = [vec![0; LONG], vec![0; LONG]];
+    for (room, tag) in rooms.iter_mut().zip([AFTER, 2]) {
+        side.receive(room, sys::FI_ADDR_UNSPEC, Some((tag, 0)), tag as usize);
+    }
+    assert_eq!(next(&side).context, AFTER as usize);
+    assert!(rooms[0] == bytes(LONG, AFTER as usize));
+    println!("received");
+    // SAFETY: the endpoint is open.
+    assert_eq!(unsafe { (*(*side.ep).ops).cancel.unwrap()(side.ep.cast(), 2 as *mut _) }, 0);
+    assert_eq!(side.cq.next(), Err(Failed { context: 2, error: sys::FI_ECANCELED, beyond: 0 }));
+    println!("nothing else");
+    processes::told();
+}
+
+#[test]
+fn a_receiver_that_is_restarted_at_its_port_gets_no_long_messages_that_were_for_the_one_before() {
+    const NAME: &str =
+        "a_receiver_that_is_restarted_at_its_port_gets_no_long_messages_that_were_for_the_one_before";
+    if !inside(NAME) {
+        return;
+    }
+    if let Some(number) = processes::number() {
+        return restarted(number);
+    }
+    let messages = [0, 1, 2, AFTER as usize].map(|n| bytes(LONG, n));
+    let a = open();
+    let mut before = Process::start(NAME, 1, &[]);
+    let name = before.says("name ").parse::<u128>().unwrap().to_be_bytes();
+    let to = a.insert(&name);
+    for (n, message) in messages.iter().enumerate().take(3) {
+        a.send(to, message, Some(n as u64), n);
+    }
+    // The target keeps the first one, and what stands for the others.
+    assert_eq!(next(&a).context, 0);
+    assert_eq!(a.cq.read_within(500), None);
+    before.child.kill().unwrap();
+    before.child.wait().unwrap();
+    let mut after = Process::start(NAME, 2, &[]);
+    after.tell(&u16::from_be_bytes([name[2], name[3]]).to_string());
+    assert_eq!(after.says("name ").parse::<u128>().unwrap().to_be_bytes(), name);
+    // The other process may be taken for the one before that is silent until it has answered a question.
+    let is_gone = |error: i32| [sys::FI_ECONNREFUSED, sys::FI_ETIMEDOUT].contains(&error);
+    let mut ended = [0; 2].map(|_| {
+        let failed = a.cq.next().unwrap_err();
+        assert!(is_gone(failed.error), "{failed:?}");
+        failed.context
+    });
+    ended.sort_unstable();
+    assert_eq!(ended, [1, 2]);
+    let (at, len, none) = (messages[3].as_ptr().cast(), LONG, std::ptr::null_mut());
+    let (begin, mut tries) = (std::time::Instant::now(), 0);
+    loop {
+        assert!(begin.elapsed() < crate::common::fabric::BOUND && tries < 20, "{tries} tries");
+        let sent = table!(a.ep, tagged.send(at, len, none, to, AFTER, AFTER as *mut _));
+        if sent == -(sys::FI_EAGAIN as isize) {
+            assert!(table!(a.cq.0, ops.read(none, 0)) <= 0);
+            continue;
+        }
+        tries += 1;
+        if sent != 0 {
+            assert!(is_gone(-sent as i32), "{sent}");
+            continue;
+        }
+        match a.cq.next() {
+            Ok(entry) => break assert_eq!(entry.context, AFTER as usize),
+            Err(failed) => assert!(is_gone(failed.error), "{failed:?}"),
+        }
+    }
+    after.says("received");
+    after.says("nothing else");
+    after.tell("end");
+    assert!(after.child.wait().unwrap().success());
+}
+
 /// What a further process does: it sends long messages, or receives none.
 fn peer() {
     let side = open();

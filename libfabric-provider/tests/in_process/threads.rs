@@ -38,6 +38,54 @@ fn tag(thread: usize, number: usize) -> u64 {
     (thread << 32 | number) as u64
 }
 
+/// Each sleeps until the other one's message has come, and nobody else calls.
+#[test]
+fn two_threads_that_sleep_at_the_queues_of_two_endpoints_wake_each_other() {
+    if !inside("two_threads_that_sleep_at_the_queues_of_two_endpoints_wake_each_other") {
+        return;
+    }
+    const TURNS: usize = 200;
+    const SENT: usize = 1;
+    const RECEIVED: usize = 2;
+    let bytes = |of: usize, turn: usize| -> Vec<u8> {
+        let len = if turn.is_multiple_of(8) { 100_000 } else { 64 };
+        (0..len).map(|at| (at * 3 + (at >> 8) + turn * 7 + of * 101) as u8).collect()
+    };
+    for wait in [sys::FI_WAIT_FD, sys::FI_WAIT_UNSPEC] {
+        let sides = [0, 1].map(|_| Side::open(&Wish::default(), How { wait, ..How::default() }));
+        let to = [sides[0].insert(&sides[1].name()), sides[1].insert(&sides[0].name())];
+        let play = |own: usize| {
+            let side = &sides[own];
+            let await_one = |expected: &[usize]| {
+                let entry = side.cq.read_within(60_000).expect("a message within a minute").unwrap();
+                assert!(expected.contains(&entry.context), "{entry:?}");
+                entry.context
+            };
+            for turn in 0..TURNS {
+                let (message, expected) = (bytes(own, turn), bytes(1 - own, turn));
+                let mut room = vec![0u8; expected.len()];
+                side.receive(&mut room, to[own], Some((turn as u64, 0)), RECEIVED);
+                if own == 1 {
+                    assert_eq!(await_one(&[RECEIVED]), RECEIVED);
+                }
+                side.send(to[own], &message, Some(turn as u64), SENT);
+                if own == 1 {
+                    assert_eq!(await_one(&[SENT]), SENT);
+                } else {
+                    let both = [await_one(&[SENT, RECEIVED]), await_one(&[SENT, RECEIVED])];
+                    assert_ne!(both[0], both[1]);
+                }
+                assert!(room == expected, "turn {turn} of {own}");
+            }
+        };
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| play(1));
+            play(0);
+            other.join().unwrap();
+        });
+    }
+}
+
 /// An endpoint, and how often each operation has ended: the thread that reads an entry is seldom the one that waits for it.
 struct Shared {
     side: Side,
