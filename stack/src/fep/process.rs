@@ -94,6 +94,11 @@ impl Processes {
         self.open_ones().chain(self.closing.values().map(LeftBehind::messages))
     }
 
+    /// How many processes are open, or have left messages behind.
+    fn count(&self) -> usize {
+        usize::from(self.zero.is_some()) + self.others.len() + self.closing.len()
+    }
+
     /// The receives of the processes that are open.
     fn open_ones(&self) -> impl Iterator<Item = &Receives> {
         self.zero.iter().chain(self.others.values())
@@ -120,7 +125,7 @@ impl Processes {
             return Err(CallError::ProcessOpen(process));
         }
         let limit = limits.processes;
-        if self.iter().count() + others >= limit {
+        if self.count() + others >= limit {
             return Err(CallError::Limit { what: Resource::Processes, limit });
         }
         let receives = Receives::new(process);
@@ -338,6 +343,7 @@ impl Processes {
     /// Checks that the room that processes have is counted right, and returns what is used of it.
     #[cfg(test)]
     pub(super) fn check(&self, limits: &Limits) -> (u64, u64, u32) {
+        assert_eq!(self.count(), self.iter().count());
         self.room.check(limits.processes, (limits.unexpected_messages, limits.unexpected_bytes));
         let of_each = self.iter().map(|receives| receives.check(&self.room));
         let there = of_each.fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1));
