@@ -18,7 +18,10 @@
 //!    completions, and another timer.
 //! 3. **Calls of the application**: [`Fep::connect`], [`Fep::post_send`], [`Fep::post_read`], [`Fep::close`], [`Fep::abort`],
 //!    [`Fep::cancel_send`], [`Fep::release`] can produce packets to send and an earlier timer; [`Fep::post_receive`], the
-//!    cancelling and the closing calls can produce completions.
+//!    cancelling and the closing calls can produce completions. After [`Fep::begin_abort`], and in any case after
+//!    [`Fep::spread_failures`], which have messages end bit by bit, [`Fep::cancel_aborted`] belongs here as long as
+//!    [`Fep::has_aborted`] is true: it produces completions, and packets that close connections. There is no timer for that, so
+//!    the driver must not sleep meanwhile. Who calls neither of the two does not need it.
 //! 4. **[`Fep::poll_transmit`]** until it returns `None`, or the port has no room. After each of 1 to 3 there may be something
 //!    again; [`Fep::wants_to_transmit`] tells at little cost. The payload of a [`Transmit`] is looked up
 //!    ([`Fep::payload`]) before the next call of any other verb. It can produce an earlier timer.

@@ -10,6 +10,19 @@
 //! - [`Fep::on_timeout`] at [`Fep::poll_timeout`], which may have changed after any call that takes `&mut self`;
 //! - [`Fep::poll_completion`] for results, until it yields nothing; after any of the above.
 //!
+//! Some calls do work that grows with what was posted. A driver that serves others meanwhile can have it done bit by bit, each
+//! bit with a budget, and then makes the calls that go with it:
+//!
+//! | instead of | calls | and from then on, each time round its loop |
+//! |---|---|---|
+//! | [`Fep::abort`] | [`Fep::begin_abort`] | [`Fep::cancel_aborted`] as long as [`Fep::has_aborted`]: the connection does not end before, unless it fails |
+//! | failing all messages of a connection with it | [`Fep::spread_failures`], once | the same; any verb can make a connection fail |
+//! | [`Fep::close_process`] | [`Fep::begin_close_process`] | [`Fep::clear_away`] until it returns true: the number of the process is not free before |
+//! | [`Fep::post_receive_many_of`] | [`Fep::begin_receive_many_of`] | [`Fep::gather`] until it returns true |
+//! | a receive, a peek or a claim that ignores bits of the tag | [`Fep::look_ahead`] until it returns true | – |
+//!
+//! None of that has a timer: [`Fep::poll_timeout`] does not tell of it. Who calls none of these has to do nothing.
+//!
 //! An endpoint is a router over two halves that do not know each other. The *initiator* sends messages and reads the
 //! memory of peers: it owns connections, congestion contexts and what was posted. The *target* receives messages and
 //! answers reads: it owns the PDCs that peers have opened, the receives of its processes and the memory that they expose,
