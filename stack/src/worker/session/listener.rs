@@ -6,6 +6,7 @@
 //! worker makes system calls only to open the session of an application that has sent its request, or to refuse it. The memory
 //! of applications that are gone is unmapped by another thread ([`super::unmapper`]).
 
+use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -16,22 +17,26 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use weft_cc::Time;
+use weft_cc::{Span, Time};
 
-use super::acceptor::{Acceptor, News};
+use super::acceptor::{Acceptor, JOINING, News};
 use super::config::{OpenError, SessionConfig};
 use super::join::{Asked, Facts, connect_within, refuse};
 use super::link::Link;
 use super::sealing::Sealing;
 use super::server::{SessionId, Sessions};
 use super::unmapper::Unmapper;
-use crate::fep::Fep;
+use crate::fep::{Fep, Resource};
 use crate::region::Region;
 use crate::worker::Waker;
 use crate::worker::credentials::Credentials;
 
 /// How long another program may take to accept a connection that shows that it is there.
 const PROBE: Duration = Duration::from_millis(100);
+
+/// How long an application may wait for memory that is to be unmapped before it is refused. That takes some milliseconds, unless
+/// frames refer to the memory, which are given up after as long.
+const UNMAPPING: Span = Span::from_ms(1_000);
 
 /// Why a socket cannot be listened at.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +52,20 @@ pub enum ListenError {
     System(PathBuf, io::Error),
 }
 
+/// An application that has sent its request.
+#[derive(Debug)]
+struct Joining {
+    socket: Arc<UnixStream>,
+    sealing: Arc<Sealing>,
+    config: SessionConfig,
+    /// The process number that it wants.
+    process: Option<u16>,
+    /// When it is refused if there is no memory for it.
+    until: Time,
+    /// The memory that it waits for, bytes.
+    lacks: Option<u64>,
+}
+
 /// A Unix socket at which applications join.
 #[derive(Debug)]
 pub struct SessionListener {
@@ -54,6 +73,8 @@ pub struct SessionListener {
     most: SessionConfig,
     acceptor: Acceptor,
     unmapper: Unmapper,
+    /// Applications that are to be let in or refused, in turn. The first one may wait for memory.
+    joining: VecDeque<Joining>,
     /// How many applications were refused because they asked for resources or for a process that they cannot have.
     refused: u64,
     /// While this file is open and locked, no other server can take the path.
@@ -86,20 +107,37 @@ impl SessionListener {
         let acceptor = Acceptor::start(listener, waker).map_err(failed)?;
         let unmapper = Unmapper::start().map_err(failed)?;
         tracing::info!(socket = %path.display(), "listening for applications");
-        Ok(SessionListener { path: path.to_owned(), most, acceptor, unmapper, refused: 0, _lock: lock })
+        let (path, joining) = (path.to_owned(), VecDeque::new());
+        Ok(SessionListener { path, most, acceptor, unmapper, joining, refused: 0, _lock: lock })
     }
 
     /// Ends the sessions of applications that have died, and opens one for the next one that wants to join. To be called
     /// each turn; makes no system call but to open a session, to refuse one, or to answer the first questions for facts. Returns
     /// the session that is new.
+    ///
+    /// An application for which there is memory, but for that of others which are gone, waits until it is unmapped, and those that
+    /// come after it wait behind it.
     pub fn attend(&mut self, sessions: &mut Sessions, fep: &mut Fep, now: Time) -> Option<SessionId> {
         while let Some(news) = self.acceptor.next() {
             match news {
-                News::Closed(socket) => sessions.hung_up(fep, now, &socket),
+                News::Closed(socket) => {
+                    self.joining.retain(|joining| !Arc::ptr_eq(&joining.socket, &socket));
+                    sessions.hung_up(fep, now, &socket);
+                }
                 // One a turn, as it takes far longer than a turn.
                 News::Request { socket, asked, sealing } => match asked {
                     Asked::Session(config, process) => {
-                        return self.admit((socket, sealing), &config, process, sessions, fep);
+                        let until = now + UNMAPPING;
+                        let joining = Joining { socket, sealing, config, process, until, lacks: None };
+                        if self.joining.len() >= JOINING {
+                            // Each that waits takes a descriptor.
+                            return self.admit(&joining, sessions, fep).unwrap_or_else(|error| {
+                                self.refuse(&joining, &error);
+                                None
+                            });
+                        }
+                        self.joining.push_back(joining);
+                        break;
                     }
                     Asked::Facts => {
                         let facts = Facts::of(sessions, fep);
@@ -110,45 +148,67 @@ impl SessionListener {
                 },
             }
         }
-        None
+        self.admit_next(sessions, fep, now)
     }
 
-    /// Opens a session for the application at the other end of `socket`, and tells it.
-    fn admit(
-        &mut self,
-        (socket, sealing): (Arc<UnixStream>, Arc<Sealing>),
-        config: &SessionConfig,
-        process: Option<u16>,
-        sessions: &mut Sessions,
-        fep: &mut Fep,
-    ) -> Option<SessionId> {
-        // Not known of one that lives where this process cannot see it.
-        let tenant = Credentials::of_peer(&socket).ok().and_then(|peer| peer.process);
-        let link = Link::shared(socket.clone());
-        let open = || -> Result<_, OpenError> {
-            config.within(&self.most)?;
-            let mut shared = None;
-            let share = |len| {
-                let (region, file) = Region::share_to_seal(len)?;
-                shared = Some((self.unmapper.keep(region.clone()), file));
-                Ok(region)
-            };
-            let id = sessions.admit_with(fep, config, process, share, link, tenant)?;
-            Ok((id, shared))
-        };
-        match open() {
-            Ok((id, shared)) => {
-                let (kept, file) = shared?;
-                sessions.keep(id, kept, sealing.clone());
-                let (process, facts) = (sessions.process(id).unwrap_or(0), Facts::of(sessions, fep));
-                sealing.hand_over(file, |file| facts.tell(&socket, process, Some(file)));
-                Some(id)
+    /// Whether applications wait for memory, or behind one that does: [`SessionListener::attend`] must be called then although nothing
+    /// happens.
+    pub fn makes_wait(&self) -> bool {
+        !self.joining.is_empty()
+    }
+
+    /// Opens a session for the application whose turn it is, or refuses it, unless it has to wait.
+    fn admit_next(&mut self, sessions: &mut Sessions, fep: &mut Fep, now: Time) -> Option<SessionId> {
+        let mut joining = self.joining.pop_front()?;
+        let may_wait = now.is_before(joining.until);
+        if may_wait && joining.lacks.is_some_and(|memory| !sessions.has_memory(memory)) {
+            self.joining.push_front(joining);
+            return None;
+        }
+        match self.admit(&joining, sessions, fep) {
+            Ok(id) => id,
+            Err(OpenError::NotLeft { what: Resource::SessionMemory, asked, .. })
+                if may_wait && sessions.will_have_memory(asked) =>
+            {
+                joining.lacks = Some(asked);
+                self.joining.push_front(joining);
+                None
             }
             Err(error) => {
-                refuse(&socket, &error.to_string(), &mut self.refused);
+                self.refuse(&joining, &error);
                 None
             }
         }
+    }
+
+    /// Opens a session for an application, and tells it.
+    fn admit(
+        &self,
+        joining: &Joining,
+        sessions: &mut Sessions,
+        fep: &mut Fep,
+    ) -> Result<Option<SessionId>, OpenError> {
+        let Joining { socket, sealing, config, process, .. } = joining;
+        // Not known of one that lives where this process cannot see it.
+        let tenant = Credentials::of_peer(socket).ok().and_then(|peer| peer.process);
+        let link = Link::shared(socket.clone());
+        config.within(&self.most)?;
+        let (mut shared, unmapping) = (None, sessions.unmapping().clone());
+        let share = |len| {
+            let (region, file) = Region::share_to_seal(len)?;
+            shared = Some((self.unmapper.keep(region.clone(), unmapping), file));
+            Ok(region)
+        };
+        let id = sessions.admit_with(fep, config, *process, share, link, tenant)?;
+        let Some((kept, file)) = shared else { return Ok(None) };
+        sessions.keep(id, kept, sealing.clone());
+        let (process, facts) = (sessions.process(id).unwrap_or(0), Facts::of(sessions, fep));
+        sealing.hand_over(file, |file| facts.tell(socket, process, Some(file)));
+        Ok(Some(id))
+    }
+
+    fn refuse(&mut self, joining: &Joining, why: &OpenError) {
+        refuse(&joining.socket, &why.to_string(), &mut self.refused);
     }
 }
 

@@ -142,7 +142,8 @@ impl<P: Port> SessionServer<P> {
             tracing::info!(process, ?how, "the session of an application has ended");
             on_event(ServerEvent::Ended { process, how });
         }
-        let mut busy = served > 0;
+        // An application that waits for memory may not wait for ever.
+        let mut busy = served > 0 || self.listener.as_ref().is_some_and(SessionListener::makes_wait);
         if self.waker.is_asleep() {
             self.asleep = true;
             busy |= !self.sessions.may_sleep();

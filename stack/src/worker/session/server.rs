@@ -19,7 +19,7 @@ use super::put_off::{PutOff, Quiet};
 use super::report::{Report, Request};
 use super::sealing::Sealing;
 use super::served::Served;
-use super::unmapper::Kept;
+use super::unmapper::{Kept, Unmapping};
 use crate::fep::{CallError, Completion, ConnectionId, Fep, Limits, MAX_PROCESS, Resource};
 use crate::region::Region;
 use crate::ses::ReceiveId;
@@ -75,8 +75,10 @@ pub struct Sessions {
     connections: Connections,
     serial: u64,
     last_process: u16,
-    /// Bytes of memory that all sessions may have together.
+    /// Bytes of memory that all sessions may have together, with that of sessions that are gone until it is unmapped.
     memory: u64,
+    /// What of it is to be unmapped by another thread, which may take a while.
+    unmapping: Unmapping,
     /// The IP address that peers know the endpoint by, for applications to hand on.
     host: Option<IpAddr>,
     /// Wakes the owner, where applications of this process may find it asleep.
@@ -102,6 +104,7 @@ impl Sessions {
             serial: 0,
             last_process: 0,
             memory: u64::MAX,
+            unmapping: Unmapping::default(),
             host: None,
             waker: None,
             unread: None,
@@ -132,6 +135,11 @@ impl Sessions {
     /// Lets sessions have no more than `memory` bytes together, rings included. Those that are open keep what they have.
     pub fn limit_memory(&mut self, memory: u64) {
         self.memory = memory;
+    }
+
+    /// Where memory of sessions that are gone counts until it is unmapped.
+    pub(super) fn unmapping(&self) -> &Unmapping {
+        &self.unmapping
     }
 
     pub(super) fn host(&self) -> Option<IpAddr> {
@@ -188,8 +196,10 @@ impl Sessions {
         let layout = config.layout()?;
         let slot = self.slots.iter().position(Option::is_none).ok_or(OpenError::Full(self.slots.len()))?;
         let account = self.choose_account(tenant).ok_or(OpenError::Full(self.slots.len()))?;
-        self.check_left(&fep.config().limits, config, layout.total as u64)?;
+        self.check_left(&fep.config().limits, config)?;
         self.check_share(tenant, account, layout.total as u64)?;
+        // Last, as nothing else passes while an application waits for it.
+        self.check_memory(layout.total as u64)?;
         let process = self.open_process(fep, process)?;
         let region = &share(layout.total).inspect_err(|_| {
             // It has just been opened.
@@ -252,22 +262,41 @@ impl Sessions {
         all.accounts.choose(tenant, rank)
     }
 
-    /// Checks that there is left what a session with `config` and `memory` bytes can come to use: what sessions may have is
-    /// reserved for them, whether they use it or not. Memory is reserved by its number only: the system provides each page
-    /// when it is used.
-    fn check_left(&self, limits: &Limits, config: &SessionConfig, memory: u64) -> Result<(), OpenError> {
-        let reserved = |of: fn(&Application) -> u64| self.slots.iter().flatten().map(of).sum::<u64>();
-        let check = |what, limit: u64, reserved: u64, asked: u64| {
-            let left = limit.saturating_sub(reserved);
-            if asked <= left { Ok(()) } else { Err(OpenError::NotLeft { what, asked, left, limit }) }
-        };
+    /// Checks that there is left what a session with `config` can come to use, apart from memory: what sessions may have is
+    /// reserved for them, whether they use it or not.
+    fn check_left(&self, limits: &Limits, config: &SessionConfig) -> Result<(), OpenError> {
         // Each operation may be a message.
-        let operations = reserved(|session| session.operations.len() as u64);
-        check(Resource::Operations, limits.sends as u64, operations, config.operations.into())?;
-        let connections = reserved(|session| session.connections.len() as u64);
+        let operations = self.reserved(|session| session.operations.len() as u64);
+        check_left(Resource::Operations, limits.sends as u64, operations, config.operations.into())?;
+        let connections = self.reserved(|session| session.connections.len() as u64);
         let most = limits.most_connections() as u64;
-        check(Resource::Connections, most, connections, config.connections.into())?;
-        check(Resource::SessionMemory, self.memory, reserved(|session| session.memory), memory)
+        check_left(Resource::Connections, most, connections, config.connections.into())
+    }
+
+    /// Checks that there are `memory` bytes left for a session. Memory is reserved by its number only: the system provides each
+    /// page when it is used. That of a session which is gone counts until it is unmapped: otherwise one that joins and leaves
+    /// over and over would have more at a time than there is.
+    fn check_memory(&self, memory: u64) -> Result<(), OpenError> {
+        let reserved = self.reserved_memory().saturating_add(self.unmapping.bytes());
+        check_left(Resource::SessionMemory, self.memory, reserved, memory)
+    }
+
+    fn reserved(&self, of: fn(&Application) -> u64) -> u64 {
+        self.slots.iter().flatten().map(of).sum()
+    }
+
+    fn reserved_memory(&self) -> u64 {
+        self.reserved(|session| session.memory)
+    }
+
+    /// Whether a session could have `memory` bytes now.
+    pub(super) fn has_memory(&self, memory: u64) -> bool {
+        self.check_memory(memory).is_ok()
+    }
+
+    /// Whether a session could have `memory` bytes if what is being unmapped was.
+    pub(super) fn will_have_memory(&self, memory: u64) -> bool {
+        check_left(Resource::SessionMemory, self.memory, self.reserved_memory(), memory).is_ok()
     }
 
     /// Checks that the process `tenant`, whose sessions have `account`, takes no more places and memory than it may with a session
@@ -355,6 +384,13 @@ impl Sessions {
         assert_eq!(self.connections.check(limits.pdcs_per_peer), open);
         let sessions = self.slots.iter().flatten();
         self.connections.accounts.check(sessions.map(|session| (session.id.slot, session.leaving)));
+    }
+
+    /// The memory of the session of a process.
+    #[cfg(test)]
+    pub(super) fn memory_of(&self, process: u16) -> Option<Region> {
+        let session = self.slots.iter().flatten().find(|session| session.process == process)?;
+        session.regions.first().cloned()
     }
 
     /// The account of a session.
@@ -695,6 +731,11 @@ impl Sessions {
         session.clear_away(fep, &mut self.connections);
         self.ended.push_back((session.id, session.process, how));
     }
+}
+
+fn check_left(what: Resource, limit: u64, reserved: u64, asked: u64) -> Result<(), OpenError> {
+    let left = limit.saturating_sub(reserved);
+    if asked <= left { Ok(()) } else { Err(OpenError::NotLeft { what, asked, left, limit }) }
 }
 
 fn unpack(context: u64) -> (u32, u32) {

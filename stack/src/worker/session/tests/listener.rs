@@ -251,6 +251,22 @@ impl Host {
         thread::yield_now();
     }
 
+    /// As [`Host::attend`]; no time passes.
+    fn attend_again(&mut self) {
+        self.listener.attend(&mut self.world.sessions[0], &mut self.world.feps[0], self.world.now);
+        self.world.serve(0);
+        thread::yield_now();
+    }
+
+    /// Attends to those that want to join until something is so, while no time passes.
+    fn until(&mut self, is_so: impl Fn(&Host) -> bool) {
+        let started = Instant::now();
+        while !is_so(self) {
+            assert!(started.elapsed() < LIMIT, "it never is");
+            self.attend_again();
+        }
+    }
+
     /// Attends to those that want to join until `ask`, which gets the path of the socket, has an answer.
     fn until_answered<T: Send>(&mut self, ask: impl FnOnce(&std::path::Path) -> T + Send) -> T {
         let socket = self.socket.clone();
@@ -312,6 +328,73 @@ fn the_memory_of_an_application_that_is_gone_is_unmapped_by_another_thread() {
         }
     });
     assert_eq!(made_and_removed, [1, 0]);
+}
+
+/// A host of which applications may have no more memory than one of them needs; one has been there, and has left a frame behind
+/// that refers to its memory.
+fn host_whose_memory_is_in_use() -> (Host, Region) {
+    let mut host = Host::new();
+    host.world.sessions[0].limit_memory(SMALL.layout().unwrap().total as u64);
+    let first = host.until_answered(|path| Client::join(path, &SMALL, None, LIMIT).unwrap());
+    let frame = host.world.sessions[0].memory_of(first.process()).unwrap();
+    drop(first);
+    host.until(|host| host.world.sessions[0].is_empty());
+    (host, frame)
+}
+
+/// Joins at `host` in another thread.
+fn join_at(host: &Host) -> JoinHandle<Result<Client, JoinError>> {
+    let path = host.socket.clone();
+    thread::spawn(move || Client::join(&path, &SMALL, None, LIMIT))
+}
+
+#[test]
+fn memory_counts_until_it_is_unmapped_and_applications_wait_for_it() {
+    let (mut host, frame) = host_whose_memory_is_in_use();
+    let next = join_at(&host);
+    host.until(|host| host.listener.makes_wait());
+    (0..100).for_each(|_| host.attend_again());
+    assert!(host.world.sessions[0].is_empty(), "there is more memory than sessions may have");
+    drop(frame);
+    host.until(|_| next.is_finished());
+    let next = next.join().unwrap().unwrap();
+    assert!(!host.listener.makes_wait());
+    // Those that would not fit in any case do not wait.
+    let refused = join_at(&host);
+    host.until(|_| refused.is_finished());
+    assert!(matches!(refused.join().unwrap(), Err(JoinError::Refused(..))));
+    drop(next);
+}
+
+#[test]
+fn an_application_waits_for_memory_to_be_unmapped_for_a_second_at_most() {
+    let (mut host, frame) = host_whose_memory_is_in_use();
+    let late = join_at(&host);
+    host.until(|host| host.listener.makes_wait());
+    host.world.now += Span::from_ms(1_000);
+    host.until(|_| late.is_finished());
+    match late.join().unwrap() {
+        Err(JoinError::Refused(_, why)) => assert!(why.contains("bytes of memory, rings included"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    drop(frame);
+}
+
+/// It would have a session that nobody ends.
+#[test]
+fn an_application_that_is_gone_does_not_wait_for_memory() {
+    let (mut host, frame) = host_whose_memory_is_in_use();
+    let path = host.socket.clone();
+    let gone = thread::spawn(move || {
+        let stream = connect_within(&path, LIMIT).unwrap();
+        let asked = Asked::Session(SMALL, None);
+        ask(&stream, &path, &asked, Duration::from_millis(20)).is_err()
+    });
+    host.until(|host| host.listener.makes_wait());
+    host.until(|host| !host.listener.makes_wait());
+    assert!(gone.join().unwrap());
+    assert!(host.world.sessions[0].is_empty());
+    drop(frame);
 }
 
 /// An application that has joined at `host`, but has not said that it has mapped its memory: its client, its end of the socket, and
