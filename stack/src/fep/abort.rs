@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use weft_cc::Time;
 
 use super::core::Core;
+use super::gaps::take_first;
 use super::initiator::{Initiator, complete_send, fail_send};
 use super::turns::Turns;
 use super::{CallError, Completion, ConnectionId, Failure, Fep, Map, SendError};
@@ -17,6 +18,8 @@ use crate::wire::ses::ReturnCode;
 
 /// The memory that cancelling a message touches, and reporting that, as what messages that wait count for.
 pub(super) const COST: i64 = 2 << 10;
+/// The memory that is touched to find that a message has been cancelled meanwhile.
+pub(super) const GONE: i64 = 64;
 /// What is spent on a connection before the next one has its turn.
 const PIECE: i64 = 4 * COST;
 /// The memory that is touched to find that a connection has failed meanwhile.
@@ -172,7 +175,7 @@ impl Initiator {
         while let Some(&first) = messages.front()
             && !sends.get(first).is_some_and(|message| message.is_untouched())
         {
-            messages.pop_front();
+            take_first(&mut messages);
             let Some(message) = sends.get_mut(first) else { continue };
             message.cut_short();
             message.refusal.get_or_insert(ReturnCode::CANCELLED);
@@ -233,11 +236,10 @@ impl Initiator {
         *budget -= piece;
         let mut count = 0;
         while piece > 0
-            && let Some(send) = ending.messages.pop_front()
+            && let Some(send) = take_first(&mut ending.messages)
         {
-            piece -= COST;
             count += 1;
-            fail_send(&mut self.sends, core, send, ending.error);
+            piece -= if fail_send(&mut self.sends, core, send, ending.error) { COST } else { GONE };
         }
         *budget += piece;
         let process = ending.process;

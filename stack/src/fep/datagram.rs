@@ -13,10 +13,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use weft_cc::Time;
 
-use super::abort::COST;
+use super::abort::{COST, GONE};
 use super::config::FepConfig;
 use super::core::Core;
-use super::gaps::{Entry, Gaps};
+use super::gaps::{Entry, Gaps, take_first};
 use super::initiator::{Initiator, fail_send};
 use super::payload::PayloadRef;
 use super::process::{Processes, process_of};
@@ -327,10 +327,9 @@ impl Fep {
         let Some(datagrams) = self.datagrams.as_deref_mut() else { return true };
         let Some(left) = datagrams.closing.get_mut(&process) else { return true };
         while *budget > 0 {
-            if let Some(outgoing) = left.waiting.pop_front() {
-                // Nothing happens for one that was cancelled.
-                fail_send(&mut self.initiator.sends, &mut self.core, outgoing.send, SendError::Cancelled);
-                *budget -= COST;
+            if let Some(Outgoing { send, .. }) = take_first(&mut left.waiting) {
+                let (sends, core) = (&mut self.initiator.sends, &mut self.core);
+                *budget -= if fail_send(sends, core, send, SendError::Cancelled) { COST } else { GONE };
             } else if left.receives.pop_first().is_some() {
                 *budget -= DROP;
             } else {

@@ -73,6 +73,15 @@ fn join<T: Entry>(entries: &mut VecDeque<T>, start: usize, len: u32) -> (usize, 
     (start, len)
 }
 
+/// Takes the first message out of `entries`, which nothing is appended to or taken back from any more, with the gaps behind it.
+/// Messages that have ended since are still among them.
+pub(super) fn take_first<T: Entry>(entries: &mut VecDeque<T>) -> Option<T> {
+    let first = entries.pop_front();
+    let run = run_at(entries, 0);
+    entries.drain(..run as usize);
+    first
+}
+
 impl Gaps {
     /// The place of a message that is appended to `entries`.
     #[inline]

@@ -538,15 +538,15 @@ fn complete_other(sends: &mut Table<SendMessage>, core: &mut Core, key: Key) {
     }
 }
 
-/// A message fails. Its memory goes back to the application.
+/// A message fails. Its memory goes back to the application. Returns whether there was such a message.
 #[cold]
-pub(super) fn fail_send(sends: &mut Table<SendMessage>, core: &mut Core, key: Key, error: SendError) {
-    if let Some(message) = sends.remove(key) {
-        if !message.is_untouched() {
-            core.abandon(&message.buffer);
-        }
-        core.completions.push_back(message.into_completion(key, Err(error)));
+pub(super) fn fail_send(sends: &mut Table<SendMessage>, core: &mut Core, key: Key, error: SendError) -> bool {
+    let Some(message) = sends.remove(key) else { return false };
+    if !message.is_untouched() {
+        core.abandon(&message.buffer);
     }
+    core.completions.push_back(message.into_completion(key, Err(error)));
+    true
 }
 
 /// The PDCID of connection `key`.
