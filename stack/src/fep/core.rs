@@ -87,6 +87,11 @@ impl Abandoned {
         }
     }
 
+    /// Whether there is no such memory that a packet could refer to.
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.regions.is_empty() && !self.is_anywhere
+    }
+
     /// Whether it may include `bytes`.
     pub(crate) fn includes(&self, bytes: RegionBytes<'_>) -> bool {
         self.is_anywhere || self.regions.iter().any(|region| region.place_of(bytes).is_some())
@@ -98,8 +103,10 @@ impl Core {
     #[cold]
     pub(super) fn abandon(&mut self, buffer: &Buffer) {
         self.abandoned = true;
-        // No packet refers to buffers of other kinds, which are copied.
-        if let Buffer::Region(slice) = buffer {
+        // No packet refers to buffers of other kinds, which are copied, nor to no bytes at all.
+        if let Buffer::Region(slice) = buffer
+            && !slice.is_empty()
+        {
             self.abandoned_memory.get_or_insert_default().add(slice.region());
         }
     }

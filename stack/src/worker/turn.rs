@@ -66,7 +66,9 @@ impl<P: Port> Worker<P> {
             self.neighbours.ask(now, &mut self.tx);
         }
         let sent = self.transmit(now) + self.loopback.len();
-        if let Some(memory) = self.fep.take_abandoned_memory() {
+        if let Some(memory) = self.fep.take_abandoned_memory()
+            && !memory.is_nothing()
+        {
             self.recall_from(&memory);
         }
         TurnResult { received, sent, timers: timers | asked }
