@@ -151,10 +151,10 @@ def endpoints(seed):
     return counted(said, cases, 2)
 
 
-def applications(seed, name, test, cases):
-    """A test of sessions whose cases a seed draws."""
+def applications(seed, name, test, cases, tests=1):
+    """Tests of sessions whose cases a seed draws, so many each."""
     environment = {f"WEFT_{name}_CASES": str(cases), f"WEFT_{name}_SEED": str(seed % 2**32)}
-    return counted(cargo_test("weft-stack", "lib", [test], environment, 600), cases, 1)
+    return counted(cargo_test("weft-stack", "lib", [test], environment, 600), cases, tests)
 
 
 def joint(seed):
@@ -164,9 +164,9 @@ def joint(seed):
 
 
 def siege(seed):
-    """Simulated: the same with commands that are nonsense and forged packets; afterwards an application and its peer exchange
-    messages within a bound, and when all have left nothing is there."""
-    return applications(seed, "SIEGE", "after_any_mix_of_attacks", 200)
+    """Simulated: the same with commands that are nonsense and forged packets; afterwards, or all the time, an application and its
+    peer exchange messages within a bound, and when all have left nothing is there."""
+    return applications(seed, "SIEGE", "any_mix_of_attacks", 200, 2)
 
 
 def address(seed, n):

@@ -107,6 +107,10 @@ pub(super) struct Fabric {
     rng: Rng,
     /// Packets that are lost, beside those that [`Fabric::turn`] loses at random.
     pub(super) lost: Vec<fn(&Packet) -> bool>,
+    /// Packets that [`Fabric::turn`] does not lose at random.
+    pub(super) spared: fn(&Packet) -> bool,
+    /// Whether an application and its peer exchange messages, which are not to be told to stop.
+    pub(super) pair_is_at_work: bool,
     /// What applications and peers have heard in the last turn, by the number of each.
     pub(super) events: Vec<(usize, Event)>,
     pub(super) completions: Vec<(usize, Completion)>,
@@ -143,6 +147,8 @@ impl Fabric {
             now: Time::ZERO,
             rng: Rng::new(6, 6),
             lost: Vec::new(),
+            spared: |_| false,
+            pair_is_at_work: false,
             events: Vec::new(),
             completions: Vec::new(),
             compares: false,
@@ -222,7 +228,7 @@ impl Fabric {
                 let mut bytes = vec![0; payload.len() as usize];
                 payload.copy_to(&mut bytes);
                 self.overheard = Some(transmit.packet);
-                if !(loses && self.rng.next_u64().is_multiple_of(8)
+                if !(loses && self.rng.next_u64().is_multiple_of(8) && !(self.spared)(&transmit.packet)
                     || self.lost.iter().any(|is_lost| is_lost(&transmit.packet)))
                 {
                     self.arrive(&transmit.packet, &bytes);
@@ -304,6 +310,11 @@ impl Fabric {
         panic!("commands are not executed");
     }
 
+    /// What each endpoint waits for.
+    pub(super) fn explain(&self) -> Vec<Vec<String>> {
+        self.feps.iter().map(|fep| fep.explain(self.now)).collect()
+    }
+
     /// Everybody leaves. Whatever was waiting ends, at the latest by a timer.
     pub(super) fn end(&mut self) {
         self.guests.clear();
@@ -322,9 +333,8 @@ impl Fabric {
             self.skip_to_next_timer();
         }
         self.check();
-        let explained = || self.feps.iter().map(|fep| fep.explain(self.now)).collect::<Vec<_>>();
         for fep in &self.feps {
-            assert_eq!(fep.leaks().collect::<Vec<_>>(), [""; 0], "{:?}", explained());
+            assert_eq!(fep.leaks().collect::<Vec<_>>(), [""; 0], "{:?}", self.explain());
             assert_eq!(fep.check_accounts(), (0, 0, 0), "endpoint {}", fep.addr().0);
         }
         assert!(self.sessions.is_empty());
