@@ -68,6 +68,7 @@
 mod acceptor;
 mod accounts;
 mod application;
+mod attention;
 mod client;
 mod command;
 mod config;

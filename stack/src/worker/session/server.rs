@@ -10,6 +10,7 @@ use rustc_hash::FxHasher;
 use weft_cc::Time;
 
 use super::application::{Application, Posted};
+use super::attention::Attention;
 use super::client::Client;
 use super::config::{OpenError, SessionConfig};
 use super::connections::Connections;
@@ -72,6 +73,8 @@ impl Share {
 /// should [close](Fep::close_process) process 0, so that messages to process 0 are refused instead of kept.
 pub struct Sessions {
     slots: Vec<Option<Application>>,
+    /// Which of them are looked at in a turn.
+    attention: Attention,
     connections: Connections,
     serial: u64,
     last_process: u16,
@@ -100,6 +103,7 @@ impl Sessions {
         let capacity = capacity.min(usize::from(MAX_PROCESS));
         Sessions {
             slots: (0..capacity).map(|_| None).collect(),
+            attention: Attention::new(capacity),
             connections: Connections::new(capacity),
             serial: 0,
             last_process: 0,
@@ -217,6 +221,7 @@ impl Sessions {
         let id = SessionId { slot: slot as u32, serial: self.serial };
         let (operations, connections) = (config.operations as usize, config.connections as usize);
         self.connections.accounts.begin(slot as u32, account, tenant, config.peers);
+        self.attention.begin(slot);
         self.slots[slot] = Some(Application {
             id,
             process,
@@ -457,8 +462,10 @@ impl Sessions {
         if !self.connections.datagrams.is_empty() {
             count += self.settle_datagrams(served, now);
         }
-        let mut cleared = 0;
-        for slot in 0..self.slots.len() {
+        let (mut cleared, mut from) = (0, 0);
+        self.attention.begin_turn();
+        while let Some(slot) = self.attention.next(from) {
+            from = slot + 1;
             let Some(session) = &mut self.slots[slot] else { continue };
             if session.leaving {
                 cleared += usize::from(session.clear_away(served.fep_mut(), &mut self.connections));
@@ -467,8 +474,10 @@ impl Sessions {
             if !session.is_sealed() {
                 continue;
             }
-            count += session.flush() + session.shed(served.fep_mut());
-            count += session.obey(served, now, &mut self.connections);
+            let mut done = session.flush() + session.shed(served.fep_mut());
+            done += session.obey(served, now, &mut self.connections);
+            self.attention.looked(slot, done > 0);
+            count += done;
             if let Some(how) = session.has_ended() {
                 self.end(served.fep_mut(), now, slot, how);
             }
@@ -484,12 +493,16 @@ impl Sessions {
         }
         count += cleared;
         count += self.distribute(served.fep_mut(), now);
-        for slot in 0..self.slots.len() {
+        // Those that have been told something are awake, as are those that leave.
+        from = 0;
+        while let Some(slot) = self.attention.next_awake(from) {
+            from = slot + 1;
             let Some(session) = &mut self.slots[slot] else { continue };
             session.publish();
             if session.leaving && session.in_use == 0 && !session.clears_away {
                 let held = std::mem::take(&mut session.held_peers);
                 self.slots[slot] = None;
+                self.attention.end(slot);
                 for peer in held {
                     served.release_peer(peer);
                     self.connections.release_peer(slot as u32, peer);
@@ -560,15 +573,22 @@ impl Sessions {
     /// for long.
     pub fn may_sleep(&mut self) -> bool {
         let mut all = true;
-        for session in self.slots.iter_mut().flatten().filter(|session| !session.leaving) {
+        for (slot, session) in self.slots.iter_mut().enumerate() {
             // All of them have to be told.
-            all &= session.may_sleep();
+            if let Some(session) = session.as_mut().filter(|session| !session.leaving)
+                && !session.may_sleep()
+            {
+                self.attention.wake(slot);
+                all = false;
+            }
         }
         all
     }
 
     /// The owner is awake.
     pub fn woken(&mut self) {
+        // One of them has woken it.
+        self.attention.look_at_all();
         for session in self.slots.iter_mut().flatten().filter(|session| !session.leaving) {
             session.woken();
         }
@@ -708,7 +728,10 @@ impl Sessions {
     }
 
     fn at(&mut self, slot: u32) -> Option<&mut Application> {
-        self.slots.get_mut(slot as usize)?.as_mut()
+        let session = self.slots.get_mut(slot as usize)?.as_mut()?;
+        // Its caller has something to tell it.
+        self.attention.wake(slot as usize);
+        Some(session)
     }
 
     /// Ends a session: none of its commands is executed any more, and everything that it holds is released.
@@ -716,6 +739,7 @@ impl Sessions {
     fn end(&mut self, fep: &mut Fep, now: Time, slot: usize, how: Ended) {
         let Some(session) = &mut self.slots[slot] else { return };
         session.leaving = true;
+        self.attention.wake(slot);
         self.connections.accounts.leave(session.id.slot);
         session.regions.clear();
         session.backlog.clear();

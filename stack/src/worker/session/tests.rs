@@ -1,5 +1,6 @@
 //! Two endpoints, their sessions, and applications that behave or do not.
 
+mod attention;
 mod datagrams;
 mod explore;
 mod fabric;

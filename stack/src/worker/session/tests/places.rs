@@ -3,6 +3,7 @@
 use super::*;
 use crate::fep::{FepConfig, Limits};
 use crate::packet::Packet;
+use crate::worker::session::attention::PERIOD;
 
 /// A server, to which no answers of its peer come, and the applications that are there.
 struct Server {
@@ -68,15 +69,20 @@ impl Server {
             let connection = client.connect(Addr(1), ConnectOptions::default(), 0).unwrap();
             client.send(connection, extent(0, 1), None, 0, 0).unwrap();
         }
-        self.turn();
+        self.period();
         let taken = self.world.sessions[0].len();
         self.clients.retain(|(tenant, _)| *tenant != process(n));
-        self.turn();
+        self.period();
         assert_eq!(self.world.sessions[0].len(), taken, "their places are not free yet");
     }
 
     fn turn(&mut self) {
         self.world.step_through(16, |packet: &Packet| packet.net.src == Addr(0));
+    }
+
+    /// As many turns as it takes until all applications have been looked at.
+    fn period(&mut self) {
+        (0..PERIOD).for_each(|_| self.turn());
     }
 
     /// All leave, and their places get free.

@@ -1,0 +1,216 @@
+//! Which applications the worker looks at in a turn: those that have had something to do lately, and a part of the others.
+//!
+//! A look at an application that has given no command reads two or three cache lines, of which the application may write one.
+//! A server with many applications that do nothing would spend most of its time on that.
+
+/// After so many looks in a row that have found nothing to do an application is quiet: in about a millisecond, so that those which
+/// exchange messages all the time stay awake. Not only commands count: one that is reported something may have an answer.
+const PATIENCE: u16 = if cfg!(test) { 16 } else { 1024 };
+
+/// Each quiet application is looked at in one of so many turns, an even part of them in each.
+pub(super) const PERIOD: u32 = 16;
+
+/// So many quiet applications are looked at in each turn: then none waits for its turn without need.
+const FEW: u32 = if cfg!(test) { 2 } else { 8 };
+
+/// The applications of some places, by the number of their place.
+#[derive(Debug, Default)]
+pub(super) struct Attention {
+    /// A bit for each place whose application is looked at in each turn, and for each whose application is quiet.
+    awake: Vec<u64>,
+    quiet: Vec<u64>,
+    /// How many are quiet.
+    count: u32,
+    /// The looks in a row at each that have found nothing.
+    in_vain: Vec<u16>,
+    turn: u32,
+    /// The places of which the quiet ones are looked at in this turn, in each word.
+    due: u64,
+    /// Whether the next turn looks at all.
+    all: bool,
+}
+
+impl Attention {
+    /// For so many places, of which none is taken.
+    pub(super) fn new(places: usize) -> Attention {
+        let words = vec![0; places.div_ceil(64)];
+        Attention { awake: words.clone(), quiet: words, in_vain: vec![0; places], ..Attention::default() }
+    }
+
+    /// An application has come to a place, and is awake.
+    pub(super) fn begin(&mut self, place: usize) {
+        self.awake[place / 64] |= bit(place);
+        self.in_vain[place] = 0;
+    }
+
+    /// The application at a place is gone.
+    pub(super) fn end(&mut self, place: usize) {
+        self.wake(place);
+        self.awake[place / 64] &= !bit(place);
+    }
+
+    /// The application at a place has something to do: it is looked at in each turn for a while.
+    #[inline]
+    pub(super) fn wake(&mut self, place: usize) {
+        self.in_vain[place] = 0;
+        let (word, bit) = (place / 64, bit(place));
+        if self.quiet[word] & bit != 0 {
+            self.quiet[word] &= !bit;
+            self.awake[word] |= bit;
+            self.count -= 1;
+        }
+    }
+
+    /// The next turn looks at all applications.
+    pub(super) fn look_at_all(&mut self) {
+        self.all = true;
+    }
+
+    /// A turn begins.
+    pub(super) fn begin_turn(&mut self) {
+        /// The first of each so many places.
+        const FIRST: u64 = u64::MAX / ((1 << PERIOD) - 1);
+        self.turn = self.turn.wrapping_add(1);
+        let all = std::mem::take(&mut self.all) || self.count <= FEW;
+        self.due = if all { u64::MAX } else { FIRST << (self.turn % PERIOD) };
+    }
+
+    /// The first place from `place` on whose application is looked at in this turn.
+    #[inline]
+    pub(super) fn next(&self, place: usize) -> Option<usize> {
+        self.first(place, self.due)
+    }
+
+    /// The same of those that are not quiet.
+    #[inline]
+    pub(super) fn next_awake(&self, place: usize) -> Option<usize> {
+        self.first(place, 0)
+    }
+
+    #[inline]
+    fn first(&self, place: usize, due: u64) -> Option<usize> {
+        let mut wanted = u64::MAX << (place % 64);
+        let words = self.awake.iter().zip(&self.quiet).enumerate().skip(place / 64);
+        for (word, (awake, quiet)) in words {
+            let found = (awake | quiet & due) & wanted;
+            if found != 0 {
+                return Some(word * 64 + found.trailing_zeros() as usize);
+            }
+            wanted = u64::MAX;
+        }
+        None
+    }
+
+    /// The worker has looked at the application at a place, and `found` whether there was something to do.
+    #[inline]
+    pub(super) fn looked(&mut self, place: usize, found: bool) {
+        if found {
+            return self.wake(place);
+        }
+        let (word, bit) = (place / 64, bit(place));
+        if self.awake[word] & bit == 0 {
+            return;
+        }
+        self.in_vain[place] += 1;
+        if self.in_vain[place] == PATIENCE {
+            self.awake[word] &= !bit;
+            self.quiet[word] |= bit;
+            self.count += 1;
+        }
+    }
+}
+
+#[inline]
+fn bit(place: usize) -> u64 {
+    1 << (place % 64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The places that a turn looks at, in which there is nothing to do.
+    fn turn(attention: &mut Attention) -> Vec<usize> {
+        attention.begin_turn();
+        let (mut looked, mut from) = (Vec::new(), 0);
+        while let Some(place) = attention.next(from) {
+            attention.looked(place, false);
+            looked.push(place);
+            from = place + 1;
+        }
+        looked
+    }
+
+    fn quiet(places: &[usize]) -> Attention {
+        let mut attention = Attention::new(130);
+        places.iter().for_each(|&place| attention.begin(place));
+        for _ in 0..PATIENCE {
+            assert_eq!(turn(&mut attention), places, "they are awake");
+        }
+        attention
+    }
+
+    #[test]
+    fn a_few_quiet_applications_are_looked_at_in_each_turn() {
+        let mut attention = quiet(&[1, 129]);
+        assert_eq!(attention.count, 2);
+        assert_eq!(attention.next_awake(0), None);
+        assert!((0..20).all(|_| turn(&mut attention) == [1, 129]));
+    }
+
+    #[test]
+    fn of_many_quiet_applications_each_is_looked_at_once_in_a_period() {
+        let places: Vec<usize> = (0..130).filter(|place| place % 5 != 3).collect();
+        let mut attention = quiet(&places);
+        for _ in 0..3 {
+            let mut all = Vec::new();
+            for _ in 0..PERIOD {
+                let some = turn(&mut attention);
+                assert!(some.is_sorted() && some.len() <= places.len() / PERIOD as usize + 4, "{some:?}");
+                all.extend(some);
+            }
+            all.sort_unstable();
+            assert_eq!(all, places);
+        }
+    }
+
+    #[test]
+    fn an_application_that_has_something_to_do_is_looked_at_in_each_turn_until_it_is_quiet_again() {
+        let places: Vec<usize> = (0..100).collect();
+        let mut attention = quiet(&places);
+        attention.wake(70);
+        assert_eq!((attention.next_awake(0), attention.next_awake(71)), (Some(70), None));
+        for _ in 0..PATIENCE - 1 {
+            assert!(turn(&mut attention).contains(&70));
+        }
+        attention.looked(70, true);
+        for _ in 0..PATIENCE {
+            assert!(turn(&mut attention).contains(&70));
+        }
+        let all = (0..PERIOD).map(|_| turn(&mut attention).iter().filter(|place| **place == 70).count());
+        assert_eq!(all.sum::<usize>(), 1);
+    }
+
+    #[test]
+    fn a_turn_looks_at_all_when_that_is_asked_for() {
+        let places: Vec<usize> = (0..100).collect();
+        let mut attention = quiet(&places);
+        attention.look_at_all();
+        assert_eq!(turn(&mut attention), places);
+        assert!(turn(&mut attention).len() < 20);
+    }
+
+    #[test]
+    fn an_application_that_is_gone_is_not_looked_at_and_the_next_one_in_its_place_is_awake() {
+        let places: Vec<usize> = (0..100).collect();
+        let mut attention = quiet(&places);
+        attention.end(7);
+        assert_eq!(attention.count, 99);
+        assert!((0..PERIOD).all(|_| !turn(&mut attention).contains(&7)));
+        attention.begin(7);
+        assert!((0..PATIENCE).all(|_| turn(&mut attention).contains(&7)));
+        attention.end(7);
+        (0..100).filter(|place| *place != 7).for_each(|place| attention.end(place));
+        assert_eq!((attention.count, turn(&mut attention)), (0, vec![]));
+    }
+}
