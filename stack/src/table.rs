@@ -22,32 +22,61 @@ struct Slot<T> {
 /// Ends the list of free slots.
 const NONE: u32 = u32::MAX;
 
+/// Bytes that are moved at most when a table grows.
+const MOVED: usize = 256 << 10;
+
+type Block<T> = Vec<Slot<T>>;
+
+impl<T> Slot<T> {
+    /// A slot without an entry, whose first one will have generation 0.
+    fn vacant() -> Slot<T> {
+        Slot { generation: u32::MAX, next_free: NONE, value: None }
+    }
+}
+
 /// Entries with stable, dense keys. Slots are reused in the order in which they were freed, so that
 /// a name that appears on the wire rests as long as possible.
+///
+/// A table that grows moves its first slots. Further ones are in blocks that stay where they are: to move a large table for
+/// one more entry would hold up its owner for milliseconds.
+// In order of use: see `Fep`.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Table<T> {
-    slots: Vec<Slot<T>>,
-    /// The slot that has been free for longest, and the one freed last.
+    /// The first slots, up to [`Table::BLOCK`]. The last of them may never have been used.
+    slots: Box<[Slot<T>]>,
+    /// The slot that has been free for longest, of those that have been used.
     oldest_free: u32,
+    /// The number of entries.
+    len: u32,
+    /// The slot freed last, if any is free.
     newest_free: u32,
-    free: u32,
+    /// The other slots, as many in each block; `None` while there are no others.
+    blocks: Option<Box<Vec<Block<T>>>>,
 }
+
+const _: () = assert!(size_of::<Table<u64>>() == 40);
 
 impl<T> Default for Table<T> {
     fn default() -> Table<T> {
-        Table { slots: Vec::new(), oldest_free: NONE, newest_free: NONE, free: 0 }
+        Table { slots: Box::default(), oldest_free: NONE, len: 0, newest_free: NONE, blocks: None }
     }
 }
 
 impl<T> Table<T> {
+    /// The slots of a block, a power of two: when there is room for so many, half of them have been moved.
+    const BLOCK: usize = 1 << (2 * MOVED / size_of::<Slot<T>>()).ilog2();
+
     /// The number of entries.
+    #[inline]
     pub fn len(&self) -> usize {
-        self.slots.len() - self.free as usize
+        self.len as usize
     }
 
     /// Whether there are none.
+    #[inline]
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.len == 0
     }
 
     /// Adds an entry.
@@ -59,34 +88,62 @@ impl<T> Table<T> {
     /// Adds the entry that `make` returns for its key.
     #[inline]
     pub fn insert_with(&mut self, make: impl FnOnce(Key) -> T) -> Key {
-        if self.free == 0 {
+        if self.oldest_free == NONE {
             self.add_slot();
         }
         let index = self.oldest_free;
-        let slot = &mut self.slots[index as usize];
+        let slot = match self.slots.get_mut(index as usize) {
+            Some(slot) => slot,
+            None => far_mut(&mut self.blocks, index).expect("slots that are free are there"),
+        };
         self.oldest_free = slot.next_free;
-        self.free -= 1;
+        self.len += 1;
         slot.generation = slot.generation.wrapping_add(1);
         let key = Key { index, generation: slot.generation };
         slot.value = Some(make(key));
         key
     }
 
-    /// Adds a free slot where there is none.
+    /// Makes a slot free where none is.
     #[cold]
     #[inline(never)]
     fn add_slot(&mut self) {
-        if self.slots.len() == self.slots.capacity() {
-            // Most endpoints have one or two of what is large, and Vec would begin with room for four.
-            self.slots.reserve_exact(self.slots.len().max(1));
+        let index = self.len as usize;
+        if index < Self::BLOCK {
+            if index == self.slots.len() {
+                let mut slots = std::mem::take(&mut self.slots).into_vec();
+                // Most endpoints have one or two of what is large, and Vec would begin with room for four.
+                slots.reserve_exact(index.max(1));
+                slots.resize_with(index + index.max(1), Slot::vacant);
+                self.slots = slots.into_boxed_slice();
+            }
+        } else {
+            let blocks = self.blocks.get_or_insert_default();
+            if index.is_multiple_of(Self::BLOCK) {
+                blocks.push(Vec::with_capacity(Self::BLOCK));
+            }
+            blocks.last_mut().expect("it has a block").push(Slot::vacant());
         }
-        (self.oldest_free, self.newest_free, self.free) =
-            (self.slots.len() as u32, self.slots.len() as u32, 1);
-        // Its first holder has generation 0.
-        self.slots.push(Slot { generation: u32::MAX, next_free: NONE, value: None });
+        (self.oldest_free, self.newest_free) = (self.len, self.len);
     }
 
-    /// Brings the entry of slot `index` into the cache, if there is such a slot.
+    #[inline]
+    fn slot(&self, index: u32) -> Option<&Slot<T>> {
+        match self.slots.get(index as usize) {
+            Some(slot) => Some(slot),
+            None => far(&self.blocks, index),
+        }
+    }
+
+    #[inline]
+    fn slot_mut(&mut self, index: u32) -> Option<&mut Slot<T>> {
+        match self.slots.get_mut(index as usize) {
+            Some(slot) => Some(slot),
+            None => far_mut(&mut self.blocks, index),
+        }
+    }
+
+    /// Brings the entry of slot `index` into the cache, if it is one of the first slots.
     #[inline]
     pub(crate) fn prefetch(&self, index: u32) {
         if let Some(slot) = self.slots.get(index as usize) {
@@ -97,28 +154,28 @@ impl<T> Table<T> {
     /// The entry `key`.
     #[inline]
     pub fn get(&self, key: Key) -> Option<&T> {
-        let slot = self.slots.get(key.index as usize)?;
+        let slot = self.slot(key.index)?;
         if slot.generation == key.generation { slot.value.as_ref() } else { None }
     }
 
     /// The entry `key`.
     #[inline]
     pub fn get_mut(&mut self, key: Key) -> Option<&mut T> {
-        let slot = self.slots.get_mut(key.index as usize)?;
+        let slot = self.slot_mut(key.index)?;
         if slot.generation == key.generation { slot.value.as_mut() } else { None }
     }
 
     /// The present entry of slot `index`, whatever its generation, with its key.
     #[inline]
     pub fn at(&self, index: u32) -> Option<(Key, &T)> {
-        let slot = self.slots.get(index as usize)?;
+        let slot = self.slot(index)?;
         slot.value.as_ref().map(|value| (Key { index, generation: slot.generation }, value))
     }
 
     /// Like [`Table::at`], to change the entry.
     #[inline]
     pub fn at_mut(&mut self, index: u32) -> Option<(Key, &mut T)> {
-        let slot = self.slots.get_mut(index as usize)?;
+        let slot = self.slot_mut(index)?;
         let key = Key { index, generation: slot.generation };
         slot.value.as_mut().map(|value| (key, value))
     }
@@ -126,24 +183,26 @@ impl<T> Table<T> {
     /// Takes the entry `key` out.
     #[inline]
     pub fn remove(&mut self, key: Key) -> Option<T> {
-        let slot = self.slots.get_mut(key.index as usize)?;
+        let slot = self.slot_mut(key.index)?;
         if slot.generation != key.generation {
             return None;
         }
         let value = slot.value.take()?;
         slot.next_free = NONE;
-        match self.free {
-            0 => self.oldest_free = key.index,
-            _ => self.slots[self.newest_free as usize].next_free = key.index,
+        if self.oldest_free == NONE {
+            self.oldest_free = key.index;
+        } else if let Some(newest) = self.slot_mut(self.newest_free) {
+            newest.next_free = key.index;
         }
         self.newest_free = key.index;
-        self.free += 1;
+        self.len -= 1;
         Some(value)
     }
 
     /// All entries in the order of their slots.
     pub fn iter(&self) -> impl Iterator<Item = (Key, &T)> {
-        self.slots.iter().enumerate().filter_map(|(index, slot)| {
+        let others = self.blocks.iter().flat_map(|blocks| blocks.iter().flatten());
+        self.slots.iter().chain(others).enumerate().filter_map(|(index, slot)| {
             let key = Key { index: index as u32, generation: slot.generation };
             slot.value.as_ref().map(|value| (key, value))
         })
@@ -151,8 +210,27 @@ impl<T> Table<T> {
 
     /// Bytes of heap that its slots take, free ones included; not what the entries hold themselves.
     pub(crate) fn heap_bytes(&self) -> u64 {
-        crate::heap::of_vec(&self.slots)
+        let of_blocks = |blocks: &Vec<Block<T>>| {
+            let each = blocks.iter().map(crate::heap::of_vec).sum::<u64>();
+            size_of_val(blocks) as u64 + crate::heap::of_vec(blocks) + each
+        };
+        size_of_val(&*self.slots) as u64 + self.blocks.as_deref().map_or(0, of_blocks)
     }
+}
+
+/// A slot that is not one of the first.
+#[cold]
+#[inline(never)]
+fn far<T>(blocks: &Option<Box<Vec<Block<T>>>>, index: u32) -> Option<&Slot<T>> {
+    let index = index as usize;
+    blocks.as_ref()?.get((index / Table::<T>::BLOCK).checked_sub(1)?)?.get(index % Table::<T>::BLOCK)
+}
+
+#[cold]
+#[inline(never)]
+fn far_mut<T>(blocks: &mut Option<Box<Vec<Block<T>>>>, index: u32) -> Option<&mut Slot<T>> {
+    let index = index as usize;
+    blocks.as_mut()?.get_mut((index / Table::<T>::BLOCK).checked_sub(1)?)?.get_mut(index % Table::<T>::BLOCK)
 }
 
 #[cfg(test)]
@@ -185,5 +263,47 @@ mod tests {
         let reused: Vec<u32> = (0..4).map(|n| table.insert(n).index).collect();
         assert_eq!(reused, [0, 3, 1, 4]);
         assert_eq!((table.len(), table.iter().count()), (5, 5));
+    }
+
+    #[test]
+    fn a_large_table_never_moves_its_entries_and_finds_all_of_them() {
+        // 128 bytes with its header: 4,096 slots in a block.
+        let mut table = Table::<[u64; 9]>::default();
+        let keys: Vec<Key> =
+            (0..3 * Table::<[u64; 9]>::BLOCK as u64 + 5).map(|n| table.insert([n; 9])).collect();
+        assert!(keys.iter().enumerate().all(|(at, key)| *key == Key { index: at as u32, generation: 0 }));
+        let places = |table: &Table<[u64; 9]>| {
+            keys.iter().filter_map(|key| table.get(*key).map(core::ptr::from_ref)).collect::<Vec<_>>()
+        };
+        let before = places(&table);
+        let more: Vec<Key> = (0..20_000).map(|n| table.insert([n; 9])).collect();
+        assert_eq!(before, places(&table));
+        assert!(table.iter().map(|(key, _)| key).eq(keys.iter().chain(&more).copied()));
+        assert!(table.get(Key { index: table.len() as u32, generation: 0 }).is_none());
+        assert!(table.at_mut(u32::MAX).is_none());
+        for (at, key) in keys.iter().enumerate().step_by(3) {
+            assert_eq!(table.get_mut(*key).map(|value| value[8]), Some(at as u64));
+            assert_eq!(table.remove(*key), Some([at as u64; 9]));
+            assert_eq!((table.get(*key), table.at(key.index)), (None, None));
+        }
+        let freed = keys.iter().step_by(3).map(|key| Key { generation: 1, ..*key });
+        let reused: Vec<Key> = (0..freed.len()).map(|_| table.insert([0; 9])).collect();
+        assert!(freed.eq(reused), "in the order in which they were freed");
+        assert_eq!(table.len(), keys.len() + more.len());
+        assert_eq!(table.insert([0; 9]), Key { index: table.len() as u32 - 1, generation: 0 });
+    }
+
+    #[test]
+    fn a_table_grows_by_moving_no_more_than_a_quarter_of_a_mebibyte() {
+        let mut table = Table::<[u64; 40]>::default();
+        let mut room = 0;
+        while table.len() < 5_000 {
+            table.insert([0; 40]);
+            if table.slots.len() != room {
+                assert!(room * size_of::<Slot<[u64; 40]>>() <= MOVED, "{room} slots were moved");
+                room = table.slots.len();
+            }
+        }
+        assert!(table.slots.len() < 2_000 && table.blocks.is_some());
     }
 }
