@@ -27,6 +27,9 @@ struct Drawn {
     /// PDCIDs are images of a count under a keyed hash: who has been given some can guess no others.
     secret: [u64; 2],
     count: u64,
+    /// The last image, which has four PDCIDs, without those that have been used.
+    image: u64,
+    left: u8,
 }
 
 /// The PDCID of the PDC in slot `index`, if it was not drawn.
@@ -62,7 +65,7 @@ impl DrawnIds {
     fn draw(&mut self, rng: &mut Rng, index: u32, in_slot: impl Fn(u32) -> bool) -> PdcId {
         let drawn = self.0.get_or_insert_with(|| {
             let secret = [rng.next_u64(), rng.next_u64()];
-            Box::new(Drawn { slots: Map::default(), secret, count: 0 })
+            Box::new(Drawn { slots: Map::default(), secret, count: 0, image: 0, left: 0 })
         });
         let is_free = |drawn: &Drawn, id: PdcId| {
             id.0 > 0 && !drawn.slots.contains_key(&id) && !in_slot(u32::from(id.0) - 1)
@@ -97,10 +100,15 @@ impl DrawnIds {
 
 impl Drawn {
     fn next(&mut self) -> PdcId {
-        self.count += 1;
-        let mut hasher = DefaultHasher::new();
-        (self.secret, self.count, self.secret).hash(&mut hasher);
-        PdcId(hasher.finish() as u16)
+        if self.left == 0 {
+            self.count += 1;
+            let mut hasher = DefaultHasher::new();
+            (self.secret, self.count, self.secret).hash(&mut hasher);
+            (self.image, self.left) = (hasher.finish(), 4);
+        }
+        let id = PdcId(self.image as u16);
+        (self.image, self.left) = (self.image >> 16, self.left - 1);
+        id
     }
 }
 

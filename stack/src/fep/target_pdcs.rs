@@ -1,6 +1,7 @@
 //! All PDCs that peers have opened here, and what is remembered of those that are closed.
 
 use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
 
 use weft_cc::{Span, Time};
 
@@ -386,9 +387,16 @@ pub(super) fn established<'a>(
 #[derive(Default)]
 #[repr(C)]
 pub(super) struct ClosedPdcs {
-    by_origin: Map<Origin, Vec<Closed>>,
+    by_origin: Map<Origin, Former>,
     /// When each is forgotten, in order.
     order: VecDeque<(Time, Origin)>,
+}
+
+/// The closed PDCs of one origin.
+struct Former {
+    newest: Closed,
+    /// The others, oldest first: most origins have none.
+    older: Vec<Closed>,
 }
 
 /// The PSNs that a closed PDC used.
@@ -407,17 +415,26 @@ impl ClosedPdcs {
     /// Whether `psn` was used by a PDC of `origin` that is closed and remembered.
     pub(super) fn is_late(&self, origin: Origin, psn: Psn) -> bool {
         let used = |closed: &Closed| !psn.is_before(closed.start) && psn.is_before(closed.end);
-        self.by_origin.get(&origin).is_some_and(|all| all.iter().any(used))
+        let is_of = |all: &Former| used(&all.newest) || all.older.iter().any(used);
+        self.by_origin.get(&origin).is_some_and(is_of)
     }
 
     /// Remembers a PDC of `origin` that used the PSNs from the first of `used` to before the second. Returns
     /// whether it is the only one remembered.
     fn remember(&mut self, origin: Origin, (start, end): (Psn, Psn), until: Time) -> bool {
-        let former = self.by_origin.entry(origin).or_insert_with(|| Vec::with_capacity(1));
-        if former.len() == REMEMBERED {
-            former.remove(0);
+        let newest = Closed { start, end, until };
+        match self.by_origin.entry(origin) {
+            Entry::Vacant(place) => {
+                place.insert(Former { newest, older: Vec::new() });
+            }
+            Entry::Occupied(mut former) => {
+                let Former { newest: before, older } = former.get_mut();
+                if older.len() + 1 == REMEMBERED {
+                    older.remove(0);
+                }
+                older.push(std::mem::replace(before, newest));
+            }
         }
-        former.push(Closed { start, end, until });
         let is_first = self.order.is_empty();
         self.order.push_back((until, origin));
         is_first
@@ -432,8 +449,9 @@ impl ClosedPdcs {
             self.order.pop_front();
             forgotten(origin.0);
             if let Some(all) = self.by_origin.get_mut(&origin) {
-                all.retain(|closed| now.is_before(closed.until));
-                if all.is_empty() {
+                all.older.retain(|closed| now.is_before(closed.until));
+                // The newest is the last to be forgotten.
+                if !now.is_before(all.newest.until) {
                     self.by_origin.remove(&origin);
                 }
             }
@@ -443,7 +461,7 @@ impl ClosedPdcs {
 
     fn heap_bytes(&self) -> u64 {
         heap::of_map(&self.by_origin)
-            + self.by_origin.values().map(heap::of_vec).sum::<u64>()
+            + self.by_origin.values().map(|former| heap::of_vec(&former.older)).sum::<u64>()
             + heap::of_deque(&self.order)
     }
 }
