@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::arrivals::{Arrivals, Look, Pattern};
+use super::arrivals::{Arrivals, Look, Pattern, UNTAGGED, packed};
 use super::{Matching, Source};
 use crate::table::Key;
 
@@ -12,11 +12,36 @@ pub(super) struct Unexpected {
     /// Number of unexpected messages so far.
     arrivals: u64,
     in_order: Arrivals,
-    by_tag: BTreeSet<(Option<u64>, u64)>,
-    by_sender: BTreeSet<(Option<u64>, Source, u64)>,
+    by_tag: BTreeSet<OfTag>,
+    by_sender: BTreeSet<OfSender>,
     /// What the last search was for, one by one, and the number of the first message that it has not ruled out. Later
     /// messages have larger numbers, so that a search like it can go on from there.
     searched: Option<(Pattern, u64)>,
+}
+
+/// The tag and the number of a message, which stand in this order in one number: an insertion compares some thirty of them.
+type OfTag = u128;
+
+/// The tag, the sender and the number of a message.
+type OfSender = (u64, u64, u64);
+
+/// The largest number that a message may have.
+const LAST: u64 = UNTAGGED - 1;
+
+#[inline]
+fn of_tag(tag: Option<u64>, arrival: u64) -> OfTag {
+    // Tags and numbers of untagged messages have a place of their own: no number is so large.
+    u128::from(tag.unwrap_or(0)) << 64 | u128::from(arrival | untagged(tag))
+}
+
+#[inline]
+fn of_sender(tag: Option<u64>, source: Source, arrival: u64) -> OfSender {
+    (tag.unwrap_or(0), packed(source) | untagged(tag), arrival)
+}
+
+#[inline]
+fn untagged(tag: Option<u64>) -> u64 {
+    if tag.is_none() { UNTAGGED } else { 0 }
 }
 
 impl Unexpected {
@@ -34,15 +59,15 @@ impl Unexpected {
     /// Adds the message with the number `arrival`.
     pub(super) fn insert(&mut self, arrival: u64, source: Source, tag: Option<u64>, key: Key) {
         self.in_order.push(arrival, source, tag, key);
-        self.by_tag.insert((tag, arrival));
-        self.by_sender.insert((tag, source, arrival));
+        self.by_tag.insert(of_tag(tag, arrival));
+        self.by_sender.insert(of_sender(tag, source, arrival));
     }
 
     /// Removes a message.
     pub(super) fn remove(&mut self, arrival: u64, source: Source, tag: Option<u64>) {
         self.in_order.remove(arrival);
-        self.by_tag.remove(&(tag, arrival));
-        self.by_sender.remove(&(tag, source, arrival));
+        self.by_tag.remove(&of_tag(tag, arrival));
+        self.by_sender.remove(&of_sender(tag, source, arrival));
     }
 
     /// Removes an entry from each index, not all of the same message. When there have been as many calls as there are
@@ -73,8 +98,14 @@ impl Unexpected {
             }
         };
         let arrival = match from {
-            Some(from) => self.by_sender.range((tag, from, 0)..=(tag, from, u64::MAX)).next()?.2,
-            None => self.by_tag.range((tag, 0)..=(tag, u64::MAX)).next()?.1,
+            Some(from) => {
+                let all = of_sender(tag, from, 0)..=of_sender(tag, from, u64::MAX);
+                self.by_sender.range(all).next()?.2
+            }
+            None => {
+                let all = of_tag(tag, 0)..=of_tag(tag, LAST);
+                (self.by_tag.range(all).next()? & u128::from(LAST)) as u64
+            }
         };
         self.in_order.get(arrival)
     }
@@ -107,7 +138,7 @@ impl Unexpected {
 
     /// Bytes of heap allocated. Assumes that tree nodes are three quarters full, as after random insertions.
     pub(super) fn heap_bytes(&self) -> u64 {
-        let entry = size_of::<(Option<u64>, u64)>() + size_of::<(Option<u64>, Source, u64)>();
+        let entry = size_of::<OfTag>() + size_of::<OfSender>();
         (self.by_tag.len() * entry) as u64 * 4 / 3 + self.in_order.heap_bytes()
     }
 }
