@@ -223,8 +223,8 @@ impl Processes {
                 buffer,
             });
         }
-        if receives.is_gathering() {
-            // That one comes first.
+        if receives.is_gathering() || receives.is_copying() {
+            // These come first.
             complete_all(core, receives.gather(room, &mut { i64::MAX }));
         }
         if many.is_some() {
@@ -251,6 +251,28 @@ impl Processes {
         };
         complete_all(core, receives.gather(room, budget));
         !receives.is_gathering()
+    }
+
+    /// See [`Fep::is_copying`](super::Fep::is_copying).
+    #[inline]
+    pub(super) fn is_copying(&self, process: u16) -> bool {
+        self.room.has_copies() && self.is_copying_one(process)
+    }
+
+    #[cold]
+    fn is_copying_one(&self, process: u16) -> bool {
+        let receives = match process {
+            0 => self.zero.as_ref(),
+            _ => self.others.get(&process),
+        };
+        receives.is_some_and(Receives::is_copying)
+    }
+
+    /// See [`Fep::copy`](super::Fep::copy).
+    pub(super) fn copy(&mut self, core: &mut Core, process: u16, budget: &mut i64) -> bool {
+        let Some((receives, room)) = self.get_mut(process) else { return true };
+        complete_all(core, receives.copy(room, budget));
+        !receives.is_copying()
     }
 
     /// Takes a receive back that no message has met. See [`Receives::cancel`].
@@ -309,6 +331,10 @@ impl Processes {
         // The message has matched it already.
         let matching = Matching::Untagged;
         let posted = Posted { id, from: None, matching, buffer, context, many: None };
+        if receives.is_copying() {
+            // That comes first.
+            complete_all(core, receives.copy(room, &mut { i64::MAX }));
+        }
         match receives.receive_claimed(room, claim, posted) {
             Ok(None) => {}
             Ok(Some(delivery)) => core.complete_receive(delivery),

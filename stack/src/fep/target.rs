@@ -530,13 +530,41 @@ enum Fit {
     Beginning(u32),
 }
 
-/// Completes the receive of a message.
+/// Completes the receive of a message of `pdc`, or has it wait for others.
 // At once: a delivery that is kept until its packet is acknowledged is moved once more.
 #[inline(always)]
-fn complete(core: &mut Core, delivery: Delivery) -> Fit {
+fn complete(
+    core: &mut Core,
+    receives: &mut Receives,
+    room: &mut Room,
+    pdc: &TargetPdc,
+    delivery: Delivery,
+) -> Fit {
     let fit = if delivery.is_truncated() { Fit::Beginning(delivery.buffer.len()) } else { Fit::Whole };
-    core.complete_receive(delivery);
+    match receives.is_copying() {
+        true => complete_in_order(core, receives, room, pdc, delivery),
+        false => core.complete_receive(delivery),
+    }
     fit
+}
+
+/// As [`complete`], while other messages are being copied: those of a PDC with order come before the message.
+#[cold]
+#[inline(never)]
+fn complete_in_order(
+    core: &mut Core,
+    receives: &mut Receives,
+    room: &mut Room,
+    pdc: &TargetPdc,
+    delivery: Delivery,
+) {
+    let is_next = match pdc.rx.mode {
+        DeliveryMode::Rod => receives.queue_up(room, pdc.rx.id, delivery),
+        _ => Some(delivery),
+    };
+    if let Some(delivery) = is_next {
+        core.complete_receive(delivery);
+    }
 }
 
 /// Puts the payload of packet `psn` among the receives of the process that it is for, and completes the receive of its
@@ -583,12 +611,15 @@ fn admit(
         let bad_pid = Refusal::Unsupported(ReturnCode::BAD_PID);
         return Err(turn_away(core, usage, &mut processes.room, pdc, (psn, payload.len()), header, bad_pid));
     };
+    if receives.is_copying() && pdc.rx.mode == DeliveryMode::Rod && receives.is_line_full(pdc.rx.id) {
+        return Err(Refusal::Busy(NackCode::NO_SES_MSG_AVAIL));
+    }
     if payload.len() == header.request_length
         && is_turn(pdc)
         && let Some(delivery) = receives.deliver_whole(pdc.rx.peer, pdc.rx.id, header, payload)
     {
         pass(room, pdc, msg_id);
-        return Ok(complete(core, delivery));
+        return Ok(complete(core, receives, room, pdc, delivery));
     }
     let part = match Part::new(header, payload) {
         Ok(part) => part,
@@ -599,9 +630,8 @@ fn admit(
         None if is_turn(pdc) => begin(receives, room, pdc, header, &part)?,
         None => begin_early(receives, room, pdc, psn, header, &part)?,
     };
-    Ok(receives
-        .place(room, &mut pdc.order, message, &part)?
-        .map_or(Fit::Whole, |delivery| complete(core, delivery)))
+    let placed = receives.place(room, &mut pdc.order, message, &part)?;
+    Ok(placed.map_or(Fit::Whole, |delivery| complete(core, receives, room, pdc, delivery)))
 }
 
 /// Whether the quota of its initiator has room for an answer of this cost to packet `psn` of `pdc`.

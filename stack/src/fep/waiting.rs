@@ -46,6 +46,27 @@ impl Fep {
         self.target.processes.gather(&mut self.core, process, budget)
     }
 
+    /// From now on a message that has waited for its receive is copied to it in pieces, by [`Fep::copy`], if there are more than
+    /// `longest` bytes to copy, and completes with the last of them. The caller goes on calling that, and does not sleep, as long as
+    /// [`Fep::is_copying`] says so of any process.
+    pub fn spread_copies(&mut self, longest: u32) {
+        self.target.processes.room.limit_copies(longest);
+    }
+
+    /// Whether there is something for [`Fep::copy`] to do.
+    #[inline]
+    pub fn is_copying(&self, process: u16) -> bool {
+        self.target.processes.is_copying(process)
+    }
+
+    /// Copies messages to the receives of process `process` that they have waited for, in the order in which they met, until that has
+    /// touched `budget` bytes of memory, which are taken from it. Returns whether it is done. A receive that is posted before, or a
+    /// message that is claimed and received, does all that is left. Messages that arrive on a connection with order
+    /// ([`DeliveryMode::Rod`](crate::wire::pds::DeliveryMode::Rod)) do not complete before those of it that are copied.
+    pub fn copy(&mut self, process: u16, budget: &mut i64) -> bool {
+        self.target.processes.copy(&mut self.core, process, budget)
+    }
+
     /// Looks for the message to process `process` that waits for a receive like this, until that has touched `budget` bytes
     /// of memory, which are taken from it. Returns whether the search is over: if so, a receive that is posted now, or
     /// [`Fep::peek`] or [`Fep::claim`], finds it at once; if not, the next call goes on. Only receives that ignore bits of
@@ -60,7 +81,7 @@ impl Fep {
         self.target.processes.look_ahead(process, from, matching, budget)
     }
 
-    /// What it has cost so far to hand messages over to receives that were posted later, and to discard messages, in bytes of
+    /// What it has cost so far to hand messages over to receives that were posted later, to copy and to discard messages, in bytes of
     /// memory touched.
     pub fn touched(&self) -> u64 {
         self.target.processes.room.touched()

@@ -95,6 +95,12 @@ impl Arrived {
         added
     }
 
+    /// Where the last of the segments ends that have arrived of a message of `total` bytes: nothing has arrived from there on.
+    pub(crate) fn reach(&self, total: u32) -> u32 {
+        let all_ahead = || self.ahead.as_ref().and_then(Ahead::reach);
+        if self.tail > 0 { total } else { all_ahead().unwrap_or(self.front) }
+    }
+
     /// Bytes of heap allocated.
     pub(crate) fn heap_bytes(&self) -> u64 {
         match self.ahead.as_ref().map(|ahead| &ahead.present) {
@@ -115,6 +121,11 @@ impl Ahead {
         let Some(first) = self.present.add(self.first, number) else { return false };
         self.first = first;
         true
+    }
+
+    /// Where the last segment ends that is ahead of a missing one.
+    fn reach(&self) -> Option<u32> {
+        Some((self.present.last(self.first)? + 1) * self.segment)
     }
 
     /// Whether `offset..end`, at the end of the message, is its last segment.
@@ -140,6 +151,20 @@ impl Present {
                 is_new.then_some(first)
             }
             _ => self.add_far(first, number),
+        }
+    }
+
+    /// The last segment that is there, where `first` is the first missing one.
+    fn last(&self, first: u32) -> Option<u32> {
+        let last_of = |ahead: u32, bits: u64| (bits != 0).then(|| first + ahead + bits.ilog2());
+        match self {
+            Present::Near(bits) => last_of(0, *bits),
+            Present::Far(present) => {
+                let words = (0..present.range()).step_by(64).rev();
+                words
+                    .map(|ahead| (ahead, present.word(present.base().plus(ahead))))
+                    .find_map(|(n, bits)| last_of(n, bits))
+            }
         }
     }
 
@@ -191,6 +216,8 @@ mod tests {
                 prop_assert!(!arrived.add(total, offset, end), "{offset} to {end} a second time");
                 bytes[offset as usize..end as usize].fill(true);
                 prop_assert_eq!(arrived.is_all(total), left.is_empty());
+                let reach = bytes.iter().rposition(|there| *there).map_or(0, |last| last as u32 + 1);
+                prop_assert_eq!(arrived.reach(total), reach);
                 // What overlaps is refused, wherever it begins.
                 for &(offset, len) in odd.iter().filter(|(offset, len)| offset + len <= total) {
                     let overlaps = bytes[offset as usize..(offset + len) as usize].contains(&true);

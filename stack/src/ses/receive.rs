@@ -1,5 +1,6 @@
 //! Matching and placement of messages that arrive.
 
+mod copying;
 mod dropping;
 mod many;
 mod waiting;
@@ -8,6 +9,8 @@ pub use self::dropping::LeftBehind;
 pub use self::many::Deliveries;
 pub use self::waiting::{Claim, Waiting};
 
+use self::copying::{Copies, Partly};
+use self::dropping::dropping;
 pub(super) use self::many::Many;
 use super::arrived::Arrived;
 use super::order::Order;
@@ -76,9 +79,9 @@ pub enum Cancelled {
     TooLate,
 }
 
-/// What handing a message over to a receive that came later counts for, beside its bytes, in bytes touched; or dropping
-/// it. So many take as long to copy: with many messages, most of what it reads and gives back is in no cache. Tests of sessions have
-/// a sixty-fourth of both, this and what an application may have in a turn.
+/// What handing a message over to a receive that came later counts for, in bytes touched, beside those that are copied and what its
+/// memory costs that goes back; or dropping it. So many take as long to copy: with many messages, most of what it reads and gives
+/// back is in no cache. Tests of sessions have a sixty-fourth of both, this and what an application may have in a turn.
 const HAND_OVER: u64 = if cfg!(test) { 192 } else { 12 << 10 };
 
 /// Identifies a message in progress: its PDC and its number there.
@@ -106,6 +109,8 @@ struct Incoming {
 enum Destination {
     /// The memory of the receive that the message has met, with its caller's value.
     Receive { id: ReceiveId, context: u64, buffer: Buffer },
+    /// The same, where so much had arrived before that it is copied in pieces when all of the message is there.
+    Partly(Box<Partly>),
     /// Memory that is the message's own until it meets a receive; `None` as long as its sender's quota has no room for
     /// it, so that its payload is refused.
     Own { wait: Wait, buffer: Option<Buffer> },
@@ -150,7 +155,11 @@ impl Incoming {
     /// The delivery for its receive; `None` if it has matched none.
     fn into_delivery(self) -> Option<Delivery> {
         let complete = self.is_complete();
-        let Destination::Receive { id, context, buffer } = self.destination else { return None };
+        let (id, context, buffer) = match self.destination {
+            Destination::Receive { id, context, buffer } => (id, context, buffer),
+            Destination::Partly(partly) => (partly.id, partly.context, partly.buffer),
+            Destination::Own { .. } | Destination::Nowhere => return None,
+        };
         Some(Delivery {
             id,
             context,
@@ -260,6 +269,8 @@ pub struct Receives {
     newest_incomplete: Map<PdcId, Key>,
     /// Messages that wait for a receive.
     unexpected: Unexpected,
+    /// Complete messages that are copied to their receives in pieces, and those that wait behind them.
+    copies: Option<Box<Copies>>,
     /// What each sender has of the endpoint's [`Room`].
     kept: Senders<Kept>,
     process: u16,
@@ -291,7 +302,7 @@ impl Receives {
         self.hand_over(room, key, (id, context), buffer)
     }
 
-    /// Gives a message to the receive that takes it. Returns it if it is complete.
+    /// Gives a message to the receive that takes it. Returns it if it is complete, unless it is to be copied in pieces.
     fn hand_over(
         &mut self,
         room: &mut Room,
@@ -302,27 +313,41 @@ impl Receives {
         let message = self.messages.get_mut(key)?;
         let (source, tag) = (message.source, message.tag);
         room.touched += HAND_OVER;
-        let former = match &message.destination {
-            // The bytes received so far are scattered over the message's memory; the rest goes straight to the receive.
-            Destination::Own { buffer: Some(kept), .. } => {
-                buffer.place(0, kept.payload(0, message.total));
-                room.touched += u64::from(message.total);
-                Kept { unexpected: 0, bytes: message.total.into() }
-            }
-            _ => Kept::default(),
+        let (wait, kept) = match &mut message.destination {
+            Destination::Own { wait, buffer } => (Some(*wait), buffer.take()),
+            Destination::Receive { .. } | Destination::Partly(_) | Destination::Nowhere => (None, None),
         };
-        let destination = Destination::Receive { id, context, buffer };
-        let former = match std::mem::replace(&mut message.destination, destination) {
-            Destination::Own { wait: Wait::Receive(arrival), .. } => {
-                self.unexpected.remove(arrival, source, tag);
-                Kept { unexpected: 1, ..former }
+        let mut bytes = if kept.is_some() { u64::from(message.total) } else { 0 };
+        // What has been received so far is scattered over this part of the message's memory; what lies behind it goes
+        // straight to the receive.
+        let end = message.arrived.reach(message.total);
+        let copied = end.min(buffer.len());
+        message.destination = match kept {
+            Some(kept) if copied > room.longest_copy => {
+                // It counts until it is copied.
+                bytes = 0;
+                Destination::Partly(Box::new(Partly { id, context, buffer, kept, end }))
             }
-            Destination::Own { wait: Wait::Claimed, .. } => Kept { unexpected: 1, ..former },
-            _ => former,
+            Some(kept) => {
+                #[cfg(test)]
+                crate::steps::count(copied as usize);
+                buffer.place(0, kept.payload(0, copied));
+                room.touched += u64::from(copied) + dropping(bytes) - HAND_OVER;
+                Destination::Receive { id, context, buffer }
+            }
+            None => Destination::Receive { id, context, buffer },
         };
         let complete = message.is_complete();
-        self.release(room, source, former);
-        complete.then(|| self.finish(key)).flatten()
+        let unexpected = match wait {
+            Some(Wait::Receive(arrival)) => {
+                self.unexpected.remove(arrival, source, tag);
+                1
+            }
+            Some(Wait::Claimed) => 1,
+            Some(Wait::Turn) | None => 0,
+        };
+        self.release(room, source, Kept { unexpected, bytes });
+        complete.then(|| self.finish(room, key)).flatten()
     }
 
     /// As [`Receives::hand_over`], for callers that have the whole receive.
@@ -348,9 +373,9 @@ impl Receives {
         self.posted.len() + usize::from(self.gathering.is_some())
     }
 
-    /// Number of messages in progress, including those without a receive.
+    /// Number of messages in progress, including those without a receive, and those that are copied to theirs.
     pub fn under_way(&self) -> usize {
-        self.messages.len()
+        self.messages.len() + self.copies.as_ref().map_or(0, |copies| copies.len())
     }
 
     /// Number of messages that wait for a receive.
@@ -489,7 +514,7 @@ impl Receives {
     ) -> Key {
         let wait = match &destination {
             Destination::Own { wait, .. } => Some(*wait),
-            Destination::Receive { .. } | Destination::Nowhere => None,
+            Destination::Receive { .. } | Destination::Partly(_) | Destination::Nowhere => None,
         };
         let is_refused = matches!(destination, Destination::Own { buffer: None, .. });
         let (tag, total) = (part.tag, part.total);
@@ -540,7 +565,8 @@ impl Receives {
         Some(Buffer::to_keep(part.total, part.payload))
     }
 
-    /// Copies a part of message `key` to its destination. Returns the message if that completes it.
+    /// Copies a part of message `key` to its destination. Returns the message if that completes it, unless what had arrived before
+    /// its receive is to be copied in pieces.
     ///
     /// # Errors
     /// It contradicts the parts before it, or the message has met no receive and there is no room for its payload.
@@ -563,6 +589,7 @@ impl Receives {
             Destination::Receive { buffer, .. } | Destination::Own { buffer: Some(buffer), .. } => {
                 Some(buffer)
             }
+            Destination::Partly(partly) => Some(partly.place_of(part.offset)),
             Destination::Nowhere => None,
             Destination::Own { buffer: None, .. } => return self.place_refused(room, order, key, part),
         };
@@ -619,9 +646,9 @@ impl Receives {
                 let message = self.messages.remove(key)?;
                 return self.deliver(message);
             }
-            Destination::Receive { .. } | Destination::Nowhere => {
+            Destination::Receive { .. } | Destination::Partly(_) | Destination::Nowhere => {
                 self.unlist(key);
-                return self.finish(key);
+                return self.finish(room, key);
             }
             // It waits for a receive, perhaps for long. Meanwhile its PDC may close, or reuse its number for another
             // message.
@@ -635,8 +662,8 @@ impl Receives {
         None
     }
 
-    /// The turn of message `name` has come: finds its receive. Returns the message if it has met one and is complete.
-    /// Without a receive, it waits for it as an unexpected message.
+    /// The turn of message `name` has come: finds its receive. Returns the message if it has met one and is complete, unless it
+    /// is to be copied in pieces. Without a receive, it waits for it as an unexpected message.
     ///
     /// Nothing happens if the message of that name does not wait for its turn: a peer may give the number of one that was
     /// turned away to another one, which has had its turn.
@@ -662,7 +689,8 @@ impl Receives {
         None
     }
 
-    /// Abandons the incomplete messages of `pdc`, in the order in which they began.
+    /// Abandons the incomplete messages of `pdc`, in the order in which they began. Behind messages of the PDC that are
+    /// copied they wait for these, and are returned with them.
     pub fn abandon(&mut self, room: &mut Room, pdc: PdcId) -> Vec<Delivery> {
         let (mut deliveries, mut next) = (Vec::new(), self.newest_incomplete.remove(&pdc));
         while let Some(message) = next.and_then(|key| self.messages.remove(key)) {
@@ -680,12 +708,18 @@ impl Receives {
                     Wait::Turn => 0,
                 };
                 self.release(room, message.source, Kept { unexpected, bytes });
+            } else if let Destination::Partly(_) = &message.destination {
+                self.release(room, message.source, Kept { unexpected: 0, bytes: message.total.into() });
             }
             deliveries.extend(message.into_delivery());
         }
         deliveries.reverse();
         for delivery in &mut deliveries {
             delivery.more = self.many.conclude(delivery.id);
+        }
+        if self.is_copying() {
+            deliveries =
+                deliveries.into_iter().filter_map(|delivery| self.queue_up(room, pdc, delivery)).collect();
         }
         deliveries
     }
@@ -722,9 +756,13 @@ impl Receives {
         self.messages.get_mut(key?)?.neighbours.as_mut()
     }
 
-    /// Finishes a complete message that has matched a receive.
-    fn finish(&mut self, key: Key) -> Option<Delivery> {
+    /// Finishes a complete message that has matched a receive. Returns it, unless it is to be copied in pieces.
+    fn finish(&mut self, room: &mut Room, key: Key) -> Option<Delivery> {
         let message = self.take_by_name(key)?;
+        if matches!(message.destination, Destination::Partly(_)) {
+            self.begin_copy(room, message);
+            return None;
+        }
         self.deliver(message)
     }
 
@@ -767,9 +805,12 @@ impl Receives {
             Destination::Own { wait, buffer } => {
                 Some((u64::from(*wait != Wait::Turn), buffer.as_ref().map_or(0, |_| message.total.into())))
             }
+            Destination::Partly(_) => Some((0, message.total.into())),
             Destination::Receive { .. } | Destination::Nowhere => None,
         });
-        let there = own.fold((0, 0), |all: (u64, u64), one: (u64, u64)| (all.0 + one.0, all.1 + one.1));
+        let copied = self.copies.iter().flat_map(|copies| copies.kept()).map(|bytes| (0, bytes));
+        let there =
+            own.chain(copied).fold((0, 0), |all: (u64, u64), one: (u64, u64)| (all.0 + one.0, all.1 + one.1));
         assert_eq!((room.messages.used(self.process), room.bytes.used(self.process)), there);
         let kept = self.kept.check();
         let known = kept.values().map(|kept| (u64::from(kept.unexpected), kept.bytes));
@@ -813,6 +854,7 @@ impl Receives {
             + heap::of_map(&self.newest_incomplete)
             + self.kept.heap_bytes()
             + self.many.heap_bytes()
+            + self.copies.as_ref().map_or(0, |copies| copies.heap_bytes())
     }
 
     /// Bytes of the memory of posted receives and messages in progress.
@@ -820,10 +862,12 @@ impl Receives {
         let buffer = |message: &Incoming| match &message.destination {
             Destination::Receive { buffer, .. } => heap::of_buffer(buffer),
             Destination::Own { buffer, .. } => buffer.as_ref().map_or(0, heap::of_buffer),
+            Destination::Partly(partly) => heap::of_buffer(&partly.buffer) + heap::of_buffer(&partly.kept),
             Destination::Nowhere => 0,
         };
         let gathering = self.gathering.as_ref().map_or(0, |posted| heap::of_buffer(&posted.buffer));
         gathering
+            + self.copies.as_ref().map_or(0, |copies| copies.payload_bytes())
             + self.posted.payload_bytes()
             + self.messages.iter().map(|(_, message)| buffer(message)).sum::<u64>()
     }

@@ -28,6 +28,10 @@ pub struct Room {
     pub(super) incomplete: Incomplete,
     /// What handing messages over to receives that came later, and dropping messages, has cost so far, in bytes touched.
     pub(super) touched: u64,
+    /// As much of a message is copied at once to a receive that came later.
+    pub(super) longest_copy: u32,
+    /// Messages that are copied in pieces, and those that wait for them, of all processes.
+    pub(super) copies: u64,
 }
 
 /// What an incomplete message counts for.
@@ -124,7 +128,20 @@ impl Room {
             all_early: 0,
             incomplete: Incomplete { most: messages as u64, ..Incomplete::default() },
             touched: 0,
+            longest_copy: u32::MAX,
+            copies: 0,
         }
+    }
+
+    /// From now on messages of which more than `longest` bytes have to be copied to a receive that came later are copied in pieces.
+    pub(crate) fn limit_copies(&mut self, longest: u32) {
+        self.longest_copy = longest;
+    }
+
+    /// Whether messages of any process are being copied in pieces.
+    #[inline]
+    pub(crate) fn has_copies(&self) -> bool {
+        self.copies > 0
     }
 
     /// Whether `source`, of whom `process` has what `kept` says, may have so many `more` messages there.

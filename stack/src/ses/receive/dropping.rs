@@ -62,7 +62,12 @@ impl LeftBehind {
         if !self.posted.drop_some(budget) {
             return false;
         }
-        while !self.receives.messages.is_empty() {
+        while self.receives.is_copying() && *budget > 0 {
+            let Some((delivery, cost)) = self.receives.take_first_copy(room) else { break };
+            drop(delivery);
+            *budget -= (HAND_OVER + cost) as i64;
+        }
+        while !self.receives.messages.is_empty() || self.receives.is_copying() {
             if *budget <= 0 {
                 return false;
             }
@@ -88,13 +93,17 @@ impl LeftBehind {
     /// Gives back what a message had that is dropped. Returns what dropping it costs, in bytes touched.
     fn give_back(&mut self, room: &mut Room, message: &Incoming) -> u64 {
         let receives = &mut self.receives;
-        let Destination::Own { wait, buffer } = &message.destination else { return dropping(0) };
-        let bytes = if buffer.is_some() { message.total.into() } else { 0 };
-        if let Wait::Receive(_) = wait {
+        let (keeps, wait) = match &message.destination {
+            Destination::Own { wait, buffer } => (buffer.is_some(), Some(*wait)),
+            Destination::Partly(_) => (true, None),
+            Destination::Receive { .. } | Destination::Nowhere => return dropping(0),
+        };
+        let bytes = if keeps { message.total.into() } else { 0 };
+        if let Some(Wait::Receive(_)) = wait {
             // Nobody looks for it, so that the order does not matter in which they go.
             receives.unexpected.remove_any();
         }
-        let unexpected = u32::from(*wait != Wait::Turn);
+        let unexpected = u32::from(wait.is_some_and(|wait| wait != Wait::Turn));
         receives.release(room, message.source, Kept { unexpected, bytes });
         dropping(bytes)
     }

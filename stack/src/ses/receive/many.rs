@@ -1,7 +1,7 @@
 //! Receives for many messages: each takes a part of the memory, and the receive ends when too little is left and all of
 //! its messages have.
 
-use super::{Delivery, HAND_OVER, Receives};
+use super::{Delivery, HAND_OVER, Receives, dropping};
 use crate::heap;
 use crate::ses::{Map, Posted, ReceiveId, Room};
 
@@ -50,6 +50,13 @@ impl Many {
         !self.0.is_empty() && self.conclude_one(id)
     }
 
+    /// A message of receive `id`, which goes on, has not ended after all.
+    pub(super) fn resume(&mut self, id: ReceiveId) {
+        if let Some(state) = self.0.get_mut(&id) {
+            state.under_way += 1;
+        }
+    }
+
     #[cold]
     fn conclude_one(&mut self, id: ReceiveId) -> bool {
         let Some(state) = self.0.get_mut(&id) else { return false };
@@ -86,16 +93,20 @@ impl Receives {
     /// wait, it may take one more at once, so that it does not fall behind those that arrive, however many these are.
     pub(super) fn note_arrival(&mut self, bytes: u32) {
         if self.gathering.is_some() {
-            self.arrived = MOST_ARRIVED.min(self.arrived + HAND_OVER + u64::from(bytes));
+            let bytes = u64::from(bytes);
+            self.arrived = MOST_ARRIVED.min(self.arrived + dropping(bytes) + bytes);
         }
     }
 
     /// Gives messages that wait to the receive that was added last, until that has touched `budget` bytes, which are taken
     /// from it, on top of what has arrived since it did so before. Returns those that are complete. Messages that arrive
-    /// meanwhile wait behind the others.
+    /// meanwhile wait behind the others. One that is copied in pieces comes before all others.
     pub fn gather(&mut self, room: &mut Room, budget: &mut i64) -> Deliveries {
-        let (mut deliveries, mut arrived) = (Vec::new(), std::mem::take(&mut self.arrived));
-        while let Some(mut posted) = self.gathering.take() {
+        let mut arrived = std::mem::take(&mut self.arrived);
+        let mut deliveries = self.copy_with(room, budget, &mut arrived);
+        while !self.is_copying()
+            && let Some(mut posted) = self.gathering.take()
+        {
             let is_over = *budget > 0 && self.look_ahead(posted.from, posted.matching, budget);
             if !is_over {
                 self.gathering = Some(posted);
@@ -117,6 +128,7 @@ impl Receives {
             let paid = touched.min(arrived);
             arrived -= paid;
             *budget -= (touched - paid) as i64;
+            deliveries.extend(self.copy_with(room, budget, &mut arrived));
         }
         deliveries
     }

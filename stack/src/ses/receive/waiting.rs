@@ -83,7 +83,7 @@ impl Receives {
         message.is_some_and(|m| matches!(m.destination, Destination::Own { wait: Wait::Claimed, .. }))
     }
 
-    /// Gives a message that was claimed to a receive. Returns it if it is complete.
+    /// Gives a message that was claimed to a receive. Returns it if it is complete, unless it is to be copied in pieces.
     ///
     /// # Errors
     /// It is not there any more.
@@ -113,7 +113,7 @@ impl Receives {
         self.release(room, source, share);
         if complete {
             // It has met no receive, so that nothing is delivered.
-            let _ = self.finish(claim.0);
+            let _ = self.finish(room, claim.0);
         }
         true
     }

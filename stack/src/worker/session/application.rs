@@ -170,24 +170,31 @@ impl Application {
         true
     }
 
-    /// Executes commands. Returns how many.
+    /// Executes commands, and copies messages to receives that they have waited for. Returns how many commands, or whether there was
+    /// anything else to do.
     pub(super) fn obey(&mut self, served: &mut impl Served, now: Time, all: &mut Connections) -> usize {
-        if !self.backlog.is_empty() {
+        let copies = served.fep_mut().is_copying(self.process);
+        if !self.backlog.is_empty() && !copies {
             return 0;
         }
-        let budget = self.put_off.begin_turn();
+        let mut budget = self.put_off.begin_turn();
         if budget <= 0 {
             return 1;
         }
+        if !self.backlog.is_empty() {
+            served.fep_mut().copy(self.process, &mut budget);
+            self.put_off.end_turn(budget);
+            return 1;
+        }
         let waiting = self.waiting();
-        if waiting == 0 && !self.put_off.gathers {
+        if waiting == 0 && !self.put_off.gathers && !copies {
             return 0;
         }
         let mut slots = [[0; 8]; COMMANDS_PER_TURN];
         let count = self.fetch(&mut slots[..waiting]);
         let left = self.execute_all(served, now, all, &slots[..count], budget);
         self.put_off.end_turn(left);
-        count.max(usize::from(!self.put_off.is_done()))
+        count.max(usize::from(copies || !self.put_off.is_done()))
     }
 
     /// The number of commands for this turn: those that were put off, or new ones.
@@ -235,7 +242,7 @@ impl Application {
                 self.tell(&Report::Refused { request: Request::of(slot), number, error });
             }
         }
-        // A receive for many messages may be the last command.
+        // A receive for many messages may be the last command, or one of a long message.
         self.is_ready(served.fep_mut(), None, &mut budget);
         budget
     }
@@ -244,11 +251,15 @@ impl Application {
     /// that is all. Commands that have nothing to do with messages that wait do not wait for those that have.
     #[inline]
     fn is_ready(&mut self, fep: &mut Fep, command: Option<&Command>, budget: &mut i64) -> bool {
+        if fep.is_copying(self.process) {
+            fep.copy(self.process, budget);
+        }
         if self.put_off.gathers {
             self.put_off.gathers = !fep.gather(self.process, budget);
         }
         match command {
-            // As long as a receive for many messages looks at some, no other search may take the place of its own.
+            // As long as a receive for many messages looks at some, no other search may take the place of its own. As long as a
+            // message is copied, nothing is left of the budget.
             Some(
                 Command::Receive { many: Some(_), .. }
                 | Command::ReceiveClaimed { .. }

@@ -57,7 +57,8 @@ pub(super) struct PutOff {
     commands: VecDeque<Slot>,
     /// Whether a receive for many messages has to look at more messages that wait, before any other command that does.
     pub(super) gathers: bool,
-    /// What was done in one turn beyond its share, because a message is copied in one piece; later turns make up for it.
+    /// What was done in one turn beyond its share, because the memory of a message goes back in one piece, and one that is short
+    /// enough is copied so; later turns make up for it.
     debt: i64,
 }
 

@@ -16,7 +16,7 @@ use super::config::{OpenError, SessionConfig};
 use super::connections::Connections;
 use super::held::Settled;
 use super::link::Link;
-use super::put_off::{PutOff, Quiet};
+use super::put_off::{BYTES_PER_TURN, PutOff, Quiet};
 use super::report::{Report, Request};
 use super::sealing::Sealing;
 use super::served::Served;
@@ -213,6 +213,7 @@ impl Sessions {
         let reports = Producer::at(region, layout.reports, config.reports)?;
         let memory = region.carve(layout.memory, config.memory as usize)?;
         fep.spread_failures();
+        fep.spread_copies(BYTES_PER_TURN as u32);
         fep.set_job(process, config.job)?;
         if config.only_datagrams {
             fep.receive_only_datagrams(process)?;
