@@ -62,9 +62,11 @@ impl Connections {
         self.accounts.of(slot)
     }
 
-    /// The application in `slot` holds `peer` in the address book no more.
-    pub(super) fn release_peer(&mut self, slot: u32, peer: Addr) {
-        self.held_peers.release(peer, slot, |slot| self.accounts.of(slot));
+    /// The application in `slot` holds `peer` in the address book no more, which has `room` for the peers of all. Returns the slots of
+    /// others that hold it no more either, as none of them may.
+    #[must_use]
+    pub(super) fn release_peer(&mut self, slot: u32, peer: Addr, room: u64) -> Vec<u32> {
+        self.held_peers.release(peer, slot, room, |slot| self.accounts.of(slot))
     }
 
     /// Lets the application in `slot` open a connection to `peer`, of `limit` that the peer takes of all.

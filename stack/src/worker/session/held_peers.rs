@@ -12,7 +12,8 @@ use crate::packet::Addr;
 /// The entries of the address book that applications hold.
 ///
 /// An entry counts for the account of the application that was the first to hold it, whoever holds it as well: hundreds of
-/// processes with the same peers need no more room than one.
+/// processes with the same peers need no more room than one. Once that account holds it no more, it counts for another one, or is
+/// held by nobody if none may have it.
 #[derive(Debug)]
 pub(super) struct HeldPeers {
     /// How many accounts there are.
@@ -41,12 +42,16 @@ impl HeldPeers {
 
     /// Whether an application of `account` may hold an entry more that counts for it, of `room` that the book has for all.
     pub(super) fn may_add(&mut self, account: u32, room: u64) -> bool {
-        // It changes with the entries that the owner keeps.
+        self.hear_of(room);
+        self.shares.available(account) > 0
+    }
+
+    /// The book has `room` for all: it changes with the entries that the owner keeps.
+    fn hear_of(&mut self, room: u64) {
         if room != self.room {
             self.shares = self.shares.resized(room, self.accounts);
             self.room = room;
         }
-        self.shares.available(account) > 0
     }
 
     /// Whether an application of `account` may hold `peer`, of `room` entries that the book has for all.
@@ -63,25 +68,59 @@ impl HeldPeers {
         }
     }
 
-    /// The application in `slot` holds `peer` no more. `account_of` tells the account of a slot.
-    pub(super) fn release(&mut self, peer: Addr, slot: u32, account_of: impl Fn(u32) -> u32) {
-        if !self.holders.remove(&(peer, slot)) {
-            return;
-        }
-        let Some(counts_for) = self.counts_for.get_mut(&peer) else { return };
-        let next = self.holders.range((peer, 0)..=(peer, u32::MAX)).next();
-        match next.map(|(_, next)| account_of(*next)) {
-            None => {
-                self.shares.give_back(*counts_for, 1);
-                self.counts_for.remove(&peer);
-            }
-            Some(next) if *counts_for == account_of(slot) => {
-                self.shares.give_back(*counts_for, 1);
-                self.shares.put(next, 1);
-                *counts_for = next;
-            }
+    /// The application in `slot` holds `peer` no more, of `room` entries that the book has for all. `account_of` tells the account
+    /// of a slot. The entry counts for another holder then, of the same account or of one that may still have an entry more. If
+    /// there is none, nobody holds it any more: returns the slots of those that did.
+    #[must_use]
+    pub(super) fn release(
+        &mut self,
+        peer: Addr,
+        slot: u32,
+        room: u64,
+        account_of: impl Fn(u32) -> u32,
+    ) -> Vec<u32> {
+        let Some(&account) = self.counts_for.get(&peer).filter(|_| self.holders.remove(&(peer, slot))) else {
+            return Vec::new();
+        };
+        let others = || self.holders.range((peer, 0)..=(peer, u32::MAX)).map(|(_, slot)| *slot);
+        if account != account_of(slot) || others().any(|other| account_of(other) == account) {
             // It counts for one that holds it still.
-            Some(_) => {}
+            return Vec::new();
+        }
+        self.shares.give_back(account, 1);
+        self.hear_of(room);
+        let others = || self.holders.range((peer, 0)..=(peer, u32::MAX)).map(|(_, slot)| *slot);
+        // Not whoever holds it: a process could have others add what it may not, and inherit the whole book.
+        if let Some(heir) = others().map(account_of).find(|other| self.shares.available(*other) > 0) {
+            self.shares.put(heir, 1);
+            self.counts_for.insert(peer, heir);
+            return Vec::new();
+        }
+        let losers: Vec<u32> = others().collect();
+        for slot in &losers {
+            self.holders.remove(&(peer, *slot));
+        }
+        self.counts_for.remove(&peer);
+        losers
+    }
+
+    /// Checks that these are the holders, that each entry counts for one of them, and that what all have together leaves each account
+    /// its part.
+    #[cfg(test)]
+    pub(super) fn check(&self, holders: &BTreeSet<(Addr, u32)>, account_of: impl Fn(u32) -> u32) {
+        assert_eq!(self.holders, *holders);
+        let held: BTreeSet<Addr> = holders.iter().map(|(peer, _)| *peer).collect();
+        assert_eq!(held.len(), self.counts_for.len());
+        for (peer, account) in &self.counts_for {
+            let mut of_peer = holders.range((*peer, 0)..=(*peer, u32::MAX));
+            assert!(of_peer.any(|(_, slot)| account_of(*slot) == *account), "{peer:?} counts for {account}");
+        }
+        for account in 0..self.accounts as u32 {
+            let counted = self.counts_for.values().filter(|other| **other == account).count();
+            assert_eq!(counted as u64, self.shares.used(account), "entries that count for {account}");
+        }
+        if self.room > 0 {
+            self.shares.check(self.room, self.accounts, 0);
         }
     }
 }

@@ -22,6 +22,8 @@ use super::sealing::Sealing;
 use super::served::Served;
 use super::unmapper::{Kept, Unmapping};
 use crate::fep::{CallError, Completion, ConnectionId, Fep, Limits, MAX_PROCESS, Resource};
+#[cfg(test)]
+use crate::packet::Addr;
 use crate::region::Region;
 use crate::ses::ReceiveId;
 use crate::worker::Waker;
@@ -46,6 +48,9 @@ pub enum Ended {
     /// The owner has closed the session.
     Closed,
 }
+
+/// Entries of the address book that all applications which are leaving release in a turn: for each, its other holders are looked at.
+const RELEASES_PER_TURN: usize = 32;
 
 /// The sessions that a process may have whatever it leaves to others: one for each direction, or for each of two threads.
 const ALWAYS: u64 = 2;
@@ -399,6 +404,23 @@ impl Sessions {
         session.regions.first().cloned()
     }
 
+    /// Checks that the entries of the address book that applications hold count for one of their holders each, and leave all others
+    /// their parts.
+    #[cfg(test)]
+    pub(super) fn check_peers(&self) {
+        let of_session = |session: &Application| {
+            session.held_peers.iter().map(|peer| (*peer, session.id.slot)).collect::<Vec<_>>()
+        };
+        let holders = self.slots.iter().flatten().flat_map(of_session).collect();
+        self.connections.held_peers.check(&holders, |slot| self.connections.account(slot));
+    }
+
+    /// Whether an application holds `peer` in the address book.
+    #[cfg(test)]
+    pub(super) fn is_held(&self, peer: Addr) -> bool {
+        self.slots.iter().flatten().any(|session| session.held_peers.contains(&peer))
+    }
+
     /// The account of a session.
     #[cfg(test)]
     pub(super) fn account(&self, id: SessionId) -> u32 {
@@ -495,23 +517,46 @@ impl Sessions {
         count += cleared;
         count += self.distribute(served.fep_mut(), now);
         // Those that have been told something are awake, as are those that leave.
+        let mut releases = RELEASES_PER_TURN;
         from = 0;
         while let Some(slot) = self.attention.next_awake(from) {
             from = slot + 1;
             let Some(session) = &mut self.slots[slot] else { continue };
             session.publish();
             if session.leaving && session.in_use == 0 && !session.clears_away {
-                let held = std::mem::take(&mut session.held_peers);
-                self.slots[slot] = None;
-                self.attention.end(slot);
-                for peer in held {
-                    served.release_peer(peer);
-                    self.connections.release_peer(slot as u32, peer);
+                let before = releases;
+                if self.release_peers(served, slot, &mut releases) {
+                    self.slots[slot] = None;
+                    self.attention.end(slot);
+                    self.connections.accounts.end(slot as u32);
                 }
-                self.connections.accounts.end(slot as u32);
+                count += before - releases;
             }
         }
         count
+    }
+
+    /// The session in `slot`, which is leaving, holds its peers in the address book no more: `most` of them, from which those are
+    /// taken that it has released. Returns whether it holds none.
+    fn release_peers(&mut self, served: &mut impl Served, slot: usize, most: &mut usize) -> bool {
+        while let Some(session) = &mut self.slots[slot]
+            && !session.held_peers.is_empty()
+        {
+            if *most == 0 {
+                return false;
+            }
+            *most -= 1;
+            let Some(peer) = session.held_peers.pop_first() else { break };
+            served.release_peer(peer);
+            let room = served.book_room().for_applications as u64;
+            for other in self.connections.release_peer(slot as u32, peer, room) {
+                served.release_peer(peer);
+                if let Some(other) = &mut self.slots[other as usize] {
+                    other.held_peers.remove(&peer);
+                }
+            }
+        }
+        true
     }
 
     /// Ends the sessions of applications that have died. Makes a system call for each session, so it should be called

@@ -113,6 +113,16 @@ impl Book {
         ask(&mut self.side, client, address(last), None)
     }
 
+    /// The address of a peer that is in the book.
+    fn find(&self, last: u8) -> Addr {
+        self.side.worker.book().find(address(last)).expect("a peer that is in the book")
+    }
+
+    /// Checks that the parts of all holders are there still. They need not be if the owner has taken entries.
+    fn check(&self) {
+        self.side.sessions.check_peers();
+    }
+
     /// The error of those that ask for more than their part.
     fn full(&self) -> CallError {
         CallError::Limit { what: Resource::Peers, limit: self.entries }
@@ -140,6 +150,7 @@ fn applications_that_add_all_the_peers_they_may_leave_others_their_part_of_the_b
     assert_eq!(hogs.each_mut().map(|hog| book.fill(hog)), [12, 8, 6]);
     let mut other = book.open();
     assert_eq!(book.fill(&mut other), 5, "its part, and half of what is left beside");
+    book.check();
     // What somebody has in the book already takes no further entry.
     (21..33).for_each(|last| assert!(book.ask(&mut other, last).is_ok(), "{last}"));
     // Its entries count for the one that still needs them.
@@ -149,6 +160,7 @@ fn applications_that_add_all_the_peers_they_may_leave_others_their_part_of_the_b
     let mut third = book.open();
     let taken = book.fill(&mut third);
     assert!((4..=12).contains(&taken), "{taken}");
+    book.check();
     let is_there = |last| book.side.worker.book().find(address(last)).is_some();
     (21..33).for_each(|last| assert!(is_there(last), "{last} is needed"));
     drop(third);
@@ -174,6 +186,62 @@ fn a_process_that_joins_over_and_over_has_one_part_of_the_book() {
     book.side.turn(Time::ZERO);
     let mut next = join_as(&mut book.side, 4, 100);
     assert_eq!(book.fill(&mut next), 12);
+    book.check();
+}
+
+/// A process asks for what another one has added, which costs it nothing. Whenever that one leaves, what is left to others is no less
+/// than if it had added all by itself.
+#[test]
+fn a_process_gets_no_more_than_its_part_of_the_book_from_others_that_leave() {
+    let mut book = Book::new(32);
+    let mut heir = join_as(&mut book.side, 1, 100);
+    let mut inherited = Vec::new();
+    for round in 0..6 {
+        let mut leaver = join_as(&mut book.side, 2, 100);
+        let first = book.next + 1;
+        let taken = book.fill(&mut leaver);
+        assert!(taken >= 4, "its part, in round {round}: {taken}");
+        let all = first..book.next;
+        all.clone().for_each(|last| assert!(book.ask(&mut heir, last).is_ok(), "{last}"));
+        drop(leaver);
+        (0..10).for_each(|_| book.side.turn(Time::ZERO));
+        book.check();
+        inherited.extend(all.filter(|last| book.side.sessions.is_held(book.find(*last))));
+    }
+    assert_eq!(inherited, (21..33).collect::<Vec<_>>(), "its part, and half of the rest");
+    // Those are needed; others make room.
+    let mut others = [3, 4].map(|tenant| join_as(&mut book.side, tenant, 100));
+    assert_eq!(others.each_mut().map(|other| book.fill(other)), [8, 6]);
+    book.check();
+    inherited
+        .iter()
+        .for_each(|last| assert!(book.side.worker.book().find(address(*last)).is_some(), "{last}"));
+    assert_eq!(book.fill(&mut heir), 0);
+    drop(others);
+    book.side.assert_nothing_is_left(Time::ZERO, heir);
+}
+
+/// They count for the one of its holders that has room for them, or for another application of the process.
+#[test]
+fn entries_of_an_application_that_leaves_count_for_another_one_that_has_room() {
+    let mut book = Book::new(32);
+    let mut full = join_as(&mut book.side, 1, 100);
+    assert_eq!(book.fill(&mut full), 12);
+    let mut leaver = join_as(&mut book.side, 2, 100);
+    let mut other = join_as(&mut book.side, 3, 100);
+    let kept = book.next + 1;
+    assert!(book.ask(&mut leaver, kept).is_ok());
+    for client in [&mut full, &mut other] {
+        assert!(book.ask(client, kept).is_ok());
+    }
+    drop(leaver);
+    (0..2).for_each(|_| book.side.turn(Time::ZERO));
+    book.check();
+    // Nobody gets its room: it counts for the one that had none yet.
+    book.next = kept;
+    assert_eq!(book.fill(&mut other), 7);
+    assert!(book.find(kept) == book.ask(&mut full, kept).unwrap());
+    book.check();
 }
 
 /// An address that is not held may be forgotten at any time, so none is given to one that has its part.
@@ -196,6 +264,7 @@ fn an_application_that_has_its_part_of_the_book_gets_no_address_that_nobody_hold
     );
     let held = book.ask(&mut other, 200);
     assert!(held.is_ok() && book.ask(&mut hog, 200) == held, "another one holds it");
+    book.check();
 }
 
 /// Half of the entries that applications had are the owner's now.
