@@ -274,15 +274,19 @@ fn admit_atomic(
 ) -> Result<(), Refusal> {
     let fetches = header.opcode == Opcode::FETCHING_ATOMIC;
     let plan = plan(core.config.mtu, processes, pdc, header, payload);
+    let error = Answer::Plain(respond(header, ReturnCode::OK, 0)).cost();
     // Before anything is done: what is refused comes again, and must not be done twice.
-    if fetches || plan.is_err() {
-        let data = if fetches { header.request_length.min(core.config.mtu) } else { 0 };
-        let cost = Answer::Plain(respond(header, ReturnCode::OK, 0)).cost() + u64::from(data);
-        if !may_store(core, usage, pdc, psn, cost) {
+    if fetches {
+        let data = u64::from(header.request_length.min(core.config.mtu));
+        if !may_store(core, usage, pdc, psn, error + data) {
             return Err(Refusal::Busy(NackCode::NO_GTD_DEL_AVAIL));
         }
     }
     let done = plan.and_then(|plan| perform(processes, header, &plan));
+    // One that fails has changed nothing, and may come again.
+    if done.is_err() && !may_store(core, usage, pdc, psn, error) {
+        return Err(Refusal::Busy(NackCode::NO_GTD_DEL_AVAIL));
+    }
     pass_over(&mut processes.room, pdc, psn, header);
     match done {
         Ok(data) if fetches => {

@@ -8,7 +8,8 @@ use crate::harness::{Alone, Pair, SHORT_RTO, fep, impatient_config, message, par
 use weft_stack::buffer::Buffer;
 use weft_stack::cc::{CcChoice, CcParams};
 use weft_stack::fep::{
-    CallError, Completion, ConnectOptions, FepConfig, Limits, Receive, Resource, Send, SendError, Zone,
+    CallError, Completion, ConnectOptions, Exposure, FepConfig, Limits, Receive, Resource, Rights, Send,
+    SendError, Zone,
 };
 use weft_stack::packet::{Addr, Packet, Payload};
 use weft_stack::pdc::{PdcConfig, RodReceive};
@@ -16,7 +17,7 @@ use weft_stack::ses::Matching;
 use weft_stack::wire::pds::{
     Control, ControlKind, DeliveryMode, Destination, NackCode, NextHeader, PdcId, Pds, Psn,
 };
-use weft_stack::wire::ses::{Opcode, Placement, ReturnCode, Ses, StandardRequest};
+use weft_stack::wire::ses::{Opcode, Placement, RequestFlags, ReturnCode, Ses, StandardRequest};
 use weft_stack::{Span, Time};
 
 #[test]
@@ -534,14 +535,32 @@ fn pdcs_of_a_silent_peer_end_in_several_calls() {
     assert_eq!((alone.now, alone.leaks()), (heard + idle.times(2), vec![]));
 }
 
+const KEY: u64 = 7;
+
+/// Exposes some memory under [`KEY`].
+fn expose(alone: &mut Alone) {
+    let buffer = Buffer::Heap(vec![0; 1_000]);
+    let exposure = Exposure { key: KEY, buffer, base: 0, rights: Rights::ALL, from: None };
+    alone.fep.expose(0, exposure).unwrap();
+}
+
 /// Errors are kept until the peer has cleared them, as the answers to its reads are.
 #[test]
 fn a_peer_makes_a_target_store_no_more_errors_than_its_quota() {
     let limits = Limits { response_bytes_per_peer: 1_000, ..Limits::default() };
-    let faulty: [fn(&mut StandardRequest); 2] =
-        [|header| header.pid_on_fep = 9, |header| header.opcode = Opcode::WRITE];
+    let faulty: [fn(&mut StandardRequest); 4] = [
+        |header| header.pid_on_fep = 9,
+        |header| header.opcode = Opcode::WRITE,
+        |header| header.opcode = Opcode::ATOMIC,
+        // Its operands are not as long as it says, which shows only when it is to be performed.
+        |header| {
+            (header.opcode, header.flags) = (Opcode::ATOMIC, RequestFlags::WHOLE_MESSAGE);
+            header.match_bits = KEY;
+        },
+    ];
     for make_faulty in faulty {
         let mut alone = Alone::new(FepConfig { limits, ..impatient_config() });
+        expose(&mut alone);
         let mut send = |src, msg_id, clear| {
             let mut packet = syn(src, 1, msg_id, 100);
             let Pds::Request(request) = &mut packet.pds else { unreachable!() };
