@@ -4,19 +4,21 @@
 //! so that those behind it need not wait. A request that is refused for its key, its rights or its range changes nothing.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use super::access::{Accessed, Written};
 use super::api::Completion;
+use super::config::Limits;
 use super::core::Core;
 use super::memory;
-use super::peer_usage::PeerUsage;
+use super::peer_usage::{PeerUsage, leaves_as_much};
 use super::process::Processes;
 use super::target::{error_or_busy, may_store, pass_over};
 use super::target_pdc::TargetPdc;
 use crate::buffer::Buffer;
 use crate::packet::{Addr, Payload};
 use crate::pdc::Answer;
-use crate::ses::{Arrived, Part, Refusal, Source, apply, respond};
+use crate::ses::{Arrived, FEW_INCOMPLETE, Part, Refusal, Source, apply, respond};
 use crate::table::Key;
 use crate::wire::pds::{NackCode, PdcId, Psn};
 use crate::wire::ses::{
@@ -32,8 +34,11 @@ const ANNOUNCEMENTS: usize = 1 << 16;
 pub(super) struct Writes {
     /// By PDC and message.
     under_way: BTreeMap<(u16, u16), UnderWay>,
-    /// How many each peer has.
+    /// How many each PDC has.
+    pdcs: BTreeMap<u16, u32>,
+    /// How many count for each peer, and for all together.
     peers: BTreeMap<Addr, u32>,
+    all: u64,
 }
 
 #[derive(Debug)]
@@ -44,26 +49,42 @@ struct UnderWay {
     arrived: Arrived,
     /// The value to announce, if there is one and it has arrived.
     data: Option<u64>,
+    /// Whether it counts for its peer. The few do not that each PDC may have.
+    counts: bool,
 }
 
 impl Writes {
-    /// Number of writes of `peer` that are under way.
-    fn of(&self, peer: Addr) -> u32 {
-        self.peers.get(&peer).copied().unwrap_or(0)
+    /// Whether a write that begins now with packet `psn` of `pdc` and is not complete counts for its peer. `None` if there may be
+    /// none.
+    fn place_for(&self, limits: &Limits, pdc: &TargetPdc, psn: Psn) -> Option<bool> {
+        let of_pdc = self.pdcs.get(&pdc.rx.id.0).copied().unwrap_or(0);
+        // As with stored responses the first packet that is missing is admitted whatever others take: what has begun behind it
+        // may not end before. Only few, though, as all that a peer sends may come in order.
+        if psn == pdc.rx.expected() && of_pdc < FEW_INCOMPLETE.into() {
+            return Some(false);
+        }
+        let wanted = self.peers.get(&pdc.rx.peer).copied().unwrap_or(0) + 1;
+        let may = of_pdc < pdc.order.most_incomplete().into()
+            && wanted <= limits.unexpected_messages_per_peer
+            && leaves_as_much(limits.unexpected_messages as u64, self.all, 1, wanted.into());
+        may.then_some(true)
     }
 
     fn begin(&mut self, name: (u16, u16), write: UnderWay) {
-        *self.peers.entry(write.peer).or_default() += 1;
+        *self.pdcs.entry(name.0).or_default() += 1;
+        if write.counts {
+            *self.peers.entry(write.peer).or_default() += 1;
+            self.all += 1;
+        }
         self.under_way.insert(name, write);
     }
 
     fn end(&mut self, name: (u16, u16)) -> Option<UnderWay> {
         let write = self.under_way.remove(&name)?;
-        if let Some(count) = self.peers.get_mut(&write.peer) {
-            *count -= 1;
-            if *count == 0 {
-                self.peers.remove(&write.peer);
-            }
+        decrement(&mut self.pdcs, name.0);
+        if write.counts {
+            decrement(&mut self.peers, write.peer);
+            self.all -= 1;
         }
         Some(write)
     }
@@ -85,9 +106,19 @@ impl Writes {
 
     /// Bytes of heap held, about: nodes of trees are not full.
     pub(super) fn heap_bytes(&self) -> u64 {
-        let each = size_of::<((u16, u16), UnderWay)>() + size_of::<(Addr, u32)>();
+        let each = size_of::<((u16, u16), UnderWay)>() + size_of::<(Addr, u32)>() + size_of::<(u16, u32)>();
         let arrived = self.under_way.values().map(|write| write.arrived.heap_bytes());
         (self.under_way.len() * each) as u64 + arrived.sum::<u64>()
+    }
+}
+
+/// There is one less of those that `of` counts.
+fn decrement<K: Ord>(counts: &mut BTreeMap<K, u32>, of: K) {
+    if let Entry::Occupied(mut count) = counts.entry(of) {
+        *count.get_mut() -= 1;
+        if *count.get() == 0 {
+            count.remove();
+        }
     }
 }
 
@@ -209,14 +240,11 @@ fn admit_write(
         (true, announced)
     } else {
         if is_new {
-            // As with stored responses the first packet that is missing is admitted whatever others take: what has begun
-            // behind it may not end before.
-            let is_first = psn == pdc.rx.expected();
-            if !is_first && memory.writes.of(peer) >= core.config.limits.unexpected_messages_per_peer {
+            let Some(counts) = memory.writes.place_for(&core.config.limits, pdc, psn) else {
                 return Err(Refusal::Busy(NackCode::NO_SES_MSG_AVAIL));
-            }
+            };
             let (process, arrived) = (header.pid_on_fep, Arrived::default());
-            memory.writes.begin(name, UnderWay { peer, process, total, arrived, data: None });
+            memory.writes.begin(name, UnderWay { peer, process, total, arrived, data: None, counts });
             pass_over(&mut processes.room, pdc, psn, header);
         }
         let Some(write) = memory.writes.under_way.get_mut(&name) else { return Ok(()) };

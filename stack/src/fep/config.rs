@@ -122,7 +122,7 @@ pub struct Limits {
     /// do not count. Half of them are reserved for processes, in even parts for as many as may be open. Of the other half a
     /// process may have as many as it leaves; and of what its process may have, a peer. The same limit applies separately to
     /// messages of which a part has arrived, whether they have met receives or not, beyond 16 of each PDC: of these a peer may
-    /// have as many as it leaves.
+    /// have as many as it leaves. It applies once more to writes of which a part has arrived, in the same way.
     pub unexpected_messages: usize,
     /// Bytes kept of such messages, shared in the same way.
     pub unexpected_bytes: u64,
@@ -131,6 +131,8 @@ pub struct Limits {
     /// same connection. What counts is the mean of what the process has that sends and what all processes of the peer have, so that
     /// one which uses up the limit leaves as much again to the others. The same limit applies separately to the peer's messages to all processes of which a part has arrived,
     /// beyond 16 of each PDC; a PDC may have no more of them than twice its [`PdcConfig::mp_range`](crate::pdc::PdcConfig::mp_range).
+    /// Writes of the peer of which a part has arrived have these limits too, whichever of its processes they come from. Those that
+    /// begin with a packet in order are the 16 of their PDC.
     pub unexpected_messages_per_peer: u32,
     /// Bytes kept of one peer's messages that have met no receive of one process. The payload of further messages is
     /// refused with NO_PKT_BUFFER until there is room or a receive for it. What counts is the mean, as for messages. The same limit applies separately to the

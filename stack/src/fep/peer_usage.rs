@@ -166,6 +166,6 @@ impl PeerUsage {
 
 /// Whether a peer that takes `more` of `limit`, of which all peers have `taken`, and has `wanted` then, leaves as much to
 /// the others: so there is always something left for the next.
-fn leaves_as_much(limit: u64, taken: u64, more: u64, wanted: u64) -> bool {
+pub(super) fn leaves_as_much(limit: u64, taken: u64, more: u64, wanted: u64) -> bool {
     limit.checked_sub(taken).and_then(|free| free.checked_sub(more)).is_some_and(|left| wanted <= left)
 }

@@ -46,7 +46,7 @@ pub(crate) struct EarlyMessage {
 }
 
 /// Incomplete messages that a PDC may have whatever its peer has otherwise, so that it goes on.
-pub(super) const FEW_INCOMPLETE: u16 = 16;
+pub(crate) const FEW_INCOMPLETE: u16 = 16;
 
 impl Order {
     /// That of a PDC that accepts `mp_range` packets beyond the first missing one. Initiators that send the packets of each message
@@ -60,6 +60,11 @@ impl Order {
     #[inline]
     pub(super) fn has_few_incomplete(&self) -> bool {
         self.incomplete < FEW_INCOMPLETE
+    }
+
+    /// The most messages that may be incomplete.
+    pub(crate) fn most_incomplete(&self) -> u16 {
+        self.most_incomplete
     }
 
     /// Whether one more message may be incomplete.

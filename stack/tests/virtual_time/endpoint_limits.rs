@@ -877,6 +877,56 @@ fn incomplete_messages_are_bounded_for_each_peer() {
     }
 }
 
+/// As [`half_for`], but of a write to the memory of [`KEY`].
+fn half_write(src: u32, pdc: u16, psn: u32) -> Packet {
+    let mut packet = half_for(src, 0, pdc, psn, 0);
+    let Ses::Standard(header) = &mut packet.ses else { unreachable!() };
+    (header.opcode, header.match_bits) = (Opcode::WRITE, KEY);
+    packet
+}
+
+/// All of them end in one turn when the PDC is closed, whatever the order in which they began.
+#[test]
+fn a_pdc_has_no_more_writes_under_way_than_twice_its_window() {
+    for in_order in [true, false] {
+        let mut alone = Alone::new(
+            impatient_config().with_zones(|zone| zone.pdc = PdcConfig { mp_range: 128, ..zone.pdc }),
+        );
+        expose(&mut alone);
+        let first = u32::from(!in_order);
+        // A window at a time, of which the first packet comes last.
+        let mut psns: Vec<u32> = (0..896).collect();
+        psns.chunks_mut(128).for_each(|window| window.rotate_left(first as usize));
+        let begun = psns.iter().filter(|psn| begins(&mut alone, &half_write(5, 1, **psn))).count();
+        assert!((128..=256).contains(&begun), "{begun} writes");
+    }
+}
+
+/// They are counted beside messages, by the same limits.
+#[test]
+fn writes_under_way_are_bounded_for_each_peer_and_for_all_together() {
+    const PDCS: u16 = 20;
+    let limits =
+        Limits { unexpected_messages: 1_000, unexpected_messages_per_peer: 100, ..Limits::default() };
+    let mut alone = Alone::new(FepConfig { limits, ..impatient_config() });
+    expose(&mut alone);
+    let mut send = |peer, pdc: u16, psns: RangeInclusive<u32>| {
+        psns.filter(|psn| begins(&mut alone, &half_write(peer, pdc, *psn))).count()
+    };
+    let begun: usize = (1..=PDCS).map(|pdc| send(5, pdc, 0..=49)).sum();
+    assert_eq!(
+        begun,
+        16 * usize::from(PDCS) + 100,
+        "16 of each PDC whose packets come in order, and its limit"
+    );
+    assert_eq!(send(5, 100, 1..=50), 0, "further PDCs begin none out of order");
+    assert_eq!(send(5, 101, 0..=49), 16, "and few in order");
+    let counted: Vec<usize> = (6..40).map(|peer| send(peer, 1, 1..=200)).collect();
+    assert_eq!(counted[..8], [100; 8], "other peers have their own");
+    assert_eq!(counted[8..12], [50, 25, 13, 6], "and leave as many as they take of what there is");
+    assert!(counted.iter().sum::<usize>() < 900, "{counted:?}");
+}
+
 /// SYNs in the names of many hosts, of which each makes an older PDC give way, and PDCs that are closed as soon as they are open.
 #[test]
 fn pdcs_that_are_gone_leave_no_timers_behind() {
