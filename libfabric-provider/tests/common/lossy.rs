@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use super::fabric::Side;
 use super::random::Random;
 
 /// UDP ports of each endpoint, as FI_WEFT_ENTROPIES has it unless it is set.
@@ -200,7 +201,44 @@ impl Lane {
     }
 }
 
+/// The address that an endpoint's name holds.
+pub(crate) fn address(name: [u8; 16]) -> SocketAddr {
+    let ip: [u8; 4] = name[4..8].try_into().unwrap();
+    (ip, u16::from_be_bytes([name[2], name[3]])).into()
+}
+
+/// The name of an endpoint at this address.
+pub(crate) fn name(addr: SocketAddr) -> [u8; 16] {
+    let SocketAddr::V4(addr) = addr else { panic!("{addr}") };
+    let mut name = [0; 16];
+    name[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
+    name[2..4].copy_from_slice(&addr.port().to_be_bytes());
+    name[4..8].copy_from_slice(&addr.ip().octets());
+    name
+}
+
+impl Faults {
+    /// Asserts that each fault that was to happen has happened, and no other.
+    pub(crate) fn check(self, counts: Counts) {
+        for (of_thousand, count) in [
+            (self.lost, counts.lost),
+            (self.copied, counts.copied),
+            (self.late, counts.late),
+            (self.trimmed, counts.trimmed),
+        ] {
+            assert_eq!(of_thousand > 0, count > 0, "{counts:?}");
+        }
+    }
+}
+
 impl Relay {
+    /// A relay between two sides, and the number of the other one in each.
+    pub(crate) fn between(sides: [&Side; 2], faults: Faults, seed: u64) -> (Relay, [u64; 2]) {
+        let relay = Relay::start(sides.map(|side| address(side.name())), faults, seed);
+        let numbers = [0, 1].map(|n| sides[n].insert(&name(relay.names[n])));
+        (relay, numbers)
+    }
+
     /// A relay between the endpoints at these two addresses.
     pub(crate) fn start(endpoints: [SocketAddr; 2], faults: Faults, seed: u64) -> Relay {
         let [a, b] = endpoints.map(|endpoint| Arc::new(Stand::new(endpoint)));
