@@ -36,5 +36,5 @@ if [ "$sanitiser" = address ]; then
     # keeps to the end of the process is no leak of the provider's.
     export RUSTFLAGS="$RUSTFLAGS -Clink-arg=-rdynamic" ASAN_OPTIONS=detect_leaks=0
     cargo +nightly test -p weft-libfabric-provider --target "$host" --test in_process -- \
-        every_function:: calls:: waiting:: remote:: threads:: served_random:: served_gone::
+        every_function:: calls:: waiting:: remote:: threads:: served_random:: served_gone:: own_unexpected:: served_long::
 fi
