@@ -1,5 +1,5 @@
-/* All ranks exchange messages until the last one kills itself in the middle of an exchange. The others say when they get an
- * error, in this exchange or in the next, and end without the library, which would wait for all. */
+/* All ranks exchange messages until the last one kills itself in the middle of an exchange. The others say how long after the
+ * beginning of that exchange, or of the next, they get an error, and end without the library, which would wait for all. */
 
 #include <mpi.h>
 #include <signal.h>
@@ -49,7 +49,7 @@ int main(int argc, char **argv)
     for (int round = 0; round < ROUND + 3; round++) {
         begin = MPI_Wtime();
         if (!all_to_all(rank, size, round, round == ROUND && rank == size - 1)) {
-            printf("rank %d: an error after %.0f s\n", rank, MPI_Wtime() - begin);
+            printf("rank %d: an error after %.3f s\n", rank, MPI_Wtime() - begin);
             fflush(stdout);
             _exit(0);
         }

@@ -126,6 +126,19 @@ pub(crate) fn outlive(library: Library, before: &[&str], is_error: impl Fn(usize
     true
 }
 
+/// How many times the bound of docs/libfabric.md an error may take on a machine that is busy with other tests.
+const MARGIN: u32 = 3;
+
+/// Whether a rank of `killed.c` over Open MPI says that it has got its error within [`MARGIN`] times `bound`.
+pub(crate) fn has_error_within(bound: Duration) -> impl Fn(usize, &str) -> bool {
+    move |rank, said| {
+        let seconds = said.strip_prefix(&format!("rank {rank}: an error after "));
+        let seconds =
+            seconds.and_then(|rest| rest.split_once(" s")).and_then(|(number, _)| number.parse().ok());
+        seconds.is_some_and(|seconds: f64| seconds <= (MARGIN * bound).as_secs_f64())
+    }
+}
+
 /// Builds a program of this directory's, and runs it behind the words of `before`, with further words for its launcher.
 fn run(library: Library, name: &str, words: &[&str], before: &[&str]) -> Option<String> {
     let provider = Provider::get(&library.compiler())?;

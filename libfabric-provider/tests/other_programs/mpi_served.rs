@@ -1,7 +1,8 @@
 //! MPI programs whose ranks share two processes of `weft serve` over memif: each rank exchanges messages with one of its own server,
 //! and with two of the other.
 
-use crate::common::mpi::{Library, Served, exchange, one_sided, outlive};
+use crate::common::fabric::QUESTIONS;
+use crate::common::mpi::{Library, Served, exchange, has_error_within, one_sided, outlive};
 
 fn exchanges(library: Library) {
     let Some(served) = Served::over_memif() else { return };
@@ -48,5 +49,5 @@ fn the_others_of_a_job_of_mpich_get_errors_when_a_rank_is_killed() {
 
 #[test]
 fn the_others_of_a_job_of_open_mpi_get_errors_when_a_rank_is_killed() {
-    outlives(Library::OpenMpi, |rank, said| said.starts_with(&format!("rank {rank}: an error after ")));
+    outlives(Library::OpenMpi, has_error_within(QUESTIONS));
 }

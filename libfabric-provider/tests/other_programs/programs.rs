@@ -2,7 +2,8 @@
 
 use std::process::Stdio;
 
-use crate::common::mpi::{Library, Served, alone, exchange, outlive};
+use crate::common::fabric::{QUESTIONS, SILENCE};
+use crate::common::mpi::{Library, Served, alone, exchange, has_error_within, outlive};
 use crate::common::{PATIENCE, Provider, free_port};
 
 #[test]
@@ -138,5 +139,5 @@ fn ranks_of_mpich_over_udp_get_errors_when_another_is_killed() {
 
 #[test]
 fn ranks_of_open_mpi_over_udp_get_errors_when_another_is_killed() {
-    outlive(Library::OpenMpi, &[], |rank, said| said.starts_with(&format!("rank {rank}: an error after ")));
+    outlive(Library::OpenMpi, &[], has_error_within(SILENCE + QUESTIONS));
 }
