@@ -9,7 +9,8 @@
 #   testbed]…
 #   Without steps it runs all of them, on this host over kernel UDP.
 #   --serve  runs ranks at two `weft serve` that memif joins, in turn
-#   testbed  runs 2, 8 and 16 ranks at the hosts of an emulated leaf-spine whose switches trim, with or without --serve
+#   testbed  runs 2, 8 and 16 ranks at the hosts of an emulated leaf-spine whose switches trim what their queues have no room
+#            for, and 2 and 8 where each link trims one packet in a hundred, with or without --serve
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -143,20 +144,46 @@ build_exchange() {
     mpicc.openmpi -O1 -o "$work/exchange-openmpi" "$source"
 }
 
-# Ranks at the hosts of a testbed: 16 on 4 leaves and 4 spines, whose queues trim. What its switches have counted stands behind
-# each job.
+# Ranks at the hosts of the testbed that is up, once over each library. What its switches have counted stands behind each job.
+across() {
+    local ranks=$1 library place=("$target/ci/weft" testbed exec --)
+    for library in openmpi mpich; do
+        say "exchange over $library, $ranks ranks across the testbed"
+        time "$library" "$ranks" "$work/exchange-$library"
+        "$target/ci/weft" testbed status | grep -E "^  (frames|lateness)"
+    done
+}
+
+# 16 hosts on 4 leaves and 4 spines, whose queues trim; and as many hosts as ranks on 2 leaves and 2 spines, of which each link
+# trims one packet in a hundred.
 testbed() {
-    local ranks library place=("$target/ci/weft" testbed exec --)
+    local ranks host link switch events
     export XDG_RUNTIME_DIR=$sockets
     "$target/ci/weft" testbed up --serve --detach --hosts memif >/dev/null
     for ranks in 2 8 16; do
-        for library in openmpi mpich; do
-            say "exchange over $library, $ranks ranks across the testbed"
-            time "$library" "$ranks" "$work/exchange-$library"
-            "$target/ci/weft" testbed status | grep -E "^  (frames|lateness)"
-        done
+        across "$ranks"
     done
     "$target/ci/weft" testbed down >/dev/null
+    for ranks in 2 8; do
+        events=
+        for ((host = 0; host < ranks; host++)); do
+            events+="\"0us host=$host dir=down trim=0.01\", "
+        done
+        for switch in 0 1; do
+            for link in 0 1; do
+                events+="\"0us tier=0 switch=$switch link=$link trim=0.01\", "
+            done
+        done
+        printf 'topology = "leaf-spine:hosts=%d,leaves=2,spines=2"\nslow = 1000\nlink-event = [%s]\n' "$ranks" "$events" \
+            >"$sockets/trimming.toml"
+        "$target/ci/weft" testbed up "$sockets/trimming.toml" --serve --detach --hosts memif >/dev/null
+        across "$ranks"
+        if "$target/ci/weft" testbed status --json | grep -q '"trimmed":0,'; then
+            echo "test-mpi.sh: no frame was trimmed" >&2
+            exit 1
+        fi
+        "$target/ci/weft" testbed down >/dev/null
+    done
     unset XDG_RUNTIME_DIR
 }
 

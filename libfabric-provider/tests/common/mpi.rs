@@ -19,8 +19,8 @@ pub(crate) fn alone() -> MutexGuard<'static, ()> {
 
 /// Longer than the bounds of docs/libfabric.md, on a machine that is busy with other tests.
 const IN_TIME: Duration = Duration::from_secs(60);
-/// Ranks of an MPI job.
-const RANKS: &str = "4";
+/// Ranks of a job, unless it says otherwise.
+const RANKS: usize = 4;
 
 /// An MPI library.
 #[derive(Clone, Copy, Debug)]
@@ -52,17 +52,18 @@ impl Library {
     }
 
     /// Adds the words before those of the program, and variables.
-    fn launch(self, command: &mut Command) {
+    fn launch(self, ranks: usize, command: &mut Command) {
+        let ranks = &ranks.to_string();
         match self {
             Library::OpenMpi => {
-                command.args(["mpirun.openmpi", "-n", RANKS, "--oversubscribe", "--mca", "pml", "cm"]);
+                command.args(["mpirun.openmpi", "-n", ranks, "--oversubscribe", "--mca", "pml", "cm"]);
                 command.args(["--mca", "mtl", "ofi", "--mca", "mtl_ofi_provider_include", "weft"]);
                 // Others of its one-sided components would look for a network of their own.
                 command.args(["--mca", "osc", "pt2pt", "--mca", "btl", "self", "-x", "FI_PROVIDER_PATH"]);
                 command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
             }
             Library::Mpich => {
-                command.args([&Library::of_mpich("mpiexec"), "-n", RANKS]);
+                command.args([&Library::of_mpich("mpiexec"), "-n", ranks]);
                 // Ranks of one host would exchange messages through memory that they share.
                 command.env("MPIR_CVAR_CH4_NETMOD", "ofi").env("MPIR_CVAR_NOLOCAL", "1");
                 command.env("FI_PROVIDER", "weft");
@@ -73,17 +74,22 @@ impl Library {
 
 /// Builds the program that exchanges messages, and runs it behind the words of `before`. False if it was skipped.
 pub(crate) fn exchange(library: Library, before: &[&str]) -> bool {
-    is_right(library, "exchange", before)
+    exchange_of(RANKS, library, before)
+}
+
+/// The same with so many ranks.
+pub(crate) fn exchange_of(ranks: usize, library: Library, before: &[&str]) -> bool {
+    is_right(ranks, library, "exchange", before)
 }
 
 /// The same of the program that accesses windows of memory.
 pub(crate) fn one_sided(library: Library, before: &[&str]) -> bool {
-    is_right(library, "one_sided", before)
+    is_right(RANKS, library, "one_sided", before)
 }
 
-fn is_right(library: Library, program: &str, before: &[&str]) -> bool {
-    let Some(said) = run(library, program, &[], before) else { return false };
-    assert!(said.contains(&format!("{RANKS} ranks: all values are right")), "{said}");
+fn is_right(ranks: usize, library: Library, program: &str, before: &[&str]) -> bool {
+    let Some(said) = run(ranks, library, program, &[], before) else { return false };
+    assert!(said.contains(&format!("{ranks} ranks: all values are right")), "{said}");
     true
 }
 
@@ -98,9 +104,8 @@ fn killed(library: Library, before: &[&str]) -> Option<Vec<String>> {
         directory.path().display()
     );
     let before: Vec<&str> = before.iter().copied().chain(["setsid", "--wait", "sh", "-c", &apart]).collect();
-    run(library, "killed", library.outlives(), &before)?;
-    let ranks: usize = RANKS.parse().unwrap();
-    let others = (0..ranks).map(|rank| {
+    run(RANKS, library, "killed", library.outlives(), &before)?;
+    let others = (0..RANKS).map(|rank| {
         let [said, ended] = ["said", "ended"].map(|name| directory.path().join(format!("{name}.{rank}")));
         // It may outlive its launcher, but not its own time limit.
         let end = Instant::now() + Duration::from_secs(PATIENCE.parse::<u64>().unwrap() + 5);
@@ -112,7 +117,7 @@ fn killed(library: Library, before: &[&str]) -> Option<Vec<String>> {
         assert_ne!(std::fs::read_to_string(ended).unwrap().trim(), "124", "rank {rank} hangs: {said}");
         said
     });
-    Some(others.take(ranks - 1).collect())
+    Some(others.take(RANKS - 1).collect())
 }
 
 /// As [`killed`]: the others end in time with an error that `is_error` knows. False if it was skipped.
@@ -140,7 +145,7 @@ pub(crate) fn has_error_within(bound: Duration) -> impl Fn(usize, &str) -> bool 
 }
 
 /// Builds a program of this directory's, and runs it behind the words of `before`, with further words for its launcher.
-fn run(library: Library, name: &str, words: &[&str], before: &[&str]) -> Option<String> {
+fn run(ranks: usize, library: Library, name: &str, words: &[&str], before: &[&str]) -> Option<String> {
     let provider = Provider::get(&library.compiler())?;
     let _alone = alone();
     let directory = tempfile::tempdir().unwrap();
@@ -149,7 +154,7 @@ fn run(library: Library, name: &str, words: &[&str], before: &[&str]) -> Option<
     let source = format!("{}/tests/{name}.c", env!("CARGO_MANIFEST_DIR"));
     provider.run(&[&library.compiler(), "-O1", "-o", program, &source]);
     let mut command = provider.command("timeout");
-    library.launch(command.arg(PATIENCE));
+    library.launch(ranks, command.arg(PATIENCE));
     let output = command.args(words).args(before).arg(program).output().unwrap();
     let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     // Launchers say by their status that a rank was killed.

@@ -2,7 +2,7 @@
 //! and with two of the other.
 
 use crate::common::fabric::QUESTIONS;
-use crate::common::mpi::{Library, Served, exchange, has_error_within, one_sided, outlive};
+use crate::common::mpi::{Library, Served, exchange, exchange_of, has_error_within, one_sided, outlive};
 
 fn exchanges(library: Library) {
     let Some(served) = Served::over_memif() else { return };
@@ -18,6 +18,20 @@ fn mpich_exchanges_and_reduces_through_servers_over_memif() {
 #[test]
 fn open_mpi_exchanges_and_reduces_through_servers_over_memif() {
     exchanges(Library::OpenMpi);
+}
+
+#[test]
+fn two_and_eight_ranks_of_both_libraries_exchange_and_reduce_through_servers() {
+    let Some(served) = Served::over_memif() else { return };
+    let mut came = 0;
+    for library in [Library::Mpich, Library::OpenMpi] {
+        for ranks in [2, 8] {
+            if exchange_of(ranks, library, &[&served.in_turn]) {
+                came += ranks / 2;
+                assert_eq!(served.came(), [came; 2], "ranks were elsewhere");
+            }
+        }
+    }
 }
 
 #[test]

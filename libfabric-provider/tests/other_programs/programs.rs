@@ -3,7 +3,7 @@
 use std::process::Stdio;
 
 use crate::common::fabric::{QUESTIONS, SILENCE};
-use crate::common::mpi::{Library, Served, alone, exchange, has_error_within, outlive};
+use crate::common::mpi::{Library, Served, alone, exchange, exchange_of, has_error_within, outlive};
 use crate::common::{PATIENCE, Provider, free_port};
 
 #[test]
@@ -126,6 +126,16 @@ fn mpich_exchanges_and_reduces() {
 #[test]
 fn open_mpi_exchanges_and_reduces() {
     exchange(Library::OpenMpi, &[]);
+}
+
+/// Two of these ranks have the processors of a small machine for themselves, and eight do not.
+#[test]
+fn two_and_eight_ranks_of_both_libraries_exchange_and_reduce() {
+    for library in [Library::Mpich, Library::OpenMpi] {
+        for ranks in [2, 8] {
+            exchange_of(ranks, library, &[]);
+        }
+    }
 }
 
 /// The last rank kills itself in the middle of an all-to-all, which the others find out as it is silent.
