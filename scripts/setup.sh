@@ -5,7 +5,8 @@
 # Prints nothing if all are installed.
 #
 # Usage: scripts/setup.sh [--system] [--bench] [--guests]
-#   --system  also builds the libfabric provider, and installs it where libfabric looks by itself
+#   --system  also builds the libfabric provider, and installs it where libfabric looks by itself. PROVIDER names a
+#             libweft_fi.so that was built already, which is installed instead
 #   --bench   also the requirements of benchmarks: valgrind, and the programs to compare with (iperf3, dpdk-testpmd)
 #   --guests  also the requirements of the test of network cards: qemu and the contents of its machines
 #
@@ -125,9 +126,12 @@ install_mpich() {
 install_provider() {
     local directory
     directory=$(pkg-config --variable=libdir libfabric)/libfabric
-    rust cargo build --release --quiet -p weft-libfabric-provider
-    as_root install -D -m 755 "${CARGO_TARGET_DIR:-$root/target}/release/libweft_fi.so" "$directory/libweft-fi.so"
-    fi_info -p weft >/dev/null || die "libfabric does not find the provider in $directory"
+    if [[ -z ${PROVIDER:-} ]]; then
+        rust cargo build --release --quiet -p weft-libfabric-provider
+        PROVIDER=${CARGO_TARGET_DIR:-$root/target}/release/libweft_fi.so
+    fi
+    as_root install -D -m 755 "$PROVIDER" "$directory/libweft-fi.so"
+    env -u FI_PROVIDER_PATH fi_info -p weft >/dev/null || die "libfabric does not find the provider in $directory"
     echo "setup.sh: installed $directory/libweft-fi.so"
 }
 

@@ -41,6 +41,11 @@ impl Provider {
         Provider { directory }
     }
 
+    /// The library, with the name that libfabric looks for.
+    pub(crate) fn file(&self) -> PathBuf {
+        self.directory.path().join("libweft-fi.so")
+    }
+
     /// A program that finds the provider.
     pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);

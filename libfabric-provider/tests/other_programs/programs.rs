@@ -1,10 +1,11 @@
 //! Programs of libfabric's and Open MPI's packages run over the provider, unchanged.
 
+use std::path::Path;
 use std::process::Stdio;
 
 use crate::common::fabric::{QUESTIONS, SILENCE};
 use crate::common::mpi::{Library, Served, alone, exchange, exchange_of, has_error_within, outlive};
-use crate::common::{PATIENCE, Provider, free_port};
+use crate::common::{PATIENCE, Provider, free_port, target};
 
 #[test]
 fn fi_info_lists_the_provider_and_what_it_can_do() {
@@ -49,6 +50,46 @@ fn capabilities_that_are_not_there_are_refused() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && said.contains("-61"), "{hints:?}: {said}");
     }
+}
+
+/// Mounts an empty file system over libfabric's directory, which shows what is there but keeps no change, installs the provider in it, and
+/// removes it again. Packages that are missing are not installed.
+const INSTALL: &str = r#"
+libraries=$(pkg-config --variable=libdir libfabric) && mount -t tmpfs tmpfs "$1" && mkdir "$1/new" "$1/work" "$1/bin" &&
+    mount -t overlay overlay -o "lowerdir=$libraries,upperdir=$1/new,workdir=$1/work" "$libraries" || exit 77
+rm -f "$libraries/libfabric/libweft-fi.so"
+if fi_info -p weft; then echo "the provider was there before"; exit 1; fi
+printf '#!/bin/sh
+exit 77
+' >"$1/bin/apt-get" && chmod +x "$1/bin/apt-get" || exit 1
+PATH=$1/bin:$PATH "$2/scripts/setup.sh" --system || exit
+fi_info -p weft || exit 1
+rm "$libraries/libfabric/libweft-fi.so"
+! fi_info -p weft
+"#;
+
+#[test]
+fn setup_installs_the_provider_where_libfabric_finds_it_by_itself() {
+    let mpich = target().join("mpich/bin/mpiexec");
+    let Some(provider) = Provider::get(mpich.to_str().unwrap()) else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut command = provider.command("unshare");
+    command.args(["--map-root-user", "--mount", "sh", "-c", INSTALL, "sh"]).arg(directory.path()).arg(root);
+    command.env("PROVIDER", provider.file()).env("CARGO_TARGET_DIR", target());
+    // It is not to be told where the provider is.
+    let output = command.env_remove("FI_PROVIDER_PATH").env_remove("SUDO_USER").output().unwrap();
+    let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if output.status.code() == Some(77) || errors.contains("unshare failed") {
+        assert!(std::env::var_os("CI").is_none(), "{said} {errors}");
+        return eprintln!(
+            "skipped: no file system over libfabric's directory, or packages are missing: {errors}"
+        );
+    }
+    assert!(output.status.success(), "{said} {errors}");
+    let listed =
+        said.split_once("setup.sh: installed ").and_then(|(_, rest)| rest.split_once("provider: weft"));
+    assert!(listed.is_some(), "{said} {errors}");
 }
 
 /// Two processes of `fi_pingpong`, with contents compared.
