@@ -6,11 +6,13 @@
 # directory. What is run, and what is left out and why, stands in docs/libfabric.md.
 #
 # Usage: scripts/test-mpi.sh [--serve] [mpi4py-mpich|mpi4py-openmpi4|mpi4py-openmpi5|exchange|one-sided|netpipe|hpcc|imb|
-#   testbed]…
+#   testbed|packets]…
 #   Without steps it runs all of them, on this host over kernel UDP.
 #   --serve  runs ranks at two `weft serve` that memif joins, in turn
 #   testbed  runs 2, 8 and 16 ranks at the hosts of an emulated leaf-spine whose switches trim what their queues have no room
 #            for, and 2 and 8 where each link trims one packet in a hundred, with or without --serve
+#   packets  runs 2, 4 and 8 ranks at two `weft serve` over packet sockets (DPDK's net_af_packet) of a veth pair, whose ends are in
+#            network namespaces, with or without --serve; needs root
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -26,7 +28,7 @@ if [[ ${1:-} == --serve ]]; then
     shift
 fi
 steps=("$@")
-[[ $# -gt 0 ]] || steps=(exchange one-sided netpipe hpcc imb testbed mpi4py-mpich mpi4py-openmpi4 mpi4py-openmpi5)
+[[ $# -gt 0 ]] || steps=(exchange one-sided netpipe hpcc imb testbed packets mpi4py-mpich mpi4py-openmpi4 mpi4py-openmpi5)
 
 scripts/setup.sh
 mkdir -p "$work/provider"
@@ -43,34 +45,51 @@ export FI_PROVIDER_PATH=$work/provider
 
 # Words before those of a program: none, or a program that runs it at one of two servers.
 place=()
-if [[ $serve == yes || " ${steps[*]} " == *" testbed "* ]]; then
+if [[ $serve == yes || " ${steps[*]} " == *" testbed "* || " ${steps[*]} " == *" packets "* ]]; then
     cargo build --profile ci -p weft-apps --quiet
 fi
 sockets=$(mktemp -d)
 servers=()
+namespaces=()
 # shellcheck disable=SC2329 # called at the end
 clean() {
     # A testbed that runs has its list there.
     if [[ -d $sockets/weft ]]; then XDG_RUNTIME_DIR=$sockets "$target/ci/weft" testbed down >/dev/null || true; fi
     if [[ ${#servers[@]} -gt 0 ]]; then kill "${servers[@]}" 2>/dev/null || true; fi
+    for namespace in "${namespaces[@]}"; do ip netns del "$namespace" || true; done
     rm -rf "$sockets"
 }
 trap clean EXIT
-if [[ $serve == yes ]]; then
-    for number in 0 1; do
-        role=$([[ $number == 0 ]] && echo server || echo client)
-        "$target/ci/weft" serve --socket "$sockets/$number" --port "memif:$sockets/link,role=$role" \
-            --ip "10.9.0.$((number + 1))" >"$work/serve-$number.log" 2>&1 &
-        servers+=($!)
-        for ((wait = 0; wait < 100; wait++)); do
-            [[ ! -S $sockets/$number ]] || break
-            sleep 0.1
-        done
+
+# start_server DIRECTORY NUMBER PORT WORDS…: starts a server at a socket in DIRECTORY, the words before its command, and waits until
+# it listens.
+start_server() {
+    local directory=$1 number=$2 port=$3 wait
+    local log=$work/serve-${port%%:*}-$number.log
+    shift 3
+    "$@" "$target/ci/weft" serve --socket "$directory/$number" --port "$port" --ip "10.9.0.$((number + 1))" \
+        >"$log" 2>&1 &
+    servers+=($!)
+    for ((wait = 0; wait < 100; wait++)); do
+        [[ ! -S $directory/$number ]] || return 0
+        sleep 0.1
     done
+    echo "test-mpi.sh: a server does not listen: $(cat "$log")" >&2
+    exit 1
+}
+
+# Writes the program in DIRECTORY that runs another one at one of its two servers.
+write_in_turn() {
     # shellcheck disable=SC2016 # expanded by each rank
     printf '#!/bin/sh\nrank=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}\nexport FI_WEFT_PORT=serve:%s/$((rank %% 2))\nexec "$@"\n' \
-        "$sockets" >"$sockets/in-turn"
-    chmod +x "$sockets/in-turn"
+        "$1" >"$1/in-turn"
+    chmod +x "$1/in-turn"
+}
+
+if [[ $serve == yes ]]; then
+    start_server "$sockets" 0 "memif:$sockets/link,role=server"
+    start_server "$sockets" 1 "memif:$sockets/link,role=client"
+    write_in_turn "$sockets"
     place=("$sockets/in-turn")
 fi
 
@@ -187,6 +206,34 @@ testbed() {
     unset XDG_RUNTIME_DIR
 }
 
+# Ranks at two servers whose packets the kernel carries between packet sockets, each in a network namespace. The kernel has no
+# addresses there.
+packets() {
+    local number name ranks library directory=$sockets/packets place=("$sockets/packets/in-turn")
+    mkdir "$directory"
+    for number in 0 1; do
+        name=weft-mpi-$$-$number
+        ip netns add "$name"
+        namespaces+=("$name")
+    done
+    ip link add eth0 netns "${namespaces[0]}" type veth peer name eth0 netns "${namespaces[1]}"
+    for number in 0 1; do
+        ip -n "${namespaces[$number]}" link set eth0 up
+        start_server "$directory" "$number" dpdk:net_af_packet0,iface=eth0 ip netns exec "${namespaces[$number]}"
+    done
+    write_in_turn "$directory"
+    for ranks in 2 4 8; do
+        for library in openmpi mpich; do
+            say "exchange over $library, $ranks ranks over packet sockets"
+            time "$library" "$ranks" "$work/exchange-$library"
+        done
+    done
+    kill "${servers[@]: -2}"
+    servers=("${servers[@]:0:${#servers[@]}-2}")
+    for name in "${namespaces[@]}"; do ip netns del "$name"; done
+    namespaces=()
+}
+
 for step in "${steps[@]}"; do
     case $step in
         exchange)
@@ -207,6 +254,14 @@ for step in "${steps[@]}"; do
         testbed)
             build_exchange
             testbed
+            ;;
+        packets)
+            if [[ $EUID -ne 0 ]]; then
+                say "skipped: packets needs root"
+                continue
+            fi
+            build_exchange
+            packets
             ;;
         netpipe)
             say "NetPIPE over Open MPI"
