@@ -912,7 +912,8 @@ pub(crate) fn play_over_relay(seed: u64, faults: Faults) {
 
 /// Random calls between an endpoint of each server.
 pub(crate) fn play_at_servers(seed: u64, servers: &[Server; 2]) -> usize {
-    let mut players = servers.each_ref().map(|server| Player::open(Some(server.name()), queue(seed), is_selective(seed)));
+    let mut players =
+        servers.each_ref().map(|server| Player::open(Some(server.name()), queue(seed), is_selective(seed)));
     let names = players.each_ref().map(|player| player.side.name());
     players[0].other = players[0].side.insert(&names[1]);
     players[1].other = players[1].side.insert(&names[0]);

@@ -447,6 +447,59 @@ fn open_fabrics_and_domains_are_named_and_can_be_asked_for() {
     assert_eq!(ask(0, 0, None), Ok(newer));
 }
 
+/// Hints as those of NCCL's plugin for libfabric (aws-ofi-nccl), which asks for memory of GPUs first, and if nobody has that for messages
+/// from memory of the host.
+fn set_as_nccl(hints: &mut sys::fi_info, more: u64, more_modes: u64) {
+    hints.caps = sys::FI_LOCAL_COMM | sys::FI_REMOTE_COMM | sys::FI_TAGGED | sys::FI_MSG | more;
+    hints.mode = sys::FI_CONTEXT | sys::FI_CONTEXT2;
+    let modes = sys::FI_MR_LOCAL | sys::FI_MR_ENDPOINT | sys::FI_MR_VIRT_ADDR | sys::FI_MR_ALLOCATED;
+    // SAFETY: new hints have all their parts.
+    unsafe {
+        (*hints.ep_attr).type_ = sys::FI_EP_RDM;
+        let domain = &mut *hints.domain_attr;
+        domain.mr_mode = (modes | sys::FI_MR_PROV_KEY | more_modes) as i32;
+        domain.mr_key_size = 2;
+        domain.threading = sys::FI_THREAD_SAFE;
+        (*hints.tx_attr).msg_order = sys::FI_ORDER_SAS;
+        (*hints.rx_attr).msg_order = sys::FI_ORDER_SAS;
+    }
+}
+
+#[test]
+fn nccls_plugin_is_offered_memory_of_the_host_and_refused_that_of_gpus() {
+    if !inside("nccls_plugin_is_offered_memory_of_the_host_and_refused_that_of_gpus") {
+        return;
+    }
+    let ask = |change| getinfo_of(&Wish { change, ..Wish::default() }, NOW, None, 0);
+    let of_gpus: [Change; 3] = [
+        |hints| set_as_nccl(hints, sys::FI_HMEM, sys::FI_MR_HMEM),
+        |hints| set_as_nccl(hints, sys::FI_HMEM | sys::FI_RMA | sys::FI_READ, sys::FI_MR_HMEM),
+        |hints| {
+            let remote = sys::FI_DIRECTED_RECV | sys::FI_RMA | sys::FI_WRITE | sys::FI_REMOTE_WRITE;
+            set_as_nccl(hints, sys::FI_HMEM | remote, sys::FI_MR_HMEM);
+        },
+    ];
+    for change in of_gpus {
+        assert_eq!(ask(change).map(drop), Err(sys::FI_ENODATA));
+    }
+    let of_hosts: [Change; 2] = [
+        |hints| set_as_nccl(hints, 0, 0),
+        |hints| {
+            let remote = sys::FI_DIRECTED_RECV | sys::FI_RMA | sys::FI_WRITE | sys::FI_REMOTE_WRITE;
+            set_as_nccl(hints, remote, 0);
+        },
+    ];
+    for change in of_hosts {
+        let info = ask(change).unwrap_or_else(|error| panic!("{}", name(error)));
+        let caps = sys::FI_TAGGED | sys::FI_MSG | sys::FI_LOCAL_COMM | sys::FI_REMOTE_COMM;
+        assert_eq!(info.get().caps & caps, caps);
+        assert_eq!(info.get().caps & sys::FI_HMEM, 0);
+        // The plugin registers memory with each endpoint, or for devices, only if the provider wants it.
+        // SAFETY: an info has all its parts.
+        assert_eq!(unsafe { (*info.get().domain_attr).mr_mode } as u64, sys::FI_MR_PROV_KEY);
+    }
+}
+
 /// Asks for endpoints of type `kind` with each field, in a process that has the provider.
 fn audit(fields: Vec<Field>, kind: sys::fi_ep_type) {
     let mut wrong = Vec::new();
