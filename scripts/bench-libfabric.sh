@@ -8,12 +8,13 @@
 #   udp     weft over kernel UDP on the loopback interface    shm    shm
 #
 # Usage: scripts/bench-libfabric.sh [--over LIST] [--sizes LIST] [--rounds N] [--cores A,B[,C,D]]
-#        [--realtime] [--verify] [--check]
+#        [--tagged] [--realtime] [--verify] [--check]
 #   --over LIST    of the names above (default: memif,serve,udp,tcp,rxd,shm)
 #   --sizes LIST   bytes of a message (default: 64,4096,65536,1048576,16777216)
 #   --rounds N     how often each is measured (default: 3)
 #   --cores LIST   two cores for the programs, and two for the servers of `serve` if there are so many (default: the first four,
 #                  or two, that this process may use)
+#   --tagged       send messages with tags, as MPI libraries do: receivers fetch or read the long ones if they are late
 #   --realtime     run all as real-time processes (`chrt -r`), which others on the machine do not interrupt; needs root
 #   --verify       compare the bytes of all messages: no speeds to rely on
 #   --check        fail when weft is slower than it should be
@@ -37,7 +38,7 @@ while [[ $# -gt 0 ]]; do
         --sizes) sizes=${2:?}; shift ;;
         --rounds) rounds=${2:?}; shift ;;
         --cores) cores=${2:?}; shift ;;
-        --realtime | --verify | --check) flags+=("$1") ;;
+        --tagged | --realtime | --verify | --check) flags+=("$1") ;;
         *) die "unknown argument $1 (try --help)" ;;
     esac
     shift

@@ -1,11 +1,11 @@
 /* Bandwidth and message rate over any provider of libfabric: one process sends messages to another, a window of them at a
  * time, and stops the clock when the other one has said that all have arrived.
  *
- * Usage: fi_bandwidth [-p PROVIDER] [-d DOMAIN] [-s BYTES] [-n MESSAGES] [-w WINDOW] [-c] -P PORT [-a ADDRESS]
+ * Usage: fi_bandwidth [-p PROVIDER] [-d DOMAIN] [-s BYTES] [-n MESSAGES] [-w WINDOW] [-t] [-c] -P PORT [-a ADDRESS]
  *
  * Without -a it receives; with -a it sends, and prints BYTES MESSAGES SECONDS MB/S MESSAGES/S. The two exchange the names of
- * their endpoints through a TCP connection to PORT at ADDRESS. -c fills messages with numbers, and compares them. The
- * buffers of a window are at most 32 MiB, or one.
+ * their endpoints through a TCP connection to PORT at ADDRESS. -t sends messages with
+ * tags, as MPI libraries do. -c fills messages with numbers, and compares them. The buffers of a window are at most 32 MiB, or one.
  */
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
@@ -22,8 +22,9 @@
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_errno.h>
+#include <rdma/fi_tagged.h>
 
-enum { NAME = 256, READ_AT_ONCE = 32, MOST_BYTES = 32 << 20, UNTIMED_WINDOWS = 2, WAIT_SECONDS = 120 };
+enum { NAME = 256, TAG = 5, READ_AT_ONCE = 32, MOST_BYTES = 32 << 20, UNTIMED_WINDOWS = 2, WAIT_SECONDS = 120 };
 
 struct end {
     struct fid_ep *ep;
@@ -88,9 +89,9 @@ static void swap(int connection, const void *own, void *others, size_t len) {
         die("the other process is gone", -FI_ECONNRESET);
 }
 
-static struct fi_info *offer(const char *provider, const char *domain) {
+static struct fi_info *offer(const char *provider, const char *domain, int tagged) {
     struct fi_info *hints = fi_allocinfo(), *info;
-    hints->caps = FI_MSG;
+    hints->caps = tagged ? FI_TAGGED : FI_MSG;
     hints->mode = FI_CONTEXT;
     hints->ep_attr->type = FI_EP_RDM;
     hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_VIRT_ADDR | FI_MR_ENDPOINT;
@@ -164,7 +165,7 @@ static void compare(const unsigned char *bytes, size_t len, size_t number) {
 
 struct run {
     size_t size, messages, window;
-    int checked;
+    int checked, tagged;
     unsigned char *bytes;
     void *desc;
     struct fi_context *contexts;
@@ -182,7 +183,9 @@ static void send_all(struct end *end, struct run *run, size_t messages) {
             unsigned char *bytes = run->bytes + slot * run->size;
             if (run->checked)
                 fill(bytes, run->size, posted);
-            ssize_t answer = fi_send(end->ep, bytes, run->size, run->desc, end->peer, &run->contexts[slot]);
+            ssize_t answer = run->tagged
+                ? fi_tsend(end->ep, bytes, run->size, run->desc, end->peer, TAG, &run->contexts[slot])
+                : fi_send(end->ep, bytes, run->size, run->desc, end->peer, &run->contexts[slot]);
             if (answer == 0) {
                 posted++;
                 continue;
@@ -203,7 +206,9 @@ static void post_receive(struct end *end, struct run *run, size_t slot) {
     unsigned char *bytes = run->bytes + slot * run->size;
     double since = seconds();
     ssize_t answer;
-    while ((answer = fi_recv(end->ep, bytes, run->size, run->desc, end->peer, &run->contexts[slot])) == -FI_EAGAIN) {
+    while ((answer = run->tagged
+                ? fi_trecv(end->ep, bytes, run->size, run->desc, end->peer, TAG, 0, &run->contexts[slot])
+                : fi_recv(end->ep, bytes, run->size, run->desc, end->peer, &run->contexts[slot])) == -FI_EAGAIN) {
         (void)fi_cq_read(end->received, NULL, 0);
         mind(since);
     }
@@ -234,12 +239,12 @@ static void receive_all(struct end *end, struct run *run, size_t messages) {
 
 /* One byte in either direction, so that both have come so far. */
 static void say(struct end *end, struct run *run) {
-    struct run one = {.size = 1, .messages = 1, .window = 1, .bytes = run->bytes, .desc = run->desc, .contexts = run->contexts};
+    struct run one = {.size = 1, .messages = 1, .window = 1, .tagged = run->tagged, .bytes = run->bytes, .desc = run->desc, .contexts = run->contexts};
     send_all(end, &one, 1);
 }
 
 static void hear(struct end *end, struct run *run) {
-    struct run one = {.size = 1, .messages = 1, .window = 1, .bytes = run->bytes, .desc = run->desc, .contexts = run->contexts};
+    struct run one = {.size = 1, .messages = 1, .window = 1, .tagged = run->tagged, .bytes = run->bytes, .desc = run->desc, .contexts = run->contexts};
     receive_all(end, &one, 1);
 }
 
@@ -247,7 +252,7 @@ int main(int argc, char **argv) {
     const char *provider = NULL, *domain_name = NULL, *address = NULL;
     struct run run = {.size = 64, .messages = 1000, .window = 64};
     int port = 0, option;
-    while ((option = getopt(argc, argv, "p:d:s:n:w:P:a:c")) != -1) {
+    while ((option = getopt(argc, argv, "p:d:s:n:w:P:a:tc")) != -1) {
         switch (option) {
         case 'p': provider = optarg; break;
         case 'd': domain_name = optarg; break;
@@ -256,6 +261,7 @@ int main(int argc, char **argv) {
         case 'w': run.window = strtoull(optarg, NULL, 10); break;
         case 'P': port = atoi(optarg); break;
         case 'a': address = optarg; break;
+        case 't': run.tagged = 1; break;
         case 'c': run.checked = 1; break;
         default: return 2;
         }
@@ -268,7 +274,7 @@ int main(int argc, char **argv) {
         run.window = run.size > MOST_BYTES ? 1 : MOST_BYTES / run.size;
 
     int connection = meet(address, port);
-    struct fi_info *info = offer(provider, domain_name);
+    struct fi_info *info = offer(provider, domain_name, run.tagged);
     struct fid_domain *domain;
     struct fid_mr *mr;
     struct end end = open_end(info, &domain, connection);

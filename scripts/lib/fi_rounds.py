@@ -31,7 +31,7 @@ def parse():
     parser.add_argument("--sizes", type=lambda text: [int(size) for size in text.split(",")])
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--cores", type=lambda text: text.split(","))
-    for flag in ("--realtime", "--verify", "--check"):
+    for flag in ("--tagged", "--realtime", "--verify", "--check"):
         parser.add_argument(flag, action="store_true")
     options = parser.parse_args()
     unknown = set(options.over) - {"memif", "serve", "udp", *FOREIGN}
@@ -101,6 +101,8 @@ def count(size, most):
 def latency(name, size):
     port, provider = free_port(), FOREIGN.get(name, "weft")
     both = ["fi_pingpong", "-p", provider, "-e", "rdm", "-S", size, "-I", count(size, TRANSFERS)]
+    if OPTIONS.tagged:
+        both += ["-m", "tagged"]
     if OPTIONS.verify:
         both.append("-c")
     words = pair(name, [*both, "-B", port], [*both, "-P", port, "127.0.0.1"])
@@ -111,6 +113,8 @@ def bandwidth(name, size):
     """MB/s, and messages per second."""
     port, provider = free_port(), FOREIGN.get(name, "weft")
     both = [f"{OPTIONS.directory}/fi_bandwidth", "-p", provider, "-s", size, "-n", count(size, MESSAGES), "-P", port]
+    if OPTIONS.tagged:
+        both.append("-t")
     if OPTIONS.verify:
         both.append("-c")
     words = pair(name, both, [*both, "-a", "127.0.0.1"])
@@ -192,7 +196,8 @@ def main():
             server.wait()
     shared = "; programs and servers of serve share cores" if started and len(OPTIONS.cores) == 2 else ""
     realtime = ", real-time" if OPTIONS.realtime else ""
-    print(f"{OPTIONS.rounds} rounds, cores {','.join(OPTIONS.cores)}{realtime}{shared}")
+    tagged = ", messages with tags" if OPTIONS.tagged else ""
+    print(f"{OPTIONS.rounds} rounds, cores {','.join(OPTIONS.cores)}{realtime}{tagged}{shared}")
     table(found, "latency", "half of a round trip, µs", ".2f")
     table(found, "bandwidth", "bandwidth, MB/s", ".0f")
     table(found, "rate", "messages a second", ",.0f")
