@@ -25,7 +25,9 @@ const NONE: u32 = u32::MAX;
 /// Bytes that are moved at most when a table grows.
 const MOVED: usize = 256 << 10;
 
-type Block<T> = Vec<Slot<T>>;
+/// Slots that are not moved, [`Table::BLOCK`] in each block but the last.
+#[derive(Debug)]
+struct Blocks<T>(Vec<Vec<Slot<T>>>);
 
 impl<T> Slot<T> {
     /// A slot without an entry, whose first one will have generation 0.
@@ -51,8 +53,8 @@ pub struct Table<T> {
     len: u32,
     /// The slot freed last, if any is free.
     newest_free: u32,
-    /// The other slots, as many in each block; `None` while there are no others.
-    blocks: Option<Box<Vec<Block<T>>>>,
+    /// The other slots; `None` while there are no others. Boxed, as most tables need none.
+    blocks: Option<Box<Blocks<T>>>,
 }
 
 const _: () = assert!(size_of::<Table<u64>>() == 40);
@@ -118,7 +120,7 @@ impl<T> Table<T> {
                 self.slots = slots.into_boxed_slice();
             }
         } else {
-            let blocks = self.blocks.get_or_insert_default();
+            let Blocks(blocks) = &mut **self.blocks.get_or_insert_with(|| Box::new(Blocks(Vec::new())));
             if index.is_multiple_of(Self::BLOCK) {
                 blocks.push(Vec::with_capacity(Self::BLOCK));
             }
@@ -201,7 +203,7 @@ impl<T> Table<T> {
 
     /// All entries in the order of their slots.
     pub fn iter(&self) -> impl Iterator<Item = (Key, &T)> {
-        let others = self.blocks.iter().flat_map(|blocks| blocks.iter().flatten());
+        let others = self.blocks.iter().flat_map(|blocks| blocks.0.iter().flatten());
         self.slots.iter().chain(others).enumerate().filter_map(|(index, slot)| {
             let key = Key { index: index as u32, generation: slot.generation };
             slot.value.as_ref().map(|value| (key, value))
@@ -210,9 +212,9 @@ impl<T> Table<T> {
 
     /// Bytes of heap that its slots take, free ones included; not what the entries hold themselves.
     pub(crate) fn heap_bytes(&self) -> u64 {
-        let of_blocks = |blocks: &Vec<Block<T>>| {
-            let each = blocks.iter().map(crate::heap::of_vec).sum::<u64>();
-            size_of_val(blocks) as u64 + crate::heap::of_vec(blocks) + each
+        let of_blocks = |blocks: &Blocks<T>| {
+            let each = blocks.0.iter().map(crate::heap::of_vec).sum::<u64>();
+            size_of_val(blocks) as u64 + crate::heap::of_vec(&blocks.0) + each
         };
         size_of_val(&*self.slots) as u64 + self.blocks.as_deref().map_or(0, of_blocks)
     }
@@ -221,16 +223,20 @@ impl<T> Table<T> {
 /// A slot that is not one of the first.
 #[cold]
 #[inline(never)]
-fn far<T>(blocks: &Option<Box<Vec<Block<T>>>>, index: u32) -> Option<&Slot<T>> {
+fn far<T>(blocks: &Option<Box<Blocks<T>>>, index: u32) -> Option<&Slot<T>> {
     let index = index as usize;
-    blocks.as_ref()?.get((index / Table::<T>::BLOCK).checked_sub(1)?)?.get(index % Table::<T>::BLOCK)
+    blocks.as_ref()?.0.get((index / Table::<T>::BLOCK).checked_sub(1)?)?.get(index % Table::<T>::BLOCK)
 }
 
 #[cold]
 #[inline(never)]
-fn far_mut<T>(blocks: &mut Option<Box<Vec<Block<T>>>>, index: u32) -> Option<&mut Slot<T>> {
+fn far_mut<T>(blocks: &mut Option<Box<Blocks<T>>>, index: u32) -> Option<&mut Slot<T>> {
     let index = index as usize;
-    blocks.as_mut()?.get_mut((index / Table::<T>::BLOCK).checked_sub(1)?)?.get_mut(index % Table::<T>::BLOCK)
+    blocks
+        .as_mut()?
+        .0
+        .get_mut((index / Table::<T>::BLOCK).checked_sub(1)?)?
+        .get_mut(index % Table::<T>::BLOCK)
 }
 
 #[cfg(test)]

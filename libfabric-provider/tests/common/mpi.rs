@@ -53,7 +53,8 @@ impl Library {
 
     /// Adds the words before those of the program, and variables.
     fn launch(self, ranks: usize, command: &mut Command) {
-        let ranks = &ranks.to_string();
+        let number = ranks.to_string();
+        let ranks = number.as_str();
         match self {
             Library::OpenMpi => {
                 command.args(["mpirun.openmpi", "-n", ranks, "--oversubscribe", "--mca", "pml", "cm"]);

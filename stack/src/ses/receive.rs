@@ -10,7 +10,6 @@ pub use self::many::Deliveries;
 pub use self::waiting::{Claim, Waiting};
 
 use self::copying::{Copies, Partly};
-use self::dropping::dropping;
 pub(super) use self::many::Many;
 use super::arrived::Arrived;
 use super::order::Order;
@@ -79,8 +78,8 @@ pub enum Cancelled {
     TooLate,
 }
 
-/// What handing a message over to a receive that came later counts for, in bytes touched, beside those that are copied and what its
-/// memory costs that goes back; or dropping it. So many take as long to copy: with many messages, most of what it reads and gives
+/// What handing a message over to a receive that came later counts for, in bytes touched, beside those that are copied; or dropping
+/// it. So many take as long to copy: with many messages, most of what it reads and gives
 /// back is in no cache. Tests of sessions have a sixty-fourth of both, this and what an application may have in a turn.
 const HAND_OVER: u64 = if cfg!(test) { 192 } else { 12 << 10 };
 
@@ -332,7 +331,7 @@ impl Receives {
                 #[cfg(test)]
                 crate::steps::count(copied as usize);
                 buffer.place(0, kept.payload(0, copied));
-                room.touched += u64::from(copied) + dropping(bytes) - HAND_OVER;
+                room.touched += u64::from(copied).max(bytes / 16);
                 Destination::Receive { id, context, buffer }
             }
             None => Destination::Receive { id, context, buffer },

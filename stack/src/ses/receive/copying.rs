@@ -209,8 +209,8 @@ impl Receives {
             self.copies = None;
         }
         room.copies -= 1;
-        let Copying { delivery, kept, .. } = first;
+        let Copying { delivery, kept, end, .. } = first;
         self.release(room, delivery.source, Kept { unexpected: 0, bytes: kept });
-        Some((delivery, if kept == 0 { IN_LINE } else { kept / 16 }))
+        Some((delivery, if kept == 0 { IN_LINE } else { (kept / 16).saturating_sub(end.into()) }))
     }
 }

