@@ -37,6 +37,10 @@ pub(super) struct Target {
     pub(super) processes: Processes,
 }
 
+/// A PDC with no more messages that are incomplete, or have not had their turn, ends with the packet that says that it is over. An
+/// initiator that sends one message after the other, as weft's does, seldom leaves more behind.
+const UNFINISHED_AT_ONCE: usize = 16;
+
 impl Target {
     pub(super) fn new(config: &FepConfig) -> Target {
         Target {
@@ -232,6 +236,9 @@ impl Target {
         }
         if let Some((key, pdc)) = self.pdcs.of_origin(origin) {
             if pdc.rx.start_psn != start {
+                if pdc.is_over {
+                    return Err(Unopened::Ignored("SYN for another PDC before the last one has ended"));
+                }
                 match pdc.on_stray_syn(core, now) {
                     Stray::Ignore => return Err(Unopened::Ignored("SYN for another PDC than the open one")),
                     Stray::Believe => self.remove(core, now, key),
@@ -281,7 +288,7 @@ impl Target {
     fn on_denial(&mut self, core: &mut Core, now: Time, packet: &Packet, nack: &Nack) -> bool {
         let denied = self.pdcs.find(nack.dpdcid).filter(|(_, pdc)| pdc.is_denied(packet.net.src, nack));
         let Some((key, _)) = denied else { return false };
-        self.remove(core, now, key);
+        self.end(core, now, key);
         true
     }
 
@@ -336,14 +343,14 @@ impl Target {
                 }
             }
             // The initiator closes only after everything is acknowledged: this is a stray.
-            ControlKind::CloseCommand if control.psn != pdc.rx.expected() => {
+            ControlKind::CloseCommand if control.psn != pdc.rx.expected() || pdc.is_over => {
                 core.ignore(now, packet, "CLOSE_CMD before the end");
             }
             ControlKind::CloseCommand => {
                 pdc.rx.accept(control.psn, 0, true);
                 pdc.acknowledge(core, now, packet, Trigger::Psn(control.psn), control.psn, control.retx);
                 // A late copy finds the PDC gone.
-                self.remove(core, now, key);
+                self.end(core, now, key);
             }
             _ => {}
         }
@@ -357,6 +364,18 @@ impl Target {
         for key in silent.collect::<Vec<Key>>() {
             self.remove(core, now, key);
         }
+    }
+
+    /// A PDC is over, as its initiator says. It ends at once, or in a later call of [`Fep::on_timeout`](super::Fep::on_timeout) if it
+    /// has left many messages unfinished: packets that are read together may say so of as many PDCs.
+    fn end(&mut self, core: &mut Core, now: Time, key: Key) {
+        let Some(pdc) = self.pdcs.table.get_mut(key).filter(|pdc| !pdc.is_over) else { return };
+        if pdc.unfinished() <= UNFINISHED_AT_ONCE {
+            return self.remove(core, now, key);
+        }
+        pdc.is_over = true;
+        self.pdcs.put_off_end(key);
+        self.note_put_off(core, now);
     }
 
     /// Forgets a PDC that a peer has opened; messages that are incomplete will stay so.

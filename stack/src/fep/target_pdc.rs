@@ -37,6 +37,8 @@ pub(super) struct TargetPdc {
     pub(super) asked: u8,
     /// Whether its initiator has named it by the PDCID that it got from here. Until then it is half-open.
     pub(super) proof: Proof,
+    /// Whether it is over, and ends in a later call as parts of many of its messages are missing.
+    pub(super) is_over: bool,
     /// The place that its messages have reached in their order.
     pub(super) order: Order,
     /// Messages whose rest is refused; `None` if there never were any.
@@ -74,6 +76,7 @@ impl TargetPdc {
             rx: RxPdc::new(config, origin.0, origin.1, id, mode, start, now),
             asked: 0,
             proof: Proof::None,
+            is_over: false,
             asked_at: None,
             order: Order::new(config.mp_range),
             refused: None,
@@ -127,6 +130,11 @@ impl TargetPdc {
     #[inline]
     pub(super) fn is_half_open(&self) -> bool {
         self.proof != Proof::Given
+    }
+
+    /// How many messages, and early packets, go with it.
+    pub(super) fn unfinished(&self) -> usize {
+        self.order.unfinished() + self.early.len()
     }
 
     /// What its initiator has shown.

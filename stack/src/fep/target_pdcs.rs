@@ -129,22 +129,54 @@ impl TargetPdcs {
         }
     }
 
-    /// The PDC in `slot` is to end in a later call. Its timer counts as set meanwhile. Returns whether it is the only one.
+    /// The initiator of the PDC in `slot` is to be asked, or the PDC is to end, in a later call. Its timer counts as set meanwhile.
     #[cold]
-    pub(super) fn put_off_end(&mut self, slot: u32) -> bool {
-        let silent = &mut self.half_open.get_or_insert_default().silent;
-        silent.push_back(slot);
-        silent.len() == 1
+    pub(super) fn put_off_timer(&mut self, slot: u32) {
+        self.half_open.get_or_insert_default().silent.push_back(slot);
     }
 
-    /// The slot of the PDC whose end has been put off for longest.
+    /// The same for one whose turn had come.
+    #[cold]
+    pub(super) fn put_off_again(&mut self, slot: u32) {
+        self.half_open.get_or_insert_default().silent.push_front(slot);
+    }
+
+    /// The slot of the PDC whose timer has been put off for longest.
     pub(super) fn next_put_off(&mut self) -> Option<u32> {
         self.half_open.as_mut()?.silent.pop_front()
     }
 
-    /// Whether the end of any PDC has been put off.
-    pub(super) fn has_put_off(&self) -> bool {
-        self.half_open.as_ref().is_some_and(|all| !all.silent.is_empty())
+    /// PDC `key`, which is over, is to end in a later call.
+    #[cold]
+    pub(super) fn put_off_end(&mut self, key: Key) {
+        self.half_open.get_or_insert_default().over.push_back(key);
+    }
+
+    /// The next PDC that is over and has not ended, and how many messages go with it.
+    pub(super) fn next_over(&mut self) -> Option<(Key, usize)> {
+        let over = &mut self.half_open.as_mut()?.over;
+        while let Some(key) = over.pop_front() {
+            // It may have ended meanwhile.
+            if let Some(pdc) = self.table.get(key) {
+                return Some((key, pdc.unfinished()));
+            }
+        }
+        None
+    }
+
+    /// Whether anything has been put off that no later call knows of yet.
+    pub(super) fn must_note_put_off(&mut self) -> bool {
+        self.half_open.as_mut().is_some_and(|all| {
+            let waits = !all.silent.is_empty() || !all.over.is_empty();
+            waits && !std::mem::replace(&mut all.is_noted, true)
+        })
+    }
+
+    /// A call begins that knows of what has been put off.
+    pub(super) fn begin_put_off(&mut self) {
+        if let Some(all) = &mut self.half_open {
+            all.is_noted = false;
+        }
     }
 
     /// Whether there can be no further PDC of any peer.
@@ -263,8 +295,12 @@ pub(super) struct HalfOpen {
     /// The slots of PDCs whose timer is set, a bit each. (Here because most packets need nothing of this, and it is there as soon as
     /// there is a PDC.)
     timed: Vec<u64>,
-    /// The slots of PDCs that are to end in later calls, because their peers are gone.
+    /// The slots of PDCs whose peers are silent: whether they are there is to be asked in later calls, or the PDCs end then.
     silent: VecDeque<u32>,
+    /// PDCs that are over and are to end in later calls.
+    over: VecDeque<Key>,
+    /// Whether there is a timer for those calls.
+    is_noted: bool,
 }
 
 impl HalfOpen {
@@ -285,6 +321,7 @@ impl HalfOpen {
             + self.drawn.heap_bytes()
             + heap::of_vec(&self.timed)
             + heap::of_deque(&self.silent)
+            + heap::of_deque(&self.over)
     }
 }
 

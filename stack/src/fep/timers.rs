@@ -19,9 +19,30 @@ use crate::spray::PathFeedback;
 use crate::table::Key;
 use crate::wire::pds::{ControlKind, PdcId, Psn};
 
-/// PDCs that end in a call because their peers have been silent. A peer may have thousands, all of which fall silent together, and
-/// each has up to twice a window of messages of which parts are missing.
-const SILENT_PER_CALL: usize = 8;
+/// What a call may do about PDCs whose peers are silent, or that are over. A peer may have thousands, all of which fall silent
+/// together, and each has up to twice a window of messages of which parts are missing.
+struct Share {
+    /// PDCs that may end.
+    ends: usize,
+    /// Messages that may go with them, but for those of the last one.
+    messages: usize,
+    /// Initiators that may be asked whether they are there.
+    questions: usize,
+}
+
+impl Share {
+    const OF_A_CALL: Share = Share { ends: 8, messages: 2048, questions: 64 };
+
+    fn may_end(&self) -> bool {
+        self.ends > 0 && self.messages > 0
+    }
+
+    /// A PDC ends, and so many messages with it.
+    fn note_end(&mut self, messages: usize) {
+        self.ends -= 1;
+        self.messages = self.messages.saturating_sub(messages);
+    }
+}
 
 /// The owner of a timer.
 #[derive(Clone, Copy, Debug)]
@@ -32,8 +53,8 @@ pub(super) enum TimerKey {
     Context(Key),
     /// The PDC in this slot, which a peer has opened: detects that the peer is gone.
     Pdc(u32),
-    /// The PDCs whose peers are gone, and whose end has been put off.
-    Silent,
+    /// What has been put off of PDCs whose peers are silent, or that are over.
+    PutOff,
     /// The records of closed PDCs.
     Closed,
     /// The credit scheduler.
@@ -48,25 +69,30 @@ impl Fep {
         self.core.wheel.next_deadline()
     }
 
-    /// Does the work that is due by `now`, if any. Where many PDCs of peers that are gone end, that may be a part of it: then
+    /// Does the work that is due by `now`, if any. Where the peers of many PDCs are silent, or gone, that may be a part of it: then
     /// [`Fep::poll_timeout`] is not after `now`, and the rest is for the next call.
     pub fn on_timeout(&mut self, now: Time) {
         let Fep { core, initiator, target, .. } = self;
-        let mut may_end = SILENT_PER_CALL;
+        let mut share = Share::OF_A_CALL;
         let mut due = std::mem::take(&mut core.due);
         core.wheel.expire(now, &mut due);
         for key in due.drain(..) {
             match key {
                 TimerKey::Connection(key) => initiator.on_connection_timer(core, now, key),
                 TimerKey::Context(key) => initiator.on_context_timer(core, key),
-                TimerKey::Pdc(slot) => target.on_pdc_timer(core, now, slot, &mut may_end),
-                TimerKey::Silent => target.on_silent_timer(core, now, &mut may_end),
+                TimerKey::Pdc(slot) => {
+                    if !target.on_pdc_timer(core, now, slot, &mut share) {
+                        target.pdcs.put_off_timer(slot);
+                    }
+                }
+                TimerKey::PutOff => target.do_put_off(core, now, &mut share),
                 TimerKey::Closed => target.on_closed_timer(core, now),
                 TimerKey::PendingCredit => target.on_pending_credit_timer(core, now),
                 TimerKey::Credit => target.on_credit_timer(),
             }
         }
         core.due = due;
+        target.note_put_off(core, now);
         target.grant_credit(core, now);
     }
 }
@@ -232,40 +258,63 @@ impl Target {
     /// Each slot has at most one entry in the wheel, however often its PDC makes room for another one: that finds the entry of the
     /// one before, which was set to the idle time from then at the latest, and so comes due before it needs one.
     ///
-    /// If no more PDCs `may_end` in this call, it is put off to a later one.
-    fn on_pdc_timer(&mut self, core: &mut Core, now: Time, slot: u32, may_end: &mut usize) {
+    /// Returns false if that is more than the `share` of this call permits.
+    fn on_pdc_timer(&mut self, core: &mut Core, now: Time, slot: u32, share: &mut Share) -> bool {
         let idle = core.config.idle_timeout;
-        let Some((key, pdc)) = self.pdcs.table.at_mut(slot) else { return self.pdcs.end_timer(slot) };
+        let Some((key, pdc)) = self.pdcs.table.at_mut(slot) else {
+            self.pdcs.end_timer(slot);
+            return true;
+        };
         let end = pdc.rx.last_heard + idle.times(2);
         if pdc.asked > 0 && now.is_at_or_after(end) {
-            if *may_end == 0 {
-                if self.pdcs.put_off_end(slot) {
-                    core.wheel.insert(now, TimerKey::Silent);
-                }
-                return;
+            if !share.may_end() {
+                return false;
             }
-            *may_end -= 1;
+            share.note_end(pdc.unfinished());
             self.pdcs.end_timer(slot);
-            return self.remove(core, now, key);
+            self.remove(core, now, key);
+            return true;
         }
         let rto = core.zone(core.zone_of(pdc.rx.peer)).pdc.rto_init;
         if now.is_at_or_after(pdc.ask_at(idle, rto)) {
+            if share.questions == 0 {
+                return false;
+            }
+            share.questions -= 1;
             pdc.request_close(core, now);
         }
         let next = pdc.ask_at(idle, rto);
         let next = if pdc.asked > 0 { next.earliest(end) } else { next };
         core.wheel.insert(next, TimerKey::Pdc(slot));
+        true
     }
-    /// Ends PDCs whose end has been put off. One whose peer has been heard of since, or another one in its slot, gets its timer
-    /// back. As long as there are any, there is one entry for all of them in the wheel, which is due.
+
+    /// Does what has been put off, as much as in a call. A PDC whose peer has been heard of since, or another one in its slot, gets
+    /// its timer back.
     #[cold]
-    fn on_silent_timer(&mut self, core: &mut Core, now: Time, may_end: &mut usize) {
-        for _ in 0..*may_end {
+    fn do_put_off(&mut self, core: &mut Core, now: Time, share: &mut Share) {
+        self.pdcs.begin_put_off();
+        // Those that are silent first: their number does not grow while packets come.
+        for _ in 0..share.ends + share.questions {
             let Some(slot) = self.pdcs.next_put_off() else { break };
-            self.on_pdc_timer(core, now, slot, may_end);
+            if !self.on_pdc_timer(core, now, slot, share) {
+                self.pdcs.put_off_again(slot);
+                break;
+            }
         }
-        if self.pdcs.has_put_off() {
-            core.wheel.insert(now, TimerKey::Silent);
+        while share.may_end()
+            && let Some((key, messages)) = self.pdcs.next_over()
+        {
+            share.note_end(messages);
+            self.remove(core, now, key);
+        }
+    }
+
+    /// Sees to it that there is a later call for what has been put off: one entry in the wheel for all of it, which is due.
+    #[inline]
+    pub(super) fn note_put_off(&mut self, core: &mut Core, now: Time) {
+        if self.pdcs.must_note_put_off() {
+            core.wheel.insert(now, TimerKey::PutOff);
         }
     }
 }

@@ -90,6 +90,11 @@ impl Order {
         self.incomplete
     }
 
+    /// Number of messages that are incomplete, or have not had their turn: what is left if no more packets come. Some may be both.
+    pub(crate) fn unfinished(&self) -> usize {
+        usize::from(self.incomplete) + usize::from(self.count)
+    }
+
     /// Whether all messages before `msg_id`, which packet `psn` begins, have begun. All packets before `expected` have
     /// arrived.
     #[inline]

@@ -544,6 +544,112 @@ fn expose(alone: &mut Alone) {
     alone.fep.expose(0, exposure).unwrap();
 }
 
+/// The CLOSE_CMD of a PDC of `src` of which so many packets have arrived.
+fn close_command(src: u32, pdc: u16, packets: u16) -> Packet {
+    let control = Control {
+        kind: ControlKind::CloseCommand,
+        rod: false,
+        retx: false,
+        ack_request: false,
+        probe_opaque: 0,
+        psn: Psn(packets.into()),
+        spdcid: PdcId(pdc),
+        destination: Destination::Syn { use_reserved: false, psn_offset: packets },
+        payload: 0,
+    };
+    Packet { payload_len: 0, pds: Pds::Control(control), ses: Ses::None, ..syn(src, pdc, 0, 0) }
+}
+
+/// The peer opens PDCs 1 to `pdcs`, each with the first packets of so many messages.
+fn begin_messages(alone: &mut Alone, pdcs: u16, messages: u16) {
+    for pdc in 1..=pdcs {
+        (0..messages).for_each(|msg_id| alone.arrive(&syn(5, pdc, msg_id, 3_000), &[0; 100]));
+        alone.transmit_all();
+    }
+}
+
+/// How many PDCs end in each call of `on_timeout` that is due now.
+fn ends_by_call(alone: &mut Alone) -> Vec<usize> {
+    let mut ended = Vec::new();
+    while alone.fep.poll_timeout().is_some_and(|at| alone.now.is_at_or_after(at)) {
+        let before = alone.fep.open_targets();
+        alone.fep.on_timeout(alone.now);
+        ended.push(before - alone.fep.open_targets());
+        assert!(ended.len() < 1_000, "something is always due");
+    }
+    ended
+}
+
+/// Packets that arrive together may close as many PDCs: those in the middle of many messages end a few in each later call.
+#[test]
+fn pdcs_that_are_closed_in_the_middle_of_many_messages_end_in_several_calls() {
+    const PDCS: u16 = 20;
+    let mut alone = Alone::new(impatient_config());
+    alone.now += Span::from_us(1);
+    begin_messages(&mut alone, PDCS, 20);
+    for pdc in 1..=PDCS {
+        alone.arrive(&close_command(5, pdc, 20), &[]);
+        let answers = alone.transmit_all();
+        assert!(matches!(&answers[..], [Packet { pds: Pds::Ack(ack), .. }] if ack.cack_psn == Psn(20)));
+    }
+    assert_eq!(alone.fep.open_targets(), 20);
+    // What comes before they have ended changes nothing: a copy, a second command, and a SYN for another PDC.
+    let another = |pdc| {
+        let mut packet = syn(5, pdc, 0, 100);
+        let Pds::Request(request) = &mut packet.pds else { unreachable!() };
+        request.psn = Psn(100_000);
+        packet
+    };
+    let ignored = alone.fep.counters().ignored;
+    for packet in [close_command(5, 20, 20), close_command(5, 20, 21), another(20)] {
+        alone.arrive(&packet, &[0; 100][..packet.payload_len as usize]);
+        assert_eq!(alone.transmit_all().len(), 0);
+    }
+    assert_eq!(alone.fep.counters().ignored - ignored, 3);
+    assert_eq!(ends_by_call(&mut alone), [8, 8, 4]);
+    assert_eq!(alone.leaks(), [""; 0]);
+    alone.arrive(&another(20), &[0; 100]);
+    assert_eq!(alone.fep.open_targets(), 1);
+}
+
+/// Nobody has to wait for one more call who leaves a few messages behind, as an initiator that aborts may do.
+#[test]
+fn a_pdc_that_is_closed_in_the_middle_of_a_few_messages_ends_at_once() {
+    let mut alone = Alone::new(impatient_config());
+    begin_messages(&mut alone, 1, 16);
+    alone.arrive(&close_command(5, 1, 16), &[]);
+    assert_eq!((alone.fep.open_targets(), alone.leaks().len()), (0, 0));
+}
+
+/// The messages that go with PDCs in one call have a bound, too.
+#[test]
+fn pdcs_with_windows_full_of_messages_end_in_more_calls() {
+    let mut alone = Alone::new(impatient_config());
+    alone.now += Span::from_us(1);
+    begin_messages(&mut alone, 7, 500);
+    (1..=7).for_each(|pdc| alone.arrive(&close_command(5, pdc, 500), &[]));
+    assert_eq!(ends_by_call(&mut alone), [5, 2]);
+    assert_eq!(alone.leaks(), [""; 0]);
+}
+
+/// All PDCs of a peer that is silent are to be asked about at the same time.
+#[test]
+fn silent_peers_are_asked_in_several_calls() {
+    const PDCS: u16 = 200;
+    let idle = Span::from_ms(10);
+    let mut alone = Alone::new(FepConfig { idle_timeout: idle, ..impatient_config() });
+    begin_messages(&mut alone, PDCS, 1);
+    alone.now = Time::ZERO + idle + Span::from_us(1);
+    let mut asked = Vec::new();
+    while alone.fep.poll_timeout().is_some_and(|at| alone.now.is_at_or_after(at)) {
+        alone.fep.on_timeout(alone.now);
+        asked.push(alone.transmit_all().len());
+        assert!(asked.len() < 1_000, "something is always due");
+    }
+    assert_eq!(asked, [64, 64, 64, 8]);
+    assert_eq!(alone.fep.open_targets(), usize::from(PDCS));
+}
+
 /// Errors are kept until the peer has cleared them, as the answers to its reads are.
 #[test]
 fn a_peer_makes_a_target_store_no_more_errors_than_its_quota() {
@@ -938,20 +1044,7 @@ fn pdcs_that_are_gone_leave_no_timers_behind() {
     }
     for pdc in 1..10_000 {
         alone.arrive(&syn(10_000, pdc, 0, 100), &[0; 100]);
-        let control = Control {
-            kind: ControlKind::CloseCommand,
-            rod: false,
-            retx: false,
-            ack_request: false,
-            probe_opaque: 0,
-            psn: Psn(1),
-            spdcid: PdcId(pdc),
-            destination: Destination::Syn { use_reserved: false, psn_offset: 1 },
-            payload: 0,
-        };
-        let close =
-            Packet { payload_len: 0, pds: Pds::Control(control), ses: Ses::None, ..syn(10_000, pdc, 0, 0) };
-        alone.arrive(&close, &[]);
+        alone.arrive(&close_command(10_000, pdc, 1), &[]);
         alone.transmit_all();
     }
     assert!(alone.fep.open_targets() <= MOST);
