@@ -1003,8 +1003,8 @@ fn a_pdc_has_no_more_writes_under_way_than_twice_its_window() {
         // A window at a time, of which the first packet comes last.
         let mut psns: Vec<u32> = (0..896).collect();
         psns.chunks_mut(128).for_each(|window| window.rotate_left(first as usize));
-        let begun = psns.iter().filter(|psn| begins(&mut alone, &half_write(5, 1, **psn))).count();
-        assert!((128..=256).contains(&begun), "{begun} writes");
+        let begun = psns.iter().take_while(|psn| begins(&mut alone, &half_write(5, 1, **psn))).count();
+        assert_eq!(begun, 256, "in order: {in_order}");
     }
 }
 
@@ -1029,7 +1029,7 @@ fn writes_under_way_are_bounded_for_each_peer_and_for_all_together() {
     assert_eq!(send(5, 101, 0..=49), 16, "and few in order");
     let counted: Vec<usize> = (6..40).map(|peer| send(peer, 1, 1..=200)).collect();
     assert_eq!(counted[..8], [100; 8], "other peers have their own");
-    assert_eq!(counted[8..12], [50, 25, 13, 6], "and leave as many as they take of what there is");
+    assert_eq!(counted[8..12], [50, 25, 12, 6], "and leave as many as they take of what there is");
     assert!(counted.iter().sum::<usize>() < 900, "{counted:?}");
 }
 
