@@ -97,15 +97,16 @@
 
 pub use weft_stack::buffer::{Buffer, MAX_MESSAGE};
 pub use weft_stack::fep::{
-    AccessError, AccessId, AccessKind, Accessed, Atomic, AtomicError, BusyTimeout, Completion, ConfigError,
-    ConnectionId, Datagram, DatagramReceive, ExposeError, ExposeRefusal, Exposure, Fep, FepConfig, Limits,
-    PayloadRef, PostError, Read, ReadError, ReadFault, ReadId, Receive, Rights, Send, SendId, TrafficClass,
-    Transmit, Windows, Write, Written, Zone, ZoneId, ZoneMap, Zones,
+    AccessError, AccessId, AccessKind, Accessed, Atomic, AtomicError, BusyTimeout, CONTEXTS_PER_PEER,
+    Completion, ConfigError, ConnectionId, Datagram, DatagramReceive, ExposeError, ExposeRefusal, Exposure,
+    Fep, FepConfig, Limits, PayloadRef, PostError, REFUSED_PER_PDC, Read, ReadError, ReadFault, ReadId,
+    Receive, Rights, SILENT_PER_CALL, Send, SendId, TrafficClass, Transmit, Windows, Write, Written, Zone,
+    ZoneId, ZoneMap, Zones,
 };
 pub use weft_stack::packet::{Packet, Payload};
 pub use weft_stack::pdc::PdcConfig;
 pub use weft_stack::rng::Rng;
-pub use weft_stack::ses::{ReceiveId, apply};
+pub use weft_stack::ses::{FEW_INCOMPLETE as INCOMPLETE_PER_PDC, ReceiveId, apply};
 pub use weft_stack::{event, port, region, spray, wire, worker};
 
 pub use crate::endpoint::{Attachment, BOOK, LinkRate, Settings, Setup, ZoneSettings};

@@ -1,7 +1,12 @@
 //! The table of what a server has of each resource, who may have how much of it, and what happens at the limit.
 
-use weft::core::worker::session::{BYTES_PER_TURN, COMMANDS_PER_TURN, JOINING, reserved_part};
-use weft::core::{BOOK, Limits};
+use std::borrow::Cow;
+
+use weft::core::worker::session::{
+    BYTES_PER_TURN, COMMANDS_PER_TURN, ENDS_PER_QUIET_TURN, ENDS_PER_TURN, GRACE, JOINING, REPORTS_PER_TURN,
+    reserved_part,
+};
+use weft::core::{BOOK, CONTEXTS_PER_PEER, INCOMPLETE_PER_PDC, Limits, REFUSED_PER_PDC, SILENT_PER_CALL};
 
 use super::{LEAST_UNEXPECTED, PEERS, ServeArgs};
 
@@ -16,7 +21,7 @@ struct Row {
     reserved: String,
     most: String,
     /// The consequence of a request beyond the limit.
-    then: &'static str,
+    then: Cow<'static, str>,
 }
 
 const HEADER: &str = "\
@@ -80,7 +85,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             holder: "process",
             reserved: "0".to_owned(),
             most: "2, an even part, or as many as it leaves".to_owned(),
-            then: "the join is refused",
+            then: "the join is refused".into(),
         },
         Row {
             what: "applications that are joining",
@@ -88,7 +93,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             holder: "–",
             reserved: none(),
             most: none(),
-            then: "one that has sent no request for 25 ms makes room",
+            then: format!("one that has sent no request for {} ms makes room", GRACE.as_millis()).into(),
         },
         Row {
             what: "operations of applications",
@@ -96,7 +101,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             holder: "application",
             reserved: asked(),
             most: args.operations.to_string(),
-            then: "the join is refused; `ClientError::Exhausted`",
+            then: "the join is refused; `ClientError::Exhausted`".into(),
         },
         Row {
             what: "bytes of memory that applications share with the server",
@@ -107,7 +112,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
                 "{}, and its rings; a process with more than 2 an even part, or as much as it leaves",
                 args.memory
             ),
-            then: "the join is refused",
+            then: "the join is refused".into(),
         },
         Row {
             what: "connections",
@@ -115,7 +120,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             holder: "application",
             reserved: asked(),
             most: args.connections.to_string(),
-            then: "the join is refused; `ClientError::Exhausted`",
+            then: "the join is refused; `ClientError::Exhausted`".into(),
         },
         Row {
             what: "connections to one peer",
@@ -123,7 +128,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             holder: "process",
             reserved: part(pdcs_per_peer.into()),
             most: rest(),
-            then: "`Limit { PeerConnections }`",
+            then: "`Limit { PeerConnections }`".into(),
         },
         Row {
             what: "peers that applications add",
@@ -131,7 +136,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             holder: "process",
             reserved: reserved_part(book, applications).min(PEERS.into()).to_string(),
             most: format!("{PEERS} of each application; its part and half of the rest"),
-            then: "the one needed least makes room; `Limit { Peers }`, `Limit { SessionPeers }`",
+            then: "the one needed least makes room; `Limit { Peers }`, `Limit { SessionPeers }`".into(),
         },
         Row {
             what: "peers that applications add, or that the port refuses, in 10 s",
@@ -139,7 +144,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             holder: "process",
             reserved: PEERS.to_string(),
             most: format!("{PEERS}, or what its applications may add together"),
-            then: "`Limit { SessionPeers }`",
+            then: "`Limit { SessionPeers }`".into(),
         },
         Row {
             what: "kinds of receives",
@@ -147,7 +152,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             holder: "application",
             reserved: receive_kinds.to_string(),
             most: receive_kinds.to_string(),
-            then: "`Limit { ReceiveKinds }`",
+            then: "`Limit { ReceiveKinds }`".into(),
         },
         Row {
             what: "unexpected messages",
@@ -155,7 +160,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             holder: "application",
             reserved: part(unexpected_messages as u64),
             most: rest(),
-            then: "NO_SES_MSG_AVAIL",
+            then: "NO_SES_MSG_AVAIL".into(),
         },
         Row {
             what: "unexpected messages to one application",
@@ -163,7 +168,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             holder: "peer and process",
             reserved: "0".to_owned(),
             most: format!("{unexpected_messages_per_peer}, and half of what there is"),
-            then: "NO_SES_MSG_AVAIL",
+            then: "NO_SES_MSG_AVAIL".into(),
         },
         Row {
             what: "bytes of unexpected messages",
@@ -174,7 +179,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
                 None => format!("{}, or as much less", part(most.unexpected_bytes)),
             },
             most: rest(),
-            then: "NO_PKT_BUFFER",
+            then: "NO_PKT_BUFFER".into(),
         },
         Row {
             what: "bytes of unexpected messages to one application",
@@ -182,17 +187,17 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             holder: "peer and process",
             reserved: "0".to_owned(),
             most: format!("{unexpected_bytes_per_peer}, and half of what there is"),
-            then: "NO_PKT_BUFFER",
+            then: "NO_PKT_BUFFER".into(),
         },
         Row {
             what: "messages of which a part has arrived",
-            all: format!("{unexpected_messages}, and 16 of each PDC"),
+            all: format!("{unexpected_messages}, and {INCOMPLETE_PER_PDC} of each PDC"),
             holder: "peer and process",
-            reserved: "16 of each PDC".to_owned(),
+            reserved: format!("{INCOMPLETE_PER_PDC} of each PDC"),
             most: format!(
                 "{unexpected_messages_per_peer}, and as much as it leaves; of a PDC twice its window"
             ),
-            then: "NO_SES_MSG_AVAIL",
+            then: "NO_SES_MSG_AVAIL".into(),
         },
         Row {
             what: "PDCs that peers open",
@@ -200,7 +205,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             holder: "peer",
             reserved: "0".to_owned(),
             most: format!("{pdcs_per_peer}, and as much as it leaves"),
-            then: "NO_PDC_AVAIL",
+            then: "NO_PDC_AVAIL".into(),
         },
         Row {
             what: "half-open PDCs",
@@ -208,15 +213,15 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             holder: "peer",
             reserved: "0".to_owned(),
             most: half_open_pdcs_per_peer.to_string(),
-            then: "the oldest that was asked makes room, of the peer's own after an RTO; NO_PDC_AVAIL",
+            then: "the oldest that was asked makes room, of the peer's own after an RTO; NO_PDC_AVAIL".into(),
         },
         Row {
             what: "contexts that ask for credit and have no PDC",
             all: credit_senders.to_string(),
             holder: "peer",
             reserved: "0".to_owned(),
-            most: "256".to_owned(),
-            then: "the one that has had none for longest makes room",
+            most: CONTEXTS_PER_PEER.to_string(),
+            then: "the one that has had none for longest makes room".into(),
         },
         Row {
             what: "PDCs open or remembered",
@@ -224,7 +229,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             holder: "peer",
             reserved: closed_pdcs_per_peer.to_string(),
             most: closed_pdcs_per_peer.to_string(),
-            then: "NO_PDC_AVAIL",
+            then: "NO_PDC_AVAIL".into(),
         },
         Row {
             what: "early ROD packets of one PDC",
@@ -232,7 +237,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             holder: "peer",
             reserved: reorder_packets.to_string(),
             most: reorder_packets.to_string(),
-            then: "ROD_OOO",
+            then: "ROD_OOO".into(),
         },
         Row {
             what: "bytes of early ROD packets",
@@ -240,15 +245,15 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             holder: "peer",
             reserved: "0".to_owned(),
             most: format!("{unexpected_bytes_per_peer}, and as much as it leaves"),
-            then: "ROD_OOO",
+            then: "ROD_OOO".into(),
         },
         Row {
             what: "notes of messages of which the rest is refused, 48 bytes each",
             all: "as above, together".to_owned(),
             holder: "peer",
-            reserved: "16 of each PDC".to_owned(),
+            reserved: format!("{REFUSED_PER_PDC} of each PDC"),
             most: "as above, together".to_owned(),
-            then: "NO_GTD_DEL_AVAIL; for the next packet of a PDC those before it make room",
+            then: "NO_GTD_DEL_AVAIL; for the next packet of a PDC those before it make room".into(),
         },
         Row {
             what: "bytes of stored responses",
@@ -256,7 +261,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             holder: "peer",
             reserved: "the first of each PDC".to_owned(),
             most: format!("{response_bytes_per_peer}, and as much as it leaves"),
-            then: "NO_GTD_DEL_AVAIL",
+            then: "NO_GTD_DEL_AVAIL".into(),
         },
         Row {
             what: "control packets that wait for the port",
@@ -264,7 +269,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             holder: "–",
             reserved: none(),
             most: none(),
-            then: "dropped and counted (`control_dropped`)",
+            then: "dropped and counted (`control_dropped`)".into(),
         },
         Row {
             what: "commands in a turn of the worker's loop",
@@ -272,7 +277,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             holder: "application",
             reserved: COMMANDS_PER_TURN.to_string(),
             most: COMMANDS_PER_TURN.to_string(),
-            then: "they wait for the next turn",
+            then: "they wait for the next turn".into(),
         },
         Row {
             what: "bytes of messages that wait which commands touch in a turn",
@@ -280,7 +285,39 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             holder: "application",
             reserved: BYTES_PER_TURN.to_string(),
             most: BYTES_PER_TURN.to_string(),
-            then: "the command goes on in the next turn",
+            then: "the command goes on in the next turn".into(),
+        },
+        Row {
+            what: "unsent messages that end in a turn as their applications leave or their connections fail",
+            all: format!("{ENDS_PER_TURN}, or {ENDS_PER_QUIET_TURN} while nothing else happens"),
+            holder: "–",
+            reserved: none(),
+            most: none(),
+            then: "they end in the next turns".into(),
+        },
+        Row {
+            what: "PDCs of silent peers that end in a turn",
+            all: SILENT_PER_CALL.to_string(),
+            holder: "–",
+            reserved: none(),
+            most: none(),
+            then: "they end in the next turns".into(),
+        },
+        Row {
+            what: "reports that waited and move to the ring of their application in a turn",
+            all: none(),
+            holder: "application",
+            reserved: REPORTS_PER_TURN.to_string(),
+            most: REPORTS_PER_TURN.to_string(),
+            then: "they move in the next turns".into(),
+        },
+        Row {
+            what: "joins in a turn",
+            all: "1".to_owned(),
+            holder: "–",
+            reserved: none(),
+            most: none(),
+            then: "they wait for the next turn".into(),
         },
     ]
 }

@@ -14,6 +14,9 @@ use crate::packet::Addr;
 use crate::spray::Entropy;
 use crate::wire::pds::{Control, ControlKind, Destination, PdcId, Psn};
 
+/// The congestion contexts that a peer can have: there is no more than this many ccc_ids.
+pub const CONTEXTS_PER_PEER: usize = 1 << u8::BITS;
+
 /// A congestion context of a peer: its address and its ccc_id.
 pub(super) type Granted = (Addr, u8);
 

@@ -94,11 +94,14 @@ pub use api::{
 };
 pub use config::{BusyTimeout, ConfigError, FepConfig, Limits, Windows};
 pub use context::TrafficClass;
+pub use credit::CONTEXTS_PER_PEER;
 pub use datagram::{Datagram, DatagramReceive};
 pub use explain::Wait;
 pub use footprint::Footprint;
 pub use payload::{PayloadRef, Transmit};
 pub use read::{ExposeError, ExposeRefusal, Exposure, Read, ReadError, ReadFault, ReadId};
+pub use refused::FEW as REFUSED_PER_PDC;
+pub use timers::SILENT_PER_CALL;
 pub use zone::{Zone, ZoneId, ZoneMap, ZoneTable, Zones};
 
 pub use crate::wire::ses::{JobId, MAX_PROCESS};
@@ -118,6 +121,9 @@ use initiator::Initiator;
 use target::Target;
 
 type Map<K, V> = HashMap<K, V, BuildHasherDefault<FxHasher>>;
+
+/// What the end of a message counts for that has not been sent, in bytes touched.
+pub(crate) const END_COST: i64 = abort::COST;
 
 /// Room behind the core that puts the queue of the initiator at the end of a cache line.
 const LEAD: usize = (64 + 48 - size_of::<Core>() % 64) % 64;

@@ -25,7 +25,7 @@ pub(super) struct Refused {
 type Twin = bool;
 
 /// Messages that are kept in any case, and for which no room is needed.
-pub(super) const FEW: usize = 16;
+pub const FEW: usize = 16;
 /// Bytes that each further message counts for: its place in the table, and as many as the table has free beside it when it has
 /// just grown, with marks of those that were taken out.
 pub(super) const RECORD: u64 = 48;

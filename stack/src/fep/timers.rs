@@ -19,6 +19,9 @@ use crate::spray::PathFeedback;
 use crate::table::Key;
 use crate::wire::pds::{ControlKind, PdcId, Psn};
 
+/// PDCs that end in a call because their peers have been silent, or in the middle of many messages.
+pub const SILENT_PER_CALL: usize = 8;
+
 /// What a call may do about PDCs whose peers are silent, or that are over. A peer may have thousands, all of which fall silent
 /// together, and each has up to twice a window of messages of which parts are missing.
 struct Share {
@@ -31,7 +34,7 @@ struct Share {
 }
 
 impl Share {
-    const OF_A_CALL: Share = Share { ends: 8, messages: 2048, questions: 64 };
+    const OF_A_CALL: Share = Share { ends: SILENT_PER_CALL, messages: 2048, questions: 64 };
 
     fn may_end(&self) -> bool {
         self.ends > 0 && self.messages > 0

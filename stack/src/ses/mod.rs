@@ -26,7 +26,8 @@ use rustc_hash::FxHasher;
 pub(crate) use arrived::Arrived;
 pub use atomic::{apply, supports};
 pub use matching::{Matching, Posted, ReceiveId, Source};
-pub(crate) use order::{EarlyMessage, FEW_INCOMPLETE, Order};
+pub use order::FEW_INCOMPLETE;
+pub(crate) use order::{EarlyMessage, Order};
 pub(crate) use receive::respond;
 pub use receive::{
     Cancelled, Claim, Deliveries, Delivery, LeftBehind, MessageName, Part, Receives, Refusal, Waiting,

@@ -46,7 +46,7 @@ pub(crate) struct EarlyMessage {
 }
 
 /// Incomplete messages that a PDC may have whatever its peer has otherwise, so that it goes on.
-pub(crate) const FEW_INCOMPLETE: u16 = 16;
+pub const FEW_INCOMPLETE: u16 = 16;
 
 impl Order {
     /// That of a PDC that accepts `mp_range` packets beyond the first missing one. Initiators that send the packets of each message

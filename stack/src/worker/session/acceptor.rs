@@ -29,7 +29,7 @@ use crate::worker::Waker;
 /// How long an application may take to send its request.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How long it has at least, when others wait to be accepted.
-const GRACE: Duration = Duration::from_millis(25);
+pub const GRACE: Duration = Duration::from_millis(25);
 /// How many applications may be joining at once.
 pub const JOINING: usize = 64;
 /// When those that could not be accepted are looked at again.

@@ -34,7 +34,7 @@ use crate::worker::ring::{Broken, Consumer, Producer};
 pub const COMMANDS_PER_TURN: usize = 32;
 /// The most reports that waited for room in the ring of an application and are moved there in a turn: each is a line that the
 /// application has written to.
-pub(super) const REPORTS_PER_TURN: usize = 256;
+pub const REPORTS_PER_TURN: usize = 256;
 /// The most operations of an application that are looked at in a turn to find receives for many messages, which are cancelled.
 const SHED_PER_TURN: usize = 256;
 

@@ -100,15 +100,15 @@ mod unmapper;
 #[cfg(any(test, feature = "fuzzing"))]
 mod world;
 
-pub use acceptor::JOINING;
-pub use application::COMMANDS_PER_TURN;
+pub use acceptor::{GRACE, JOINING};
+pub use application::{COMMANDS_PER_TURN, REPORTS_PER_TURN};
 pub use client::{Client, ClientError, ConnectionHandle, Event, OperationHandle};
 pub use command::{Command, DescriptorError, Extent, Found};
 pub use config::{OpenError, SessionConfig};
 pub use held::{HeldConnections, Settled};
 pub use join::{JoinError, ServerFacts};
 pub use listener::{ListenError, SessionListener};
-pub use put_off::BYTES_PER_TURN;
+pub use put_off::{BYTES_PER_TURN, ENDS_PER_QUIET_TURN, ENDS_PER_TURN};
 pub use report::{Report, Request};
 pub use serve::{ServerEvent, SessionServer};
 pub use served::{PlacePeer, Served};

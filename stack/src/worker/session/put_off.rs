@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use super::Slot;
 use crate::event::Counters;
+use crate::fep::END_COST;
 
 /// Bytes of messages that wait for receives which the worker touches for one application in a turn, on average: 4,096 tags
 /// that it compares, or so many bytes that it copies. Either takes about as long as a burst of other commands. It is also what the
@@ -13,6 +14,10 @@ pub const BYTES_PER_TURN: i64 = if cfg!(test) { 1 << 10 } else { 64 << 10 };
 /// What the worker touches of messages whose connections are aborted in a turn while nothing else happens, so that applications
 /// which have left do not keep their places for long.
 const BYTES_PER_QUIET_TURN: i64 = 16 * BYTES_PER_TURN;
+
+/// Messages whose connections are aborted that end in a turn, and in one while nothing else happens.
+pub const ENDS_PER_TURN: i64 = BYTES_PER_TURN / END_COST;
+pub const ENDS_PER_QUIET_TURN: i64 = BYTES_PER_QUIET_TURN / END_COST;
 
 /// So many turns in a row must be quiet before. Between two packets of an exchange are turns in which nothing happens: these, with
 /// the messages that end in them, take some 400 µs, longer than round trips in a data center.
