@@ -179,6 +179,14 @@ impl Connections {
         of_each.retain(|_, count| *count > 0);
         let of_sessions: u64 = self.of_sessions.values().sum();
         assert_eq!(of_sessions, self.numbers.len() as u64);
+        let mut of_accounts = BTreeMap::<(Addr, u32), u64>::new();
+        for (&(peer, account, slot), count) in &self.of_sessions {
+            assert!(*count > 0 && self.account(slot) == account);
+            *of_accounts.entry((peer, account)).or_default() += count;
+        }
+        for ((peer, account), count) in of_accounts {
+            assert!(self.at_peer.get(&peer).is_some_and(|shares| count <= shares.used(account)));
+        }
         of_each
     }
 }

@@ -1,6 +1,7 @@
 //! An endpoint with applications, its peers, and a channel between them that may lose packets.
 
 use core::num::NonZeroU32;
+use std::collections::BTreeSet;
 use std::iter;
 
 use weft_cc::Time;
@@ -30,6 +31,8 @@ const GATHERERS: usize = 2;
 /// An application, and what it knows of its connections and operations. Some of that has ended.
 pub(super) struct Guest {
     pub(super) client: Client,
+    /// The process that it belongs to; 0 is the server's own.
+    tenant: u32,
     pub(super) config: SessionConfig,
     pub(super) connections: Vec<ConnectionHandle>,
     pub(super) operations: Vec<OperationHandle>,
@@ -42,10 +45,10 @@ pub(super) struct Guest {
 }
 
 impl Guest {
-    fn new(client: Client, config: SessionConfig, seed: u64) -> Guest {
+    fn new(client: Client, tenant: u32, config: SessionConfig, seed: u64) -> Guest {
         client.write(0, &content(seed, MEMORY as usize)).unwrap();
-        let (connections, operations) = (Vec::new(), Vec::new());
-        Guest { client, config, connections, operations, seed, receives: 0, gatherers: [false; GATHERERS] }
+        let (connections, operations, gatherers) = (Vec::new(), Vec::new(), [false; GATHERERS]);
+        Guest { client, tenant, config, connections, operations, seed, receives: 0, gatherers }
     }
 
     /// Posts a receive of one message. Its context says where its memory is.
@@ -126,6 +129,10 @@ pub(super) struct Fabric {
     pub(super) overheard: Option<Packet>,
     /// Turns after which a receive for many messages had to go on.
     pub(super) unfinished: u64,
+    /// Joins that were refused because others need the place.
+    pub(super) joins_refused: u64,
+    /// Connections that were refused to an application whose process has another one, because others may need what a peer takes.
+    pub(super) connections_refused: u64,
     seed: u64,
 }
 
@@ -157,6 +164,8 @@ impl Fabric {
             arrived: (0, 0),
             overheard: None,
             unfinished: 0,
+            joins_refused: 0,
+            connections_refused: 0,
             seed: 0,
         }
     }
@@ -189,8 +198,13 @@ impl Fabric {
         self.join_as(SessionConfig { operations, connections, ..SMALL });
     }
 
-    /// An application joins with what `config` asks for, but for its memory.
+    /// An application of the server's own process joins with what `config` asks for, but for its memory.
     pub(super) fn join_as(&mut self, config: SessionConfig) {
+        self.join_of(0, config);
+    }
+
+    /// The same for an application of process `tenant`.
+    pub(super) fn join_of(&mut self, tenant: u32, config: SessionConfig) {
         // Receives whose bytes are compared have memory of their own.
         let memory = if self.compares { 4 * MEMORY } else { MEMORY };
         let config = SessionConfig { memory, ..config };
@@ -200,16 +214,59 @@ impl Fabric {
         };
         let fits = reserved(|config| config.operations) + operations as usize <= self.limits().sends
             && reserved(|config| config.connections) + connections as usize <= self.limits().connections
-            && self.guests.len() < APPLICATIONS;
+            && self.guests.len() < APPLICATIONS
+            && self.leaves_places(tenant);
         // Those that have left may have their places still.
-        match self.sessions.open(&mut self.feps[0], &config, None) {
+        match self.admit(tenant, &config) {
             Ok(client) => {
                 assert!(fits, "more is promised than there is");
                 let seed = self.new_seed();
-                self.guests.push(Guest::new(client, config, seed));
+                self.guests.push(Guest::new(client, tenant, config, seed));
             }
-            Err(error) => assert!(!fits || self.sessions.len() > self.guests.len(), "{error}"),
+            Err(error) => {
+                assert!(!fits || self.sessions.len() > self.guests.len(), "{error}");
+                self.joins_refused += u64::from(matches!(error, OpenError::Share { .. }));
+            }
         }
+    }
+
+    fn admit(&mut self, tenant: u32, config: &SessionConfig) -> Result<Client, OpenError> {
+        if tenant == 0 {
+            return self.sessions.open(&mut self.feps[0], config, None);
+        }
+        let region = Region::allocate(config.layout()?.total).unwrap();
+        let (own, other) = Link::pair().unwrap();
+        let tenant = Some(std::process::id() + tenant);
+        let id = self.sessions.admit(&mut self.feps[0], config, None, &region, own, tenant)?;
+        let process = self.sessions.process(id).expect("it has just joined");
+        Ok(Client::new(config, &region, other, None, Addr(0), process).unwrap())
+    }
+
+    /// Whether process `tenant` may have an application more: two in any case, and beyond that an even part among the processes
+    /// that are there, or as many as it leaves. Applications of the server's own count as processes, and need leave nothing.
+    fn leaves_places(&self, tenant: u32) -> bool {
+        let tenants = || self.guests.iter().map(|guest| guest.tenant);
+        let wanted = 1 + tenants().filter(|other| *other == tenant).count();
+        let others: BTreeSet<u32> = tenants().filter(|other| ![0, tenant].contains(other)).collect();
+        let processes = 1 + others.len() + tenants().filter(|other| *other == 0).count();
+        let left = APPLICATIONS.saturating_sub(self.guests.len() + 1);
+        tenant == 0 || wanted <= 2 || wanted <= left || wanted <= APPLICATIONS / processes.max(2)
+    }
+
+    /// How many of these events say that an application whose process has another one may have no connection more to a peer.
+    fn count_refused_connections(&self) -> u64 {
+        let has_another = |tenant| self.guests.iter().filter(|guest| guest.tenant == tenant).count() > 1;
+        let is_refusal = |(guest, event): &&(usize, Event)| {
+            let limit = CallError::Limit {
+                what: Resource::PeerConnections,
+                limit: self.limits().pdcs_per_peer as usize,
+            };
+            let tenant = self.guests[*guest].tenant;
+            matches!(event.report, Report::Refused { error, .. } if error == limit)
+                && tenant > 0
+                && has_another(tenant)
+        };
+        self.events.iter().filter(is_refusal).count() as u64
     }
 
     /// A microsecond.
@@ -243,6 +300,7 @@ impl Fabric {
             self.events.extend(iter::from_fn(|| guest.client.poll().ok().flatten()).map(|event| (n, event)));
         }
         self.unfinished += self.sessions.gatherers();
+        self.connections_refused += self.count_refused_connections();
         if self.compares {
             self.compare();
         }
