@@ -15,8 +15,9 @@ pub const BYTES_PER_TURN: i64 = if cfg!(test) { 1 << 10 } else { 64 << 10 };
 /// which have left do not keep their places for long.
 const BYTES_PER_QUIET_TURN: i64 = 16 * BYTES_PER_TURN;
 
-/// Messages whose connections are aborted that end in a turn, and in one while nothing else happens.
+/// Messages whose connections are aborted, or have failed, that end in a turn.
 pub const ENDS_PER_TURN: i64 = BYTES_PER_TURN / END_COST;
+/// Those that end in a turn while nothing else happens.
 pub const ENDS_PER_QUIET_TURN: i64 = BYTES_PER_QUIET_TURN / END_COST;
 
 /// So many turns in a row must be quiet before. Between two packets of an exchange are turns in which nothing happens: these, with
