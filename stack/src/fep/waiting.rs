@@ -48,7 +48,7 @@ impl Fep {
 
     /// From now on a message that has waited for its receive is copied to it in pieces, by [`Fep::copy`], if there are more than
     /// `longest` bytes to copy, and completes with the last of them. The caller goes on calling that, and does not sleep, as long as
-    /// [`Fep::is_copying`] says so of any process.
+    /// [`Fep::has_copies`] says so.
     pub fn spread_copies(&mut self, longest: u32) {
         self.target.processes.room.limit_copies(longest);
     }
@@ -57,6 +57,12 @@ impl Fep {
     #[inline]
     pub fn is_copying(&self, process: u16) -> bool {
         self.target.processes.is_copying(process)
+    }
+
+    /// Whether there is something for [`Fep::copy`] to do for any process.
+    #[inline]
+    pub fn has_copies(&self) -> bool {
+        self.target.processes.room.has_copies()
     }
 
     /// Copies messages to the receives of process `process` that they have waited for, in the order in which they met, until that has

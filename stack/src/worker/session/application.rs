@@ -194,6 +194,8 @@ impl Application {
         let count = self.fetch(&mut slots[..waiting]);
         let left = self.execute_all(served, now, all, &slots[..count], budget);
         self.put_off.end_turn(left);
+        // The last message that a receive for many takes may be one to copy.
+        let copies = copies || served.fep_mut().is_copying(self.process);
         count.max(usize::from(copies || !self.put_off.is_done()))
     }
 

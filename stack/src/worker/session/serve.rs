@@ -146,7 +146,7 @@ impl<P: Port> SessionServer<P> {
         let mut busy = served > 0 || self.listener.as_ref().is_some_and(SessionListener::makes_wait);
         if self.waker.is_asleep() {
             self.asleep = true;
-            busy |= !self.sessions.may_sleep();
+            busy |= !self.sessions.may_sleep(worker.fep());
         } else if std::mem::take(&mut self.asleep) {
             self.sessions.woken();
         }

@@ -75,7 +75,9 @@ impl Share {
 }
 
 /// The applications of one endpoint. The endpoint's completions are all theirs: its owner must not poll them, and
-/// should [close](Fep::close_process) process 0, so that messages to process 0 are refused instead of kept.
+/// should [close](Fep::close_process) process 0, so that messages to process 0 are refused instead of kept. Long messages that have
+/// waited are [copied in pieces](Fep::spread_copies) once an application has joined: an owner that uses process 0 itself has to call
+/// [`Fep::copy`] for it.
 pub struct Sessions {
     slots: Vec<Option<Application>>,
     /// Which of them are looked at in a turn.
@@ -486,6 +488,10 @@ impl Sessions {
             count += self.settle_datagrams(served, now);
         }
         let (mut cleared, mut from) = (0, 0);
+        // A message that is to be copied may belong to a quiet application: its last packet is no command.
+        if served.fep_mut().has_copies() {
+            self.attention.look_at_all();
+        }
         self.attention.begin_turn();
         while let Some(slot) = self.attention.next(from) {
             from = slot + 1;
@@ -613,12 +619,14 @@ impl Sessions {
     }
 
     /// Announces that the owner is about to sleep until its waker is used, or something can be read from one of
-    /// [`Sessions::links`]. Returns whether it may; if not, there are commands. [`Sessions::woken`] must be called
+    /// [`Sessions::links`]. Returns whether it may; if not, there are commands, or messages to copy. [`Sessions::woken`] must be called
     /// afterwards in either case. An application that lets its ring of reports fill up does not wake the owner when it
     /// empties the ring: the remaining reports come when the owner wakes for another reason, so no owner should sleep
     /// for long.
-    pub fn may_sleep(&mut self) -> bool {
-        let mut all = true;
+    pub fn may_sleep(&mut self, fep: &Fep) -> bool {
+        // The next turn may be one after the sleep: an application has ended it, whichever that is.
+        self.attention.look_at_all();
+        let mut all = !fep.has_copies();
         for (slot, session) in self.slots.iter_mut().enumerate() {
             // All of them have to be told.
             if let Some(session) = session.as_mut().filter(|session| !session.leaving)

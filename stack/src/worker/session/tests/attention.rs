@@ -77,12 +77,12 @@ fn an_owner_does_not_sleep_over_a_command_of_a_quiet_application_and_executes_it
         turns_until_idle(&mut world);
         // It is given before the owner wants to sleep.
         ask(client);
-        assert!(!world.sessions[0].may_sleep());
+        assert!(!world.sessions[0].may_sleep(&world.feps[0]));
         world.sessions[0].woken();
         assert_eq!(turns_until_answer(&mut world, client), 1);
         // It is given while the owner sleeps.
         turns_until_idle(&mut world);
-        assert!(world.sessions[0].may_sleep());
+        assert!(world.sessions[0].may_sleep(&world.feps[0]));
         ask(client);
         world.sessions[0].woken();
         assert_eq!(turns_until_answer(&mut world, client), 1);
@@ -94,9 +94,22 @@ fn an_owner_does_not_sleep_over_a_command_of_a_quiet_application_and_executes_it
 fn a_command_that_keeps_an_owner_awake_is_executed_in_the_next_turn() {
     let (mut world, mut clients) = quiet();
     ask(&mut clients[50]);
-    assert!(!world.sessions[0].may_sleep());
+    assert!(!world.sessions[0].may_sleep(&world.feps[0]));
     assert_eq!(turns_until_answer(&mut world, &mut clients[50]), 1);
     world.sessions[0].woken();
+}
+
+/// An owner that was woken may serve before it says that it is awake.
+#[test]
+fn a_command_that_ends_a_sleep_is_executed_in_the_next_turn() {
+    let (mut world, mut clients) = quiet();
+    for client in &mut clients {
+        turns_until_idle(&mut world);
+        assert!(world.sessions[0].may_sleep(&world.feps[0]));
+        ask(client);
+        assert_eq!(turns_until_answer(&mut world, client), 1);
+        world.sessions[0].woken();
+    }
 }
 
 #[test]

@@ -305,7 +305,7 @@ fn an_application_that_is_killed_after_long_copies_has_an_heir_at_once() {
 fn a_dead_application_is_noticed_behind_its_unread_bytes() {
     let mut world = World::new();
     let mut bob = world.open(1);
-    assert!(world.sessions[1].may_sleep());
+    assert!(world.sessions[1].may_sleep(&world.feps[1]));
     bob.receive(extent(0, 1), None, Matching::Untagged, 1).unwrap();
     kill(&mut world, 1, &mut bob);
     world.assert_nothing_is_left();

@@ -419,7 +419,7 @@ fn memory_of_which_pages_can_be_freed_is_left_alone() {
     client.cancel(receive).unwrap();
     for _ in 0..1000 {
         host.attend();
-        assert!(host.world.sessions[0].may_sleep());
+        assert!(host.world.sessions[0].may_sleep(&host.world.feps[0]));
         host.world.sessions[0].woken();
         assert_eq!(client.poll(), Ok(None));
     }

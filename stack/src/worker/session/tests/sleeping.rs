@@ -35,7 +35,7 @@ fn a_sleeping_worker_is_woken_by_a_command() {
     let mut client = world.open(0);
     world.step(1);
     let sessions = &mut world.sessions[0];
-    assert!(sessions.may_sleep());
+    assert!(sessions.may_sleep(&world.feps[0]));
     let asleep = |sessions: &Sessions| {
         let now = Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 });
         let mut all: Vec<_> = sessions
@@ -53,10 +53,10 @@ fn a_sleeping_worker_is_woken_by_a_command() {
     // One that does not sleep costs its applications nothing.
     client.receive(extent(0, 1), None, Matching::Untagged, 5).unwrap();
     assert!(asleep(sessions));
-    assert!(!sessions.may_sleep(), "there is something to do");
+    assert!(!sessions.may_sleep(&world.feps[0]), "there is something to do");
     sessions.woken();
     world.step(1);
-    assert!(world.sessions[0].may_sleep());
+    assert!(world.sessions[0].may_sleep(&world.feps[0]));
 }
 
 /// Whether something can be read from the client's descriptor.

@@ -382,6 +382,35 @@ fn what_had_arrived_of_a_message_before_its_receive_is_copied_when_the_rest_is_t
     world.assert_nothing_is_left();
 }
 
+/// The last packet of a message is no command, so that it wakes no quiet application.
+#[test]
+fn a_message_is_copied_as_soon_as_it_is_complete_though_its_application_is_quiet() {
+    const LEN: usize = 64 << 10;
+    let mut world = World::new();
+    world.sessions[1] = Sessions::new(20);
+    let others: Vec<Client> = (0..19).map(|_| world.open(1)).collect();
+    let mut bob = open_for(&mut world, LEN);
+    let connection = sender(&mut world, bob.process());
+    begin(&mut world, &mut bob, connection, LEN, 24 << 10);
+    (0..100).for_each(|_| world.serve(1));
+    let mut copied = 0;
+    for _ in 0..100_000 {
+        copied += crate::steps::of(|| world.step(4));
+        if world.feps[1].has_copies() {
+            break;
+        }
+    }
+    assert!(copied >= BYTES_PER_TURN as u64, "{copied} bytes in the first turns");
+    assert!(!world.sessions[1].may_sleep(&world.feps[1]));
+    world.sessions[1].woken();
+    assert_eq!(received(Some(world.event(&mut bob))), Ok(7));
+    assert_eq!(read(&bob, 0, LEN), content(7, LEN));
+    assert!(!world.feps[1].has_copies());
+    world.feps[0].abort(world.now, connection).unwrap();
+    drop((bob, others));
+    world.assert_nothing_is_left();
+}
+
 #[test]
 fn a_connection_that_ends_in_the_middle_of_a_message_leaves_nothing_to_copy() {
     const LEN: usize = 64 << 10;
