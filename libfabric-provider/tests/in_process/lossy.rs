@@ -51,7 +51,7 @@ fn long_messages_are_truncated_looked_at_claimed_and_dropped_whatever_happens_to
     if !inside_with(name, &VARIABLES) {
         return;
     }
-    for seed in seeds(2) {
+    for seed in seeds(1) {
         let (sides, relay, [to_b, from_a], first) = ahead(seed);
         stand_ins::every_end(&sides[0], &sides[1], to_b, from_a, &bytes(1_000_003, 3));
         end(sides, relay, from_a, &first);
@@ -66,7 +66,7 @@ fn long_messages_are_received_in_the_opposite_order_whatever_happens_to_datagram
     if !inside_with(name, &VARIABLES) {
         return;
     }
-    for seed in seeds(2) {
+    for seed in seeds(1) {
         let (sides, relay, [to_b, from_a], first) = ahead(seed);
         let [a, b] = &sides;
         let messages: Vec<_> = (0..COUNT).map(|n| bytes(LEN - n, n)).collect();
