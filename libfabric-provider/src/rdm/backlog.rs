@@ -256,6 +256,12 @@ impl Backlog {
         self.parts.as_ref().map_or(0, |parts| 2 * parts.part + Memory::size_for(2, parts.most))
     }
 
+    /// How many kinds of receives the server has.
+    #[cfg(test)]
+    pub(super) fn kinds(&self) -> usize {
+        self.kinds.len()
+    }
+
     fn is_empty(&self) -> bool {
         !self.has_sends() && self.takers.is_empty() && self.claimed.is_empty() && self.look.is_none()
     }

@@ -38,6 +38,11 @@ impl Kinds {
         self.0.len() >= MOST && !self.0.contains_key(&kind)
     }
 
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     pub(super) fn begin(&mut self, kind: Kind) {
         *self.0.entry(kind).or_default() += 1;
     }

@@ -109,9 +109,13 @@ impl Side {
     }
 
     fn receive(&self, room: &mut [u8], context: usize) {
+        self.receive_ignoring(0, room, context);
+    }
+
+    fn receive_ignoring(&self, ignore: u64, room: &mut [u8], context: usize) {
         // SAFETY: tests keep the memory, and do not touch it until the receive has ended.
         let room = Room::One(unsafe { AppRoom::new(room.as_mut_ptr().cast(), room.len()) });
-        let (from, matching) = (FI_ADDR_UNSPEC, Matching::Tagged { tag: 7, ignore: 0 });
+        let (from, matching) = (FI_ADDR_UNSPEC, Matching::Tagged { tag: 7, ignore });
         let (wanted, which) = (Wanted::AsBound, Which::First);
         self.rdm.receive(Incoming { room, from, matching, context, wanted, which }).unwrap();
     }
@@ -249,6 +253,30 @@ fn the_sender_of_a_message_is_told_again_that_it_is_done_when_that_could_not_be_
         });
         assert_eq!((sent.context, sent.problem), (5, None));
     }
+}
+
+/// More kinds of receives than the server has at a time, of which each has met a message that is fetched.
+#[test]
+fn receives_whose_messages_are_fetched_leave_no_kind_behind() {
+    let served = Served::start("127.40.7.9");
+    let (sender, receiver) = (served.open(LITTLE), served.open(64 << 20));
+    let (to, _) = (sender.insert(&receiver), receiver.insert(&sender));
+    for n in 0..63 {
+        let mut room = vec![0; LONG];
+        receiver.receive_ignoring(n << 8, &mut room, 6);
+        assert_eq!(receiver.with(|state| state.backlog.kinds()), 1, "the server has it, and no other");
+        sender.send(to, content(LONG, n as usize).into(), 5);
+        let mut left = vec![5, 6];
+        until("the message arrives", || {
+            for entry in [sender.turn(), receiver.turn()].into_iter().flatten() {
+                assert_eq!(entry.problem, None);
+                left.retain(|context| *context != entry.context);
+            }
+            left.is_empty().then_some(())
+        });
+        assert!(room == content(LONG, n as usize), "message {n}");
+    }
+    assert_eq!(receiver.with(|state| state.backlog.kinds()), 0);
 }
 
 /// The process that a message was for is gone, and another one has got what stands for it.

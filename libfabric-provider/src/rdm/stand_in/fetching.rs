@@ -45,6 +45,7 @@ impl State {
         let Some(operation) = self.operations.get_mut(number) else { return };
         operation.id = None;
         self.backlog.end_receive(operation.memory.take());
+        self.backlog.end_kind(operation.kind.take());
         let len = LEAST + whole % UNIT;
         let beginning = len - 1;
         let (mut room, mut total) = (None, 0);
