@@ -279,6 +279,47 @@ fn receives_whose_messages_are_fetched_leave_no_kind_behind() {
     assert_eq!(receiver.with(|state| state.backlog.kinds()), 0);
 }
 
+/// More messages than the server has room for reports arrive while the application gets no processor.
+#[test]
+fn an_application_that_reads_nothing_keeps_its_receive_for_many_messages() {
+    const COUNT: usize = 10_000;
+    const LEN: usize = 64;
+    let served = Served::start("127.40.7.10");
+    let (sender, receiver) = (served.open(64 << 20), served.open(64 << 20));
+    let (to, _) = (sender.insert(&receiver), receiver.insert(&sender));
+    let mut all = vec![0; COUNT * LEN + 100];
+    // SAFETY: it is kept, and not touched until the receive has ended.
+    let room = Room::One(unsafe { AppRoom::new(all.as_mut_ptr().cast(), all.len()) });
+    let (from, matching, context) = (FI_ADDR_UNSPEC, Matching::Untagged, 6);
+    let (wanted, which) = (Wanted::AsBound, Which::Many);
+    receiver.rdm.receive(Incoming { room, from, matching, context, wanted, which }).unwrap();
+    let (mut sent, mut ended, mut received) = (0, 0, 0);
+    let send = |n: usize| {
+        let (bytes, tag, data) = (OutgoingBytes::Copied(content(LEN, n).into()), None, None);
+        sender.rdm.send(Outgoing { bytes, to, tag, data, context: n, wanted, more: false })
+    };
+    let mut turn_of_sender = || {
+        if let Some(entry) = sender.turn() {
+            assert_eq!(entry.problem, None);
+            ended += 1;
+        }
+        if sent < COUNT && send(sent).is_ok() {
+            sent += 1;
+        }
+        ended
+    };
+    let reports = 1 << 13;
+    until("there is no room for reports", || (turn_of_sender() >= reports).then_some(()));
+    until("all messages", || {
+        if let Some(entry) = receiver.turn() {
+            assert_eq!((entry.problem, entry.len, entry.context), (None, LEN, 6));
+            received += 1;
+        }
+        (turn_of_sender() == COUNT && received == COUNT).then_some(())
+    });
+    assert!((0..COUNT).all(|n| all[n * LEN..][..LEN] == content(LEN, n)));
+}
+
 /// The process that a message was for is gone, and another one has got what stands for it.
 #[test]
 fn a_message_that_another_process_than_it_was_for_has_got_fails() {

@@ -275,6 +275,20 @@ impl Processes {
         !receives.is_copying()
     }
 
+    /// See [`Fep::limit_many`](super::Fep::limit_many).
+    pub(super) fn limit_many(&mut self, process: u16, further: u64) {
+        if let Some((receives, _)) = self.get_mut(process) {
+            receives.limit_many(further);
+        }
+    }
+
+    /// See [`Fep::allow_many`](super::Fep::allow_many).
+    pub(super) fn allow_many(&mut self, process: u16, more: u64) {
+        if let Some((receives, _)) = self.get_mut(process) {
+            receives.allow_many(more);
+        }
+    }
+
     /// Takes a receive back that no message has met. See [`Receives::cancel`].
     pub(super) fn cancel(&mut self, id: ReceiveId) -> Cancelled {
         self.get_mut(process_of(id)).map_or(Cancelled::TooLate, |(receives, _)| receives.cancel(id))

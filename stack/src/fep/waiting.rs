@@ -73,6 +73,19 @@ impl Fep {
         self.target.processes.copy(&mut self.core, process, budget)
     }
 
+    /// Lets receives for many messages of process `process` take only `further` messages from here on. Beyond that they are *held*:
+    /// messages that would meet one are refused, and so are those to the process that arrive before others of their connection. Their
+    /// senders try again. Messages that have arrived already are taken all the same, and count: those that wait when such a receive is
+    /// posted, and those whose turn comes. Without this there is no bound.
+    pub fn limit_many(&mut self, process: u16, further: u64) {
+        self.target.processes.limit_many(process, further);
+    }
+
+    /// Lets receives for many messages of process `process` take `more` further messages than they may now.
+    pub fn allow_many(&mut self, process: u16, more: u64) {
+        self.target.processes.allow_many(process, more);
+    }
+
     /// Looks for the message to process `process` that waits for a receive like this, until that has touched `budget` bytes
     /// of memory, which are taken from it. Returns whether the search is over: if so, a receive that is posted now, or
     /// [`Fep::peek`] or [`Fep::claim`], finds it at once; if not, the next call goes on. Only receives that ignore bits of

@@ -58,7 +58,8 @@ impl PostedQueue {
     }
 
     /// Removes and returns the first receive that accepts a message of `source` with `tag` and `len` bytes; of one for many
-    /// messages, which `many` keeps account of, only the part for this one, if enough is left for others.
+    /// messages, which `many` keeps account of, only the part for this one, if enough is left for others. None if it is one for many
+    /// messages, and those are held.
     // Always inlined, as are its callees: each move of a receive just written is a store-forwarding stall (see
     // `crate::prefetch`).
     #[inline(always)]
@@ -76,10 +77,13 @@ impl PostedQueue {
         match among_oldest {
             Some(at) => {
                 self.passed_by = 0;
-                if self.oldest[at].many.is_some()
-                    && let Some(part) = many.take(&mut self.oldest[at], len)
-                {
-                    return Some(part);
+                if self.oldest[at].many.is_some() {
+                    if many.are_held() {
+                        return None;
+                    }
+                    if let Some(part) = many.take(&mut self.oldest[at], len) {
+                        return Some(part);
+                    }
                 }
                 self.oldest.remove(at)
             }
@@ -88,9 +92,13 @@ impl PostedQueue {
                 let first = index.find(source, tag)?;
                 if let Some(posted) = index.slots[first as usize].posted.as_mut()
                     && posted.many.is_some()
-                    && let Some(part) = many.take(posted, len)
                 {
-                    return Some(part);
+                    if many.are_held() {
+                        return None;
+                    }
+                    if let Some(part) = many.take(posted, len) {
+                        return Some(part);
+                    }
                 }
                 self.passed_by += u32::from(!self.oldest.is_empty());
                 if self.passed_by > PASSED_BY {
@@ -100,6 +108,13 @@ impl PostedQueue {
                 index.remove(first)
             }
         }
+    }
+
+    /// Whether a receive accepts a message of `source` with `tag`.
+    #[cold]
+    pub(super) fn accepts(&self, source: Source, tag: Option<u64>) -> bool {
+        self.oldest.iter().any(|posted| posted.takes(source, tag))
+            || self.indexed.as_ref().is_some_and(|index| index.find(source, tag).is_some())
     }
 
     /// Removes and returns the receive `id`.

@@ -436,7 +436,8 @@ impl Receives {
     /// permits.
     ///
     /// # Errors
-    /// No receive takes it, and there is no room for it; or too many messages are incomplete.
+    /// No receive takes it, and there is no room for it; its receive is one for many messages, and those are held; or too many
+    /// messages are incomplete.
     pub(crate) fn begin(
         &mut self,
         name: MessageName,
@@ -451,6 +452,10 @@ impl Receives {
         }
         let destination = match self.posted.take(source, part.tag, part.total, &mut self.many) {
             Some(Posted { id, context, buffer, .. }) => Destination::Receive { id, context, buffer },
+            // It has met a receive for many messages, and has to come again.
+            None if self.many.are_held() && self.posted.accepts(source, part.tag) => {
+                return Err(Refusal::Busy(NackCode::NO_SES_MSG_AVAIL));
+            }
             None if order.has_place() || self.has_room(room, source, 1) => {
                 let buffer = self.keep_or_list(room, source, part, counts)?;
                 self.add_unexpected(room, source);
@@ -464,7 +469,8 @@ impl Receives {
     /// A message begins before its turn. It must have room.
     ///
     /// # Errors
-    /// Too many messages are incomplete.
+    /// Too many messages are incomplete; or receives for many messages are held: one of them might have to take the message when its
+    /// turn comes.
     pub(crate) fn begin_early(
         &mut self,
         name: MessageName,
@@ -474,7 +480,7 @@ impl Receives {
         order: &mut Order,
     ) -> Result<Key, Refusal> {
         let counts = room.place_for_incomplete(order, source);
-        if counts.is_none() && !part.is_whole() {
+        if self.many.are_held() || counts.is_none() && !part.is_whole() {
             return Err(Refusal::Busy(NackCode::NO_SES_MSG_AVAIL));
         }
         let buffer = self.keep_or_list(room, source, part, counts)?;
@@ -672,10 +678,12 @@ impl Receives {
             matches!(message.destination, Destination::Own { wait: Wait::Turn, .. })
         };
         let message = self.messages.get_mut(key).filter(waits)?;
-        let (source, tag, complete) = (message.source, message.tag, message.is_complete());
-        if let Some(posted) = self.posted.take(source, tag, message.total, &mut self.many) {
+        let (source, tag, total, complete) =
+            (message.source, message.tag, message.total, message.is_complete());
+        if let Some(posted) = self.take_for_arrived(source, tag, total) {
             return self.hand_over_to(room, key, posted);
         }
+        let message = self.messages.get_mut(key)?;
         let arrival = self.unexpected.next_arrival();
         if let Destination::Own { wait, .. } = &mut message.destination {
             *wait = Wait::Receive(arrival);

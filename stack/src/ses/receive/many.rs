@@ -1,17 +1,35 @@
 //! Receives for many messages: each takes a part of the memory, and the receive ends when too little is left and all of
 //! its messages have.
+//!
+//! An application that does not read what it has received would let them grow without end: a message without bytes takes nothing of
+//! their memory. So a process may have a number of further messages that they take. Beyond it messages that would meet one are
+//! refused, and their senders try again ([decision
+//! 0136](../../../../docs/decisions/0136-receives-for-many-messages-are-held.md)).
 
 use super::{Delivery, HAND_OVER, Receives};
 use crate::heap;
-use crate::ses::{Map, Posted, ReceiveId, Room};
+use crate::ses::{Map, Posted, ReceiveId, Room, Source};
 
 /// The most that messages which have arrived let a receive for many messages do at once, bytes touched: that which a burst of 32
 /// short ones does, or of packets.
 const MOST_ARRIVED: u64 = 32 * (HAND_OVER + 4096);
 
 /// The receives for many messages that have not ended.
-#[derive(Debug, Default)]
-pub(in crate::ses) struct Many(Map<ReceiveId, State>);
+#[derive(Debug)]
+pub(in crate::ses) struct Many {
+    receives: Map<ReceiveId, State>,
+    /// How many further messages they take. It is negative when those were taken that had arrived before, and are not refused.
+    further: i64,
+    /// Whether they take one that has arrived already, whatever that says.
+    takes_arrived: bool,
+}
+
+impl Default for Many {
+    /// As many messages as come.
+    fn default() -> Many {
+        Many { receives: Map::default(), further: i64::MAX, takes_arrived: false }
+    }
+}
 
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
@@ -26,18 +44,25 @@ impl Many {
     /// the receive takes no further ones.
     #[cold]
     pub(in crate::ses) fn take(&mut self, posted: &mut Posted, len: u32) -> Option<Posted> {
-        let state = self.0.entry(posted.id).or_default();
+        self.further = self.further.saturating_sub(1);
+        let state = self.receives.entry(posted.id).or_default();
         state.under_way += 1;
         let part = posted.split(len);
         state.ended = part.is_none();
         part
     }
 
+    /// Whether they take no further message.
+    #[inline]
+    pub(in crate::ses) fn are_held(&self) -> bool {
+        self.further <= 0 && !self.takes_arrived
+    }
+
     /// The receive takes no further messages. Returns whether some of those that have met it are on their way; if not,
     /// it has ended.
     pub(super) fn end(&mut self, id: ReceiveId) -> bool {
-        let Some(state) = self.0.get_mut(&id).filter(|state| state.under_way > 0) else {
-            self.0.remove(&id);
+        let Some(state) = self.receives.get_mut(&id).filter(|state| state.under_way > 0) else {
+            self.receives.remove(&id);
             return false;
         };
         state.ended = true;
@@ -47,7 +72,7 @@ impl Many {
     /// A message that has met receive `id` has ended. Returns whether the receive goes on.
     #[inline]
     pub(super) fn conclude(&mut self, id: ReceiveId) -> bool {
-        !self.0.is_empty() && self.conclude_one(id)
+        !self.receives.is_empty() && self.conclude_one(id)
     }
 
     /// A message of receive `id`, which goes on, has not ended after all.
@@ -59,17 +84,17 @@ impl Many {
 
     #[cold]
     fn conclude_one(&mut self, id: ReceiveId) -> bool {
-        let Some(state) = self.0.get_mut(&id) else { return false };
+        let Some(state) = self.receives.get_mut(&id) else { return false };
         state.under_way -= 1;
         if state.ended && state.under_way == 0 {
-            self.0.remove(&id);
+            self.receives.remove(&id);
             return false;
         }
         true
     }
 
     pub(super) fn heap_bytes(&self) -> u64 {
-        heap::of_map(&self.0)
+        heap::of_map(&self.receives)
     }
 }
 
@@ -77,6 +102,25 @@ impl Many {
 pub type Deliveries = Vec<Delivery>;
 
 impl Receives {
+    /// See [`Fep::limit_many`](crate::fep::Fep::limit_many).
+    pub fn limit_many(&mut self, further: u64) {
+        self.many.further = i64::try_from(further).unwrap_or(i64::MAX);
+    }
+
+    /// See [`Fep::allow_many`](crate::fep::Fep::allow_many).
+    pub fn allow_many(&mut self, more: u64) {
+        self.many.further = self.many.further.saturating_add_unsigned(more);
+    }
+
+    /// The receive that takes a message which has arrived before its turn, however many further ones receives for many take: it was
+    /// acknowledged.
+    pub(super) fn take_for_arrived(&mut self, source: Source, tag: Option<u64>, len: u32) -> Option<Posted> {
+        self.many.takes_arrived = true;
+        let posted = self.posted.take(source, tag, len, &mut self.many);
+        self.many.takes_arrived = false;
+        posted
+    }
+
     /// Adds a receive for many messages, whose identifier must be larger than all before, and whose memory can be split.
     /// [`Receives::gather`] gives it the messages that wait; until that is done, no further receive may be added.
     pub fn post_many(&mut self, posted: Posted) {

@@ -35,8 +35,6 @@ pub const COMMANDS_PER_TURN: usize = 32;
 /// The most reports that waited for room in the ring of an application and are moved there in a turn: each is a line that the
 /// application has written to.
 pub const REPORTS_PER_TURN: usize = 256;
-/// The most operations of an application that are looked at in a turn to find receives for many messages, which are cancelled.
-const SHED_PER_TURN: usize = 256;
 
 /// The operation that has a number.
 #[derive(Clone, Copy, Debug)]
@@ -53,8 +51,6 @@ pub(super) enum Posted {
     Receive {
         id: ReceiveId,
         offset: u32,
-        /// Whether it is for many messages.
-        many: bool,
     },
 }
 
@@ -80,8 +76,8 @@ pub(super) struct Application {
     pub(super) held_peers: BTreeSet<Addr>,
     /// Reports that the ring had no room for.
     pub(super) backlog: VecDeque<Slot>,
-    /// The operation that is looked at next if so many reports wait that its receives for many messages have to end.
-    pub(super) shed: usize,
+    /// Whether its receives for many messages take none, as reports wait.
+    pub(super) holds_many: bool,
     /// Whether there are reports in the ring that have not been published.
     pub(super) news: bool,
     pub(super) link: Link,
@@ -310,7 +306,7 @@ impl Application {
                         id
                     }
                 };
-                self.begin_receive(operation, id, extent, many.is_some())
+                self.begin_receive(operation, id, extent)
             }
             Command::Peek { operation, from, matching, found } => {
                 self.reserve(operation)?;
@@ -320,7 +316,7 @@ impl Application {
                 let context = self.reserve(operation)?;
                 let buffer = self.memory(extent)?;
                 let id = served.fep_mut().receive_claimed(self.process, claim, buffer, context)?;
-                self.begin_receive(operation, id, extent, false)
+                self.begin_receive(operation, id, extent)
             }
             Command::Discard { claim } => served.fep_mut().discard(self.process, claim),
             Command::SendDatagram { operation, to, extent, header_data } => {
@@ -330,7 +326,7 @@ impl Application {
                 let context = self.reserve(operation)?;
                 let receive = DatagramReceive { buffer: self.memory(extent)?, context };
                 let id = served.fep_mut().post_datagram_receive_of(self.process, receive)?;
-                self.begin_receive(operation, id, extent, false)
+                self.begin_receive(operation, id, extent)
             }
             Command::Cancel { operation } => match self.posted(operation)? {
                 Posted::Nothing => Err(CallError::NumberNotInUse(operation)),
@@ -553,14 +549,8 @@ impl Application {
         self.in_use += 1;
     }
 
-    fn begin_receive(
-        &mut self,
-        operation: u32,
-        id: ReceiveId,
-        extent: Extent,
-        many: bool,
-    ) -> Result<(), CallError> {
-        self.begin(operation, Posted::Receive { id, offset: extent.offset as u32, many });
+    fn begin_receive(&mut self, operation: u32, id: ReceiveId, extent: Extent) -> Result<(), CallError> {
+        self.begin(operation, Posted::Receive { id, offset: extent.offset as u32 });
         Ok(())
     }
 
@@ -591,13 +581,16 @@ impl Application {
         }
     }
 
-    /// Reports a message of a receive that goes on. Returns whether it may: it may not if the application reads no reports.
+    /// Reports a message of a receive that goes on. Returns whether such receives may: from the first report that waits on they take
+    /// no messages, until the application has read so many that none does.
     pub(super) fn go_on(&mut self, operation: u32, report: Report) -> bool {
         let is_known = self.operations.get(operation as usize).is_some_and(|p| !matches!(p, Posted::Nothing));
         if is_known {
             self.tell(&report);
         }
-        self.backlog.is_empty()
+        let must_hold = !self.backlog.is_empty() && !self.holds_many;
+        self.holds_many |= must_hold;
+        !must_hold
     }
 
     /// Reports to the application, now or when its ring has room.
@@ -630,26 +623,9 @@ impl Application {
         operations + 2 * connections + COMMANDS_PER_TURN
     }
 
-    /// Ends receives for many messages, some in each turn, as long as more reports wait than there can be without such
-    /// receives: each leaves as many as messages arrive before it is known that nobody reads them. Returns how many.
-    pub(super) fn shed(&mut self, fep: &mut Fep) -> usize {
-        if self.backlog.len() <= Self::most_unread(self.operations.len(), self.connections.len()) {
-            return 0;
-        }
-        let first = self.shed;
-        let places = self.operations.iter().enumerate().skip(first).take(SHED_PER_TURN);
-        let ended = places.filter(|(_, posted)| match posted {
-            // One that has ended is about to be reported.
-            Posted::Receive { id, many: true, .. } => fep.cancel_receive(*id).is_ok(),
-            _ => false,
-        });
-        let count = ended.count();
-        self.shed = if first + SHED_PER_TURN < self.operations.len() { first + SHED_PER_TURN } else { 0 };
-        count
-    }
-
-    /// Moves reports from the backlog to the ring, some in each turn. Returns how many.
-    pub(super) fn flush(&mut self) -> usize {
+    /// Moves reports from the backlog to the ring, some in each turn, and lets receives for many messages go on behind the last one.
+    /// Returns how many.
+    pub(super) fn flush(&mut self, fep: &mut Fep) -> usize {
         let mut count = 0;
         while count < REPORTS_PER_TURN
             && let Some(&slot) = self.backlog.front()
@@ -657,6 +633,10 @@ impl Application {
         {
             self.backlog.pop_front();
             count += 1;
+        }
+        if self.holds_many && self.backlog.is_empty() {
+            self.holds_many = false;
+            fep.limit_many(self.process, u64::MAX);
         }
         count
     }

@@ -25,7 +25,6 @@ use crate::fep::{CallError, Completion, ConnectionId, Fep, Limits, MAX_PROCESS, 
 #[cfg(test)]
 use crate::packet::Addr;
 use crate::region::Region;
-use crate::ses::ReceiveId;
 use crate::worker::Waker;
 use crate::worker::ring::{Broken, Consumer, Producer};
 
@@ -93,8 +92,6 @@ pub struct Sessions {
     host: Option<IpAddr>,
     /// Wakes the owner, where applications of this process may find it asleep.
     waker: Option<Waker>,
-    /// A receive for many messages of an application that does not read its reports: it must not go on.
-    unread: Option<ReceiveId>,
     /// Connections that are refused, as soon as their messages are, because their peers cannot be reached.
     given_up: HashMap<ConnectionId, CallError, BuildHasherDefault<FxHasher>>,
     ended: VecDeque<(SessionId, u16, Ended)>,
@@ -118,7 +115,6 @@ impl Sessions {
             unmapping: Unmapping::default(),
             host: None,
             waker: None,
-            unread: None,
             given_up: HashMap::default(),
             ended: VecDeque::new(),
             quiet: Quiet::default(),
@@ -243,7 +239,7 @@ impl Sessions {
             peers: config.peers,
             held_peers: BTreeSet::new(),
             backlog: VecDeque::with_capacity(Application::most_unread(operations, connections)),
-            shed: 0,
+            holds_many: false,
             news: false,
             link,
             broken: None,
@@ -503,7 +499,7 @@ impl Sessions {
             if !session.is_sealed() {
                 continue;
             }
-            let mut done = session.flush() + session.shed(served.fep_mut());
+            let mut done = session.flush(served.fep_mut());
             done += session.obey(served, now, &mut self.connections);
             self.attention.looked(slot, done > 0);
             count += done;
@@ -661,10 +657,6 @@ impl Sessions {
         while let Some(completion) = fep.poll_completion() {
             count += 1;
             self.report(fep, now, completion, None);
-            if let Some(id) = self.unread.take() {
-                // It may have ended.
-                let _ = fep.cancel_receive(id);
-            }
         }
         count
     }
@@ -739,7 +731,7 @@ impl Sessions {
     }
 
     /// Reports a completion; or, with `refusal`, that the command which asked for it was refused.
-    fn report(&mut self, fep: &Fep, now: Time, completion: Completion, refusal: Option<CallError>) {
+    fn report(&mut self, fep: &mut Fep, now: Time, completion: Completion, refusal: Option<CallError>) {
         let refused = |request, number| refusal.map(|error| Report::Refused { request, number, error });
         match completion {
             Completion::Sent { context, retransmissions, result, .. } => {
@@ -749,7 +741,7 @@ impl Sessions {
                     session.finish(operation, refused(Request::Send, operation).unwrap_or(sent));
                 }
             }
-            Completion::Received { id, context, source, tag, header_data, len, buffer, more, result } => {
+            Completion::Received { context, source, tag, header_data, len, buffer, more, result, .. } => {
                 let (slot, operation) = unpack(context);
                 if let Some(session) = self.at(slot) {
                     let offset = session.offset(operation, &buffer);
@@ -758,7 +750,7 @@ impl Sessions {
                     if !more {
                         session.finish(operation, report);
                     } else if !session.go_on(operation, report) {
-                        self.unread = Some(id);
+                        fep.limit_many(session.process, 0);
                     }
                 }
             }

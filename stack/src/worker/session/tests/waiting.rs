@@ -31,6 +31,23 @@ pub(super) fn send(
     tags: impl IntoIterator<Item = u64>,
 ) {
     let before = world.feps[1].counters().data_received;
+    let count = post(world, connection, len, tags);
+    for _ in 0..100_000 {
+        if world.feps[1].counters().data_received >= before + count {
+            return;
+        }
+        world.step(64);
+    }
+    panic!("{:?}", world.feps[0].explain(world.now));
+}
+
+/// Posts messages of `len` bytes with these tags. Returns how many packets they have.
+pub(super) fn post(
+    world: &mut World,
+    connection: ConnectionId,
+    len: usize,
+    tags: impl IntoIterator<Item = u64>,
+) -> u64 {
     let mut count = 0;
     for tag in tags {
         let buffer = Buffer::Heap(content(tag, len));
@@ -39,13 +56,7 @@ pub(super) fn send(
         world.feps[0].post_send(connection, send).unwrap();
         count += len.div_ceil(1024).max(1) as u64;
     }
-    for _ in 0..100_000 {
-        if world.feps[1].counters().data_received >= before + count {
-            return;
-        }
-        world.step(64);
-    }
-    panic!("{:?}", world.feps[0].explain(world.now));
+    count
 }
 
 /// Turns of the second endpoint's sessions until `client` has an event; in each of them another application gets an answer.
