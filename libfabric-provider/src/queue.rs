@@ -77,7 +77,12 @@ impl Queue {
         Ok(lock(&self.state)?.entries.len() < self.size)
     }
 
-    /// How many entries it has room for.
+    /// How many entries it is for.
+    pub(crate) fn size(&self) -> usize {
+        self.size
+    }
+
+    /// How many more entries it has room for.
     pub(crate) fn room(&self) -> Result<usize, FiError> {
         Ok(self.size.saturating_sub(lock(&self.state)?.entries.len()))
     }

@@ -176,6 +176,9 @@ struct State {
     /// How many writes with data may still come, and whether they are refused as the queue has no room for their entries.
     expected_announcements: usize,
     refuses_announcements: bool,
+    /// How many further messages receives for many may take, and those that they have taken and not reported; none as long as
+    /// nothing bounds that.
+    expected_many: Option<i64>,
     /// What waits for a server's memory.
     backlog: Backlog,
     /// Accesses to remote memory of an endpoint whose worker does none.
@@ -404,6 +407,7 @@ impl State {
             questions: 0,
             expected_announcements: 0,
             refuses_announcements: false,
+            expected_many: None,
             backlog: Backlog::default(),
             carrier: None,
             stand_ins: StandIns::default(),
@@ -432,6 +436,9 @@ impl State {
         self.meet()?;
         if self.refuses_announcements {
             self.allow_announcements()?;
+        }
+        if self.expected_many.is_some() {
+            self.allow_many()?;
         }
         for _ in 0..BATCH {
             let Some(endpoint) = &mut self.endpoint else { return Ok(()) };

@@ -6,7 +6,7 @@ use super::backlog::Space;
 use super::looks::Filter;
 use super::operation::Piece;
 use super::waiting::Claimed;
-use super::{Bindings, DEPTH, Operation, Rdm, State, Wanted, report};
+use super::{Binding, Bindings, DEPTH, Operation, Rdm, State, Wanted, report};
 use crate::abi::AppRoom;
 use crate::error::{FiError, lock};
 use crate::kind::Kind;
@@ -116,7 +116,9 @@ impl State {
             self.backlog.defer_receive(number, filter, space);
             return Ok(());
         }
-        if !many {
+        if many {
+            self.allow_many()?;
+        } else {
             operation.memory = self.backlog.begin_receive(len);
         }
         operation.kind = self.backlog.begin_kind(filter);
@@ -140,6 +142,39 @@ impl State {
         noted
     }
 
+    /// Lets receives for many messages take as many further ones as the queue of their entries has room for, where the worker matches
+    /// them: one without bytes takes nothing of their memory.
+    fn bound_many(&mut self) {
+        if self.expected_many.is_none()
+            && let Some(endpoint) = &mut self.endpoint
+            && let (process, Some(worker)) = (endpoint.process(), endpoint.worker_mut())
+        {
+            worker.fep_mut().limit_many(process, 0);
+            self.expected_many = Some(0);
+        }
+    }
+
+    /// Lets as many further messages in as the queue has room for since the application has read some.
+    pub(super) fn allow_many(&mut self) -> Result<(), FiError> {
+        self.bound_many();
+        let State { endpoint: Some(endpoint), bindings, expected_many: Some(expected), .. } = self else {
+            return Ok(());
+        };
+        let Some(Binding { queue, .. }) = &bindings.receive else { return Ok(()) };
+        if *expected >= queue.size() as i64 {
+            return Ok(());
+        }
+        let more = queue.room()? as i64 - *expected;
+        let process = endpoint.process();
+        if more > 0
+            && let Some(worker) = endpoint.worker_mut()
+        {
+            worker.fep_mut().allow_many(process, more as u64);
+            *expected += more;
+        }
+        Ok(())
+    }
+
     /// A receive has ended, or got one of many messages.
     pub(super) fn end_receive(&mut self, completion: Completion, names_source: bool) -> Result<(), FiError> {
         let Completion::Received { context, source, tag, header_data, len, buffer, more, result, .. } =
@@ -148,6 +183,12 @@ impl State {
             return Ok(());
         };
         let number = context as usize;
+        if let Some(expected) = &mut self.expected_many
+            && !matches!(result, Err(Error::Receive(ReceiveError::Cancelled)))
+            && self.operations.get_mut(number).is_some_and(|operation| operation.many)
+        {
+            *expected -= 1;
+        }
         let arrived = match result {
             Ok(()) => len,
             Err(Error::Receive(ReceiveError::Truncated { len, .. })) => len,

@@ -4,7 +4,7 @@ use std::ptr::null_mut;
 use std::time::Instant;
 
 use crate::common::fabric::{BOUND, Entry, Failed, How, Side, Wish, table};
-use crate::common::inside;
+use crate::common::{inside, inside_with};
 use weft_fi::sys;
 use weft_fi::sys::FI_ADDR_UNSPEC;
 
@@ -184,6 +184,41 @@ fn set_least(side: &Side, least: usize) {
         (set, ops.getopt.unwrap()(side.ep.cast(), level, name, (&raw mut back).cast(), &mut len))
     };
     assert_eq!((answers, back), ((0, 0), least));
+}
+
+/// Messages of no bytes take nothing of the buffer. They arrive in the order of their packets, as these have one path.
+#[test]
+fn messages_for_whose_entries_there_is_no_room_stay_with_their_sender() {
+    const NAME: &str = "messages_for_whose_entries_there_is_no_room_stay_with_their_sender";
+    if !inside_with(NAME, &[("FI_WEFT_ENTROPIES", "1")]) {
+        return;
+    }
+    const QUEUE: usize = 8;
+    const COUNT: usize = 200;
+    let [a, b] = [0, QUEUE].map(|queue| Side::open(&Wish::default(), How { queue, ..How::default() }));
+    let to_b = a.insert(&b.name());
+    b.insert(&a.name());
+    let mut room = [0; 100];
+    assert_eq!(receive_many(&b, &mut room, 1), 0);
+    for n in 0..COUNT {
+        a.send(to_b, &[], None, n);
+    }
+    let mut sent = 0;
+    while let Some(end) = a.cq.read_within(500) {
+        end.unwrap();
+        sent += 1;
+    }
+    assert!(sent <= QUEUE, "{sent} messages have been received");
+    for n in 0..COUNT {
+        let entry = b.cq.next().unwrap();
+        assert_eq!(
+            (entry.context, entry.len, entry.flags),
+            (1, 0, sys::FI_MSG | sys::FI_RECV),
+            "message {n}"
+        );
+    }
+    (sent..COUNT).for_each(|_| _ = a.cq.next().unwrap());
+    assert_eq!(b.cq.read(), None);
 }
 
 #[test]
