@@ -77,7 +77,7 @@ impl Many {
 
     /// A message of receive `id`, which goes on, has not ended after all.
     pub(super) fn resume(&mut self, id: ReceiveId) {
-        if let Some(state) = self.0.get_mut(&id) {
+        if let Some(state) = self.receives.get_mut(&id) {
             state.under_way += 1;
         }
     }
