@@ -6,7 +6,10 @@ use weft::core::worker::session::{
     BYTES_PER_TURN, COMMANDS_PER_TURN, ENDS_PER_QUIET_TURN, ENDS_PER_TURN, GRACE, JOINING, REPORTS_PER_TURN,
     reserved_part,
 };
-use weft::core::{BOOK, CONTEXTS_PER_PEER, INCOMPLETE_PER_PDC, Limits, REFUSED_PER_PDC, SILENT_PER_CALL};
+use weft::core::{
+    BOOK, CONTEXTS_PER_PEER, INCOMPLETE_PER_PDC, Limits, MESSAGES_PER_CALL, QUESTIONS_PER_CALL,
+    REFUSED_PER_PDC, SILENT_PER_CALL,
+};
 
 use super::{LEAST_UNEXPECTED, PEERS, ServeArgs};
 
@@ -112,7 +115,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
                 "{}, and its rings; a process with more than 2 an even part, or as much as it leaves",
                 args.memory
             ),
-            then: "the join is refused".into(),
+            then: "the join is refused, or waits while memory is unmapped".into(),
         },
         Row {
             what: "connections",
@@ -296,12 +299,20 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             then: "they end in the next turns".into(),
         },
         Row {
-            what: "PDCs of silent peers that end in a turn",
-            all: SILENT_PER_CALL.to_string(),
+            what: "PDCs of silent peers, or closed in the middle of many messages, that end in a turn",
+            all: format!("{SILENT_PER_CALL}, or fewer with {MESSAGES_PER_CALL} messages"),
             holder: "–",
             reserved: none(),
             most: none(),
             then: "they end in the next turns".into(),
+        },
+        Row {
+            what: "silent initiators that are asked in a turn whether they are there",
+            all: QUESTIONS_PER_CALL.to_string(),
+            holder: "–",
+            reserved: none(),
+            most: none(),
+            then: "they are asked in the next turns".into(),
         },
         Row {
             what: "reports that waited and move to the ring of their application in a turn",

@@ -57,7 +57,7 @@ impl Writes {
     /// Whether a write that begins now with packet `psn` of `pdc` and is not complete counts for its peer. `None` if there may be
     /// none.
     fn place_for(&self, limits: &Limits, pdc: &TargetPdc, psn: Psn) -> Option<bool> {
-        let of_pdc = self.pdcs.get(&pdc.rx.id.0).copied().unwrap_or(0);
+        let of_pdc = self.of(pdc.rx.id);
         // As with stored responses the first packet that is missing is admitted whatever others take: what has begun behind it
         // may not end before. Only few, though, as all that a peer sends may come in order.
         if psn == pdc.rx.expected() && of_pdc < FEW_INCOMPLETE.into() {
@@ -68,6 +68,11 @@ impl Writes {
             && wanted <= limits.unexpected_messages_per_peer
             && leaves_as_much(limits.unexpected_messages as u64, self.all, 1, wanted.into());
         may.then_some(true)
+    }
+
+    /// How many a PDC has.
+    pub(super) fn of(&self, pdc: PdcId) -> u32 {
+        self.pdcs.get(&pdc.0).copied().unwrap_or(0)
     }
 
     fn begin(&mut self, name: (u16, u16), write: UnderWay) {

@@ -370,7 +370,7 @@ impl Target {
     /// has left many messages unfinished: packets that are read together may say so of as many PDCs.
     fn end(&mut self, core: &mut Core, now: Time, key: Key) {
         let Some(pdc) = self.pdcs.table.get_mut(key).filter(|pdc| !pdc.is_over) else { return };
-        if pdc.unfinished() <= UNFINISHED_AT_ONCE {
+        if pdc.unfinished(&self.processes) <= UNFINISHED_AT_ONCE {
             return self.remove(core, now, key);
         }
         pdc.is_over = true;

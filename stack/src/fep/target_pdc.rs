@@ -9,6 +9,7 @@ use super::config::Limits;
 use super::core::Core;
 use super::owed::OwedAck;
 use super::peer_usage::PeerUsage;
+use super::process::Processes;
 use super::refused::Refused;
 use super::reply::Reply;
 use super::target_pdcs::{HalfOpen, note_proven};
@@ -132,9 +133,10 @@ impl TargetPdc {
         self.proof != Proof::Given
     }
 
-    /// How many messages, and early packets, go with it.
-    pub(super) fn unfinished(&self) -> usize {
-        self.order.unfinished() + self.early.len()
+    /// How many messages, writes and early packets go with it.
+    pub(super) fn unfinished(&self, processes: &Processes) -> usize {
+        let writes = processes.memory.as_ref().map_or(0, |memory| memory.writes.of(self.rx.id));
+        self.order.unfinished() + self.early.len() + writes as usize
     }
 
     /// What its initiator has shown.

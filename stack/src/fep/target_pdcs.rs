@@ -152,16 +152,12 @@ impl TargetPdcs {
         self.half_open.get_or_insert_default().over.push_back(key);
     }
 
-    /// The next PDC that is over and has not ended, and how many messages go with it.
-    pub(super) fn next_over(&mut self) -> Option<(Key, usize)> {
+    /// The next PDC that is over and has not ended.
+    pub(super) fn next_over(&mut self) -> Option<(Key, &TargetPdc)> {
         let over = &mut self.half_open.as_mut()?.over;
-        while let Some(key) = over.pop_front() {
-            // It may have ended meanwhile.
-            if let Some(pdc) = self.table.get(key) {
-                return Some((key, pdc.unfinished()));
-            }
-        }
-        None
+        // Others have ended meanwhile.
+        let key = std::iter::from_fn(|| over.pop_front()).find(|key| self.table.get(*key).is_some())?;
+        Some((key, self.table.get(key)?))
     }
 
     /// Whether anything has been put off that no later call knows of yet.

@@ -21,20 +21,25 @@ use crate::wire::pds::{ControlKind, PdcId, Psn};
 
 /// PDCs that end in a call because their peers have been silent, or in the middle of many messages.
 pub const SILENT_PER_CALL: usize = 8;
+/// Messages, writes and early packets that go with them in a call, but for those of the last one.
+pub const MESSAGES_PER_CALL: usize = 2048;
+/// Initiators that have been silent and are asked in a call whether they are there.
+pub const QUESTIONS_PER_CALL: usize = 64;
 
 /// What a call may do about PDCs whose peers are silent, or that are over. A peer may have thousands, all of which fall silent
 /// together, and each has up to twice a window of messages of which parts are missing.
 struct Share {
     /// PDCs that may end.
     ends: usize,
-    /// Messages that may go with them, but for those of the last one.
+    /// Messages, writes and early packets that may go with them, but for those of the last one.
     messages: usize,
     /// Initiators that may be asked whether they are there.
     questions: usize,
 }
 
 impl Share {
-    const OF_A_CALL: Share = Share { ends: SILENT_PER_CALL, messages: 2048, questions: 64 };
+    const OF_A_CALL: Share =
+        Share { ends: SILENT_PER_CALL, messages: MESSAGES_PER_CALL, questions: QUESTIONS_PER_CALL };
 
     fn may_end(&self) -> bool {
         self.ends > 0 && self.messages > 0
@@ -273,7 +278,7 @@ impl Target {
             if !share.may_end() {
                 return false;
             }
-            share.note_end(pdc.unfinished());
+            share.note_end(pdc.unfinished(&self.processes));
             self.pdcs.end_timer(slot);
             self.remove(core, now, key);
             return true;
@@ -297,7 +302,8 @@ impl Target {
     #[cold]
     fn do_put_off(&mut self, core: &mut Core, now: Time, share: &mut Share) {
         self.pdcs.begin_put_off();
-        // Those that are silent first: their number does not grow while packets come.
+        // Neither kind waits for the other, however many there are.
+        self.end_over(core, now, SILENT_PER_CALL / 2, share);
         for _ in 0..share.ends + share.questions {
             let Some(slot) = self.pdcs.next_put_off() else { break };
             if !self.on_pdc_timer(core, now, slot, share) {
@@ -305,10 +311,17 @@ impl Target {
                 break;
             }
         }
-        while share.may_end()
-            && let Some((key, messages)) = self.pdcs.next_over()
-        {
-            share.note_end(messages);
+        self.end_over(core, now, SILENT_PER_CALL, share);
+    }
+
+    /// Ends PDCs that are over, `most` of them.
+    fn end_over(&mut self, core: &mut Core, now: Time, most: usize, share: &mut Share) {
+        for _ in 0..most {
+            if !share.may_end() {
+                return;
+            }
+            let Some((key, pdc)) = self.pdcs.next_over() else { return };
+            share.note_end(pdc.unfinished(&self.processes));
             self.remove(core, now, key);
         }
     }
