@@ -612,6 +612,25 @@ fn pdcs_that_are_closed_in_the_middle_of_many_messages_end_in_several_calls() {
     assert_eq!(alone.fep.open_targets(), 1);
 }
 
+/// Writes that have not ended count as messages do.
+#[test]
+fn pdcs_that_are_closed_in_the_middle_of_many_writes_end_in_several_calls() {
+    const PDCS: u16 = 20;
+    let mut alone = Alone::new(impatient_config());
+    expose(&mut alone);
+    alone.now += Span::from_us(1);
+    for pdc in 1..=PDCS {
+        // The first packet comes last, so that all of them count.
+        let psns = (1..=20).chain([0]);
+        assert!(psns.into_iter().all(|psn| begins(&mut alone, &half_write(5, pdc, psn))));
+        alone.arrive(&close_command(5, pdc, 21), &[]);
+        alone.transmit_all();
+    }
+    assert_eq!(alone.fep.open_targets(), usize::from(PDCS));
+    assert_eq!(ends_by_call(&mut alone), [8, 8, 4]);
+    assert_eq!(alone.fep.open_targets(), 0);
+}
+
 /// Nobody has to wait for one more call who leaves a few messages behind, as an initiator that aborts may do.
 #[test]
 fn a_pdc_that_is_closed_in_the_middle_of_a_few_messages_ends_at_once() {
@@ -1031,6 +1050,43 @@ fn writes_under_way_are_bounded_for_each_peer_and_for_all_together() {
     assert_eq!(counted[..8], [100; 8], "other peers have their own");
     assert_eq!(counted[8..12], [50, 25, 12, 6], "and leave as many as they take of what there is");
     assert!(counted.iter().sum::<usize>() < 900, "{counted:?}");
+}
+
+/// Messages of a process without room for entries of them. Those that have been acknowledged before their turn are taken all the same.
+#[test]
+fn receives_for_many_messages_take_as_many_as_they_are_allowed_to() {
+    let mut alone = Alone::new(impatient_config());
+    alone.fep.limit_many(0, 3);
+    let buffer = Buffer::BytesMut(Box::new(bytes::BytesMut::zeroed(100)));
+    let receive = Receive { buffer, context: 1, ..receive_any(0) };
+    let many = alone.fep.post_receive_many_of(0, receive, NonZeroU32::MIN).unwrap();
+    alone.fep.post_receive(Receive { context: 2, ..receive_any(1) }).unwrap();
+    let taken = |alone: &mut Alone, psn| is_taken(alone, half_for(5, 0, 1, psn, 0), 0);
+    let received = |alone: &mut Alone| {
+        let ends = std::iter::from_fn(|| alone.fep.poll_completion());
+        let context = |end| match end {
+            Completion::Received { context, .. } => context,
+            other => panic!("{other:?}"),
+        };
+        ends.map(context).collect::<Vec<_>>()
+    };
+    assert!([0, 1].iter().all(|psn| taken(&mut alone, *psn)));
+    // Two arrive before their turn, while a third message may be taken.
+    assert!([3, 4, 2].iter().all(|psn| taken(&mut alone, *psn)));
+    assert_eq!(received(&mut alone), [1; 5]);
+    // None goes to the receive behind, and none is kept.
+    assert!(![5, 6, 5].iter().any(|psn| taken(&mut alone, *psn)));
+    alone.fep.allow_many(0, 2);
+    assert!(!taken(&mut alone, 5), "the two from before count");
+    alone.fep.allow_many(0, 1);
+    assert!(taken(&mut alone, 5) && !taken(&mut alone, 6));
+    assert_eq!(received(&mut alone), [1]);
+    // Other receives are not held.
+    alone.fep.cancel_receive(many).unwrap();
+    assert!(taken(&mut alone, 6));
+    assert_eq!(received(&mut alone), [1, 2]);
+    assert!(taken(&mut alone, 7), "it waits for a receive");
+    assert_eq!(received(&mut alone), [0; 0]);
 }
 
 /// SYNs in the names of many hosts, of which each makes an older PDC give way, and PDCs that are closed as soon as they are open.
