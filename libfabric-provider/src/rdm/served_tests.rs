@@ -258,7 +258,7 @@ fn the_sender_of_a_message_is_told_again_that_it_is_done_when_that_could_not_be_
 /// More kinds of receives than the server has at a time, of which each has met a message that is fetched.
 #[test]
 fn receives_whose_messages_are_fetched_leave_no_kind_behind() {
-    let served = Served::start("127.40.7.9");
+    let served = Served::start("127.40.7.91");
     let (sender, receiver) = (served.open(LITTLE), served.open(64 << 20));
     let (to, _) = (sender.insert(&receiver), receiver.insert(&sender));
     for n in 0..63 {
@@ -284,7 +284,7 @@ fn receives_whose_messages_are_fetched_leave_no_kind_behind() {
 fn an_application_that_reads_nothing_keeps_its_receive_for_many_messages() {
     const COUNT: usize = 10_000;
     const LEN: usize = 64;
-    let served = Served::start("127.40.7.10");
+    let served = Served::start("127.40.7.92");
     let (sender, receiver) = (served.open(64 << 20), served.open(64 << 20));
     let (to, _) = (sender.insert(&receiver), receiver.insert(&sender));
     let mut all = vec![0; COUNT * LEN + 100];
