@@ -621,8 +621,8 @@ fn pdcs_that_are_closed_in_the_middle_of_many_writes_end_in_several_calls() {
     alone.now += Span::from_us(1);
     for pdc in 1..=PDCS {
         // The first packet comes last, so that all of them count.
-        let psns = (1..=20).chain([0]);
-        assert!(psns.into_iter().all(|psn| begins(&mut alone, &half_write(5, pdc, psn))));
+        let mut psns = (1..=20).chain([0]);
+        assert!(psns.all(|psn| begins(&mut alone, &half_write(5, pdc, psn))));
         alone.arrive(&close_command(5, pdc, 21), &[]);
         alone.transmit_all();
     }

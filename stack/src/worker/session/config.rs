@@ -92,6 +92,9 @@ pub enum OpenError {
     /// All sessions are taken.
     #[error("all {0} sessions are in use")]
     Full(usize),
+    /// So many applications wait for memory already.
+    #[error("{0} applications wait for memory already")]
+    ManyWait(usize),
     /// The process is open already, or there is no such process.
     #[error(transparent)]
     Process(#[from] CallError),

@@ -34,9 +34,11 @@ use crate::worker::credentials::Credentials;
 /// How long another program may take to accept a connection that shows that it is there.
 const PROBE: Duration = Duration::from_millis(100);
 
-/// How long an application may wait for memory that is to be unmapped before it is refused. That takes some milliseconds, unless
-/// frames refer to the memory, which are given up after as long.
+/// How long an application may wait for memory that is to be unmapped while none is. That takes some milliseconds, unless frames
+/// refer to the memory, which are given up after as long.
 const UNMAPPING: Span = Span::from_ms(1_000);
+/// How long it may wait in any case: less than [`Client::join`](super::Client::join) does in programs.
+const PATIENCE: Span = Span::from_ms(4_000);
 
 /// Why a socket cannot be listened at.
 #[derive(Debug, thiserror::Error)]
@@ -60,8 +62,8 @@ struct Joining {
     config: SessionConfig,
     /// The process number that it wants.
     process: Option<u16>,
-    /// When it is refused if there is no memory for it.
-    until: Time,
+    /// When it has asked.
+    since: Time,
     /// The memory that it waits for, bytes.
     lacks: Option<u64>,
 }
@@ -75,6 +77,8 @@ pub struct SessionListener {
     unmapper: Unmapper,
     /// Applications that are to be let in or refused, in turn. The first one may wait for memory.
     joining: VecDeque<Joining>,
+    /// When memory was unmapped last while one waited, and how much was to be unmapped then, bytes.
+    unmapped: (Time, u64),
     /// How many applications were refused because they asked for resources or for a process that they cannot have.
     refused: u64,
     /// While this file is open and locked, no other server can take the path.
@@ -107,8 +111,8 @@ impl SessionListener {
         let acceptor = Acceptor::start(listener, waker).map_err(failed)?;
         let unmapper = Unmapper::start().map_err(failed)?;
         tracing::info!(socket = %path.display(), "listening for applications");
-        let (path, joining) = (path.to_owned(), VecDeque::new());
-        Ok(SessionListener { path, most, acceptor, unmapper, joining, refused: 0, _lock: lock })
+        let (path, joining, unmapped) = (path.to_owned(), VecDeque::new(), (Time::ZERO, 0));
+        Ok(SessionListener { path, most, acceptor, unmapper, joining, unmapped, refused: 0, _lock: lock })
     }
 
     /// Ends the sessions of applications that have died, and opens one for the next one that wants to join. To be called
@@ -127,16 +131,12 @@ impl SessionListener {
                 // One a turn, as it takes far longer than a turn.
                 News::Request { socket, asked, sealing } => match asked {
                     Asked::Session(config, process) => {
-                        let until = now + UNMAPPING;
-                        let joining = Joining { socket, sealing, config, process, until, lacks: None };
-                        if self.joining.len() >= JOINING {
-                            // Each that waits takes a descriptor.
-                            return self.admit(&joining, sessions, fep).unwrap_or_else(|error| {
-                                self.refuse(&joining, &error);
-                                None
-                            });
+                        let joining = Joining { socket, sealing, config, process, since: now, lacks: None };
+                        // Each that waits takes a descriptor.
+                        match self.joining.len() < JOINING {
+                            true => self.joining.push_back(joining),
+                            false => self.refuse(&joining, &OpenError::ManyWait(JOINING)),
                         }
-                        self.joining.push_back(joining);
                         break;
                     }
                     Asked::Facts => {
@@ -157,10 +157,21 @@ impl SessionListener {
         !self.joining.is_empty()
     }
 
+    /// How many of them there are.
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> usize {
+        self.joining.len()
+    }
+
     /// Opens a session for the application whose turn it is, or refuses it, unless it has to wait.
     fn admit_next(&mut self, sessions: &mut Sessions, fep: &mut Fep, now: Time) -> Option<SessionId> {
         let mut joining = self.joining.pop_front()?;
-        let may_wait = now.is_before(joining.until);
+        let unmapping = sessions.unmapping().bytes();
+        if unmapping < std::mem::replace(&mut self.unmapped.1, unmapping) {
+            self.unmapped.0 = now;
+        }
+        let begun = joining.since.latest(self.unmapped.0);
+        let may_wait = now.is_before((begun + UNMAPPING).earliest(joining.since + PATIENCE));
         if may_wait && joining.lacks.is_some_and(|memory| !sessions.has_memory(memory)) {
             self.joining.push_front(joining);
             return None;

@@ -303,9 +303,10 @@ impl Sessions {
         self.check_memory(memory).is_ok()
     }
 
-    /// Whether a session could have `memory` bytes if what is being unmapped was.
+    /// Whether a session could have `memory` bytes if those that are leaving were gone, and all that is to be unmapped was.
     pub(super) fn will_have_memory(&self, memory: u64) -> bool {
-        check_left(Resource::SessionMemory, self.memory, self.reserved_memory(), memory).is_ok()
+        let reserved = self.reserved(|session| if session.leaving { 0 } else { session.memory });
+        check_left(Resource::SessionMemory, self.memory, reserved, memory).is_ok()
     }
 
     /// Checks that the process `tenant`, whose sessions have `account`, takes no more places and memory than it may with a session

@@ -380,6 +380,36 @@ fn an_application_waits_for_memory_to_be_unmapped_for_a_second_at_most() {
     drop(frame);
 }
 
+/// Whoever comes then is refused, and does not keep those that wait from their turns.
+#[test]
+fn applications_that_come_while_many_wait_for_memory_are_refused_and_hold_none_of_them_up() {
+    let (mut host, frame) = host_whose_memory_is_in_use();
+    let waiting: Vec<_> = (0..JOINING).map(|_| join_at(&host)).collect();
+    host.until(|host| host.listener.waiting() == JOINING);
+    let late = join_at(&host);
+    host.until(|_| late.is_finished());
+    match late.join().unwrap() {
+        Err(JoinError::Refused(_, why)) => {
+            assert!(why.contains("applications wait for memory already"), "{why}")
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(host.listener.waiting(), JOINING);
+    // One that asks in each turn.
+    host.world.now += Span::from_ms(1_000);
+    let (mut late, mut turns) = (join_at(&host), 0);
+    while host.listener.waiting() > 0 {
+        host.attend();
+        if late.is_finished() {
+            turns += 1;
+            assert!(turns < 1_000, "those that wait have no turn");
+            late = join_at(&host);
+        }
+    }
+    host.until(|_| late.is_finished() && waiting.iter().all(|join| join.is_finished()));
+    drop(frame);
+}
+
 /// It would have a session that nobody ends.
 #[test]
 fn an_application_that_is_gone_does_not_wait_for_memory() {
