@@ -384,16 +384,27 @@ fn an_application_waits_for_memory_to_be_unmapped_for_a_second_at_most() {
 #[test]
 fn applications_that_come_while_many_wait_for_memory_are_refused_and_hold_none_of_them_up() {
     let (mut host, frame) = host_whose_memory_is_in_use();
-    let waiting: Vec<_> = (0..JOINING).map(|_| join_at(&host)).collect();
-    host.until(|host| host.listener.waiting() == JOINING);
-    let late = join_at(&host);
-    host.until(|_| late.is_finished());
-    match late.join().unwrap() {
-        Err(JoinError::Refused(_, why)) => {
-            assert!(why.contains("applications wait for memory already"), "{why}")
+    // On a busy machine one whose request comes late makes room for others.
+    let (mut waiting, started) = (Vec::new(), Instant::now());
+    while host.listener.waiting() < JOINING {
+        assert!(started.elapsed() < LIMIT, "they never wait");
+        waiting.retain(|join: &JoinHandle<_>| !join.is_finished());
+        if waiting.len() < JOINING {
+            waiting.push(join_at(&host));
         }
-        other => panic!("{other:?}"),
+        host.attend_again();
     }
+    let why = loop {
+        assert!(started.elapsed() < LIMIT, "it is never refused for that");
+        let late = join_at(&host);
+        host.until(|_| late.is_finished());
+        match late.join().unwrap() {
+            Err(JoinError::Refused(_, why)) if why.contains("no request") => {}
+            Err(JoinError::Refused(_, why)) => break why,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(why.contains("applications wait for memory already"), "{why}");
     assert_eq!(host.listener.waiting(), JOINING);
     // One that asks in each turn.
     host.world.now += Span::from_ms(1_000);
@@ -406,8 +417,9 @@ fn applications_that_come_while_many_wait_for_memory_are_refused_and_hold_none_o
             late = join_at(&host);
         }
     }
-    host.until(|_| late.is_finished() && waiting.iter().all(|join| join.is_finished()));
+    // No time passes, so the last one waits until there is memory.
     drop(frame);
+    host.until(|_| late.is_finished() && waiting.iter().all(|join| join.is_finished()));
 }
 
 /// It would have a session that nobody ends.
