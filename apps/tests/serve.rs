@@ -197,15 +197,19 @@ fn transfer(from: &mut Client, to_client: &mut Client, seed: u32, len: usize) {
 struct Victim(Child);
 
 impl Victim {
-    fn start(server: &Server, role: &str, peer_process: u16) -> Victim {
+    /// Starts one that joins as process `own`, and waits until it has: one that is killed before leaves no session.
+    fn start(server: &Server, role: &str, own: u16, peer_process: u16) -> Victim {
         let child = Command::new(std::env::current_exe().expect("a name"))
             .args(["--exact", "victim", "--nocapture"])
             .env("WEFT_TEST_VICTIM", role)
             .env("WEFT_TEST_SOCKET", &server.socket)
+            .env("WEFT_TEST_OWN", own.to_string())
             .env("WEFT_TEST_PROCESS", peer_process.to_string())
             .stdout(Stdio::null())
             .spawn();
-        Victim(child.expect("this program starts"))
+        let victim = Victim(child.expect("this program starts"));
+        server.await_line(&format!("process {own}: come"));
+        victim
     }
 
     fn kill(mut self) {
@@ -219,8 +223,8 @@ impl Victim {
 fn victim() {
     let Ok(role) = std::env::var("WEFT_TEST_VICTIM") else { return };
     let variable = |name: &str| std::env::var(name).expect(name);
-    let process: u16 = variable("WEFT_TEST_PROCESS").parse().expect("a number");
-    let own = if role == "receiver" { Some(process) } else { None };
+    let number = |name: &str| variable(name).parse::<u16>().expect("a number");
+    let (own, process) = (Some(number("WEFT_TEST_OWN")), number("WEFT_TEST_PROCESS"));
     let mut client =
         Client::join(Path::new(&variable("WEFT_TEST_SOCKET")), &CONFIG, own, LIMIT).expect("it lets us in");
     match role.as_str() {
@@ -281,7 +285,7 @@ fn a_sender_that_is_killed_ends_its_message_at_the_receiver() {
     let hosts = Hosts::new(2);
     let (mut alice, mut bob) = (hosts.left.join(None), hosts.right.join(None));
     bob.receive(extent(0, LONG), None, Matching::Untagged, 1).expect("room");
-    let victim = Victim::start(&hosts.left, "sender", bob.process());
+    let victim = Victim::start(&hosts.left, "sender", 50, bob.process());
     await_first_byte(&bob);
     assert_eq!(bob.poll(), Ok(None), "in the middle");
     let killed = Instant::now();
@@ -297,8 +301,7 @@ fn a_sender_that_is_killed_ends_its_message_at_the_receiver() {
 fn a_receiver_that_is_killed_fails_messages_to_it() {
     let hosts = Hosts::new(3);
     let (mut alice, mut bob) = (hosts.left.join(None), hosts.right.join(None));
-    let victim = Victim::start(&hosts.right, "receiver", 50);
-    hosts.right.await_line("process 50: come");
+    let victim = Victim::start(&hosts.right, "receiver", 50, 0);
     let connection = alice.connect(Addr(1), to(50), 0).expect("room");
     alice.send(connection, extent(0, LONG), None, 0, 1).expect("room");
     assert!(matches!(event(&mut alice).expect("a report").report, Report::Connected { .. }));
@@ -328,15 +331,14 @@ fn applications_exchange_messages_while_others_are_killed() {
     let (mut alice, mut bob) = (hosts.left.join(None), hosts.right.join(None));
     let mut bytes = 0;
     for case in 0..cases {
+        let process = 60 + (case % 1000) as u16;
         // The other end of what is cut off, on whose side nobody is killed.
         let (victim, other, died) = if rng.below(2) == 0 {
             let mut other = hosts.right.join(None);
             other.receive(extent(0, LONG), None, Matching::Untagged, 1).expect("room");
-            (Victim::start(&hosts.left, "sender", other.process()), other, &hosts.left)
+            (Victim::start(&hosts.left, "sender", process, other.process()), other, &hosts.left)
         } else {
-            let process = 60 + (case % 1000) as u16;
-            let victim = Victim::start(&hosts.right, "receiver", process);
-            hosts.right.await_line(&format!("process {process}: come"));
+            let victim = Victim::start(&hosts.right, "receiver", process, 0);
             let mut other = hosts.left.join(None);
             let connection = other.connect(Addr(1), to(process), 0).expect("room");
             other.send(connection, extent(0, LONG), None, 0, 1).expect("room");
