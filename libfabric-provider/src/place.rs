@@ -49,7 +49,7 @@ pub(crate) enum Place {
     Named(String),
 }
 
-/// What is known of a named port or server.
+/// The properties of a port or server that is named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Facts {
     /// The most bytes of a datagram there.
@@ -69,7 +69,7 @@ impl Place {
         SCHEMES.iter().any(|scheme| name.starts_with(scheme)).then(|| Place::Named(name.to_owned()))
     }
 
-    /// What is known of a port or server that a text names before there is an endpoint.
+    /// The properties of the port or server that a text names, as far as they are known without an endpoint.
     ///
     /// # Errors
     /// A server does not say: [`FiError::AGAIN`] if it is there and too busy to answer within a second.
@@ -234,7 +234,8 @@ pub(crate) struct Names {
     /// The hosts that endpoints at named places are at; empty for endpoints at ports of their own.
     hosts: HashMap<Ipv4Addr, Addr>,
     ips: HashMap<Addr, Ipv4Addr>,
-    /// Those that the server has refused: until an address is removed only calls that need one ask for it again.
+    /// Hosts that the server has refused. Only a call that needs such a host names it to the server again, or all are named again
+    /// after an address was removed.
     refused: HashSet<Ipv4Addr>,
     /// Until when the server is not asked for hosts, as it has not answered, and how long it is left alone then.
     late: Option<Late>,

@@ -190,7 +190,7 @@ struct State {
     takings: Takings,
     /// Messages that have not ended, and without a server accesses.
     pending: Pending,
-    /// What an endpoint with a worker of its own tells its peers, and how much of what it has sent them they may not have received.
+    /// Without a server: notices to peers that their messages were received or dropped, and what is read of long messages.
     notes: Notes,
     eager: Eager,
 }

@@ -60,7 +60,7 @@ struct Budget {
     /// Whether a question has no answer yet, and when it was acknowledged.
     is_asked: bool,
     acknowledged: Option<Instant>,
-    /// What had been sent when it was asked.
+    /// The bytes that had been sent to the peer when it was asked last.
     asked_at: u64,
     /// Acknowledged questions since the last answer.
     unheard: u32,

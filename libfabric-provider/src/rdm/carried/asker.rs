@@ -70,7 +70,7 @@ pub(in super::super) struct Notices {
 /// How many notices to one peer there are.
 #[derive(Debug, Default, PartialEq)]
 struct Counts {
-    /// Those that wait to be sent again.
+    /// Notices that wait to be sent again.
     waiting: usize,
     under_way: usize,
 }
