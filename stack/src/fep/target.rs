@@ -342,6 +342,10 @@ impl Target {
                     self.pdcs.usage.clear(&mut core.replies, pdc, Psn(control.payload));
                 }
             }
+            // A copy, as the acknowledgement of the first one was lost. The PDC has not had its turn to end.
+            ControlKind::CloseCommand if pdc.is_over && control.psn.plus(1) == pdc.rx.expected() => {
+                pdc.acknowledge(core, now, packet, Trigger::Psn(control.psn), control.psn, control.retx);
+            }
             // The initiator closes only after everything is acknowledged: this is a stray.
             ControlKind::CloseCommand if control.psn != pdc.rx.expected() || pdc.is_over => {
                 core.ignore(now, packet, "CLOSE_CMD before the end");

@@ -593,7 +593,11 @@ fn pdcs_that_are_closed_in_the_middle_of_many_messages_end_in_several_calls() {
         assert!(matches!(&answers[..], [Packet { pds: Pds::Ack(ack), .. }] if ack.cack_psn == Psn(20)));
     }
     assert_eq!(alone.fep.open_targets(), 20);
-    // What comes before they have ended changes nothing: a copy, a second command, and a SYN for another PDC.
+    // A copy that comes before they have ended is acknowledged again: the first acknowledgement may have been lost.
+    alone.arrive(&close_command(5, 20, 20), &[]);
+    let answers = alone.transmit_all();
+    assert!(matches!(&answers[..], [Packet { pds: Pds::Ack(ack), .. }] if ack.cack_psn == Psn(20)), "{answers:?}");
+    // A second command, and a SYN for another PDC, change nothing.
     let another = |pdc| {
         let mut packet = syn(5, pdc, 0, 100);
         let Pds::Request(request) = &mut packet.pds else { unreachable!() };
@@ -601,11 +605,11 @@ fn pdcs_that_are_closed_in_the_middle_of_many_messages_end_in_several_calls() {
         packet
     };
     let ignored = alone.fep.counters().ignored;
-    for packet in [close_command(5, 20, 20), close_command(5, 20, 21), another(20)] {
+    for packet in [close_command(5, 20, 21), another(20)] {
         alone.arrive(&packet, &[0; 100][..packet.payload_len as usize]);
         assert_eq!(alone.transmit_all().len(), 0);
     }
-    assert_eq!(alone.fep.counters().ignored - ignored, 3);
+    assert_eq!(alone.fep.counters().ignored - ignored, 2);
     assert_eq!(ends_by_call(&mut alone), [8, 8, 4]);
     assert_eq!(alone.leaks(), [""; 0]);
     alone.arrive(&another(20), &[0; 100]);
