@@ -81,6 +81,13 @@ impl<T> Table<T> {
         self.len == 0
     }
 
+    /// The number of slots, free ones included.
+    pub(crate) fn slots(&self) -> u32 {
+        let last = |blocks: &Blocks<T>| blocks.0.last().map_or(0, Vec::len);
+        let others = self.blocks.as_deref().map_or(0, |all| (all.0.len() - 1) * Self::BLOCK + last(all));
+        (self.slots.len() + others) as u32
+    }
+
     /// Adds an entry.
     #[inline]
     pub fn insert(&mut self, value: T) -> Key {

@@ -360,14 +360,11 @@ impl Target {
         }
     }
 
-    /// Forgets the PDCs of `peer` that have been silent for so long. See [`Fep::give_up_peer`](super::Fep::give_up_peer).
+    /// Forgets the PDCs of `peer` that have been silent for so long, in later calls of
+    /// [`Fep::on_timeout`](super::Fep::on_timeout). See [`Fep::give_up_peer`](super::Fep::give_up_peer).
     pub(super) fn give_up(&mut self, core: &mut Core, now: Time, peer: Addr, silence: Span) {
-        let is_silent =
-            |pdc: &TargetPdc| pdc.rx.peer == peer && now.is_at_or_after(pdc.rx.last_heard + silence);
-        let silent = self.pdcs.table.iter().filter(|(_, pdc)| is_silent(pdc)).map(|(key, _)| key);
-        for key in silent.collect::<Vec<Key>>() {
-            self.remove(core, now, key);
-        }
+        self.pdcs.give_up(peer, now - silence);
+        self.note_put_off(core, now);
     }
 
     /// A PDC is over, as its initiator says. It ends at once, or in a later call of [`Fep::on_timeout`](super::Fep::on_timeout) if it

@@ -160,10 +160,41 @@ impl TargetPdcs {
         Some((key, self.table.get(key)?))
     }
 
+    /// PDCs of `peer` of which nothing has been heard after `since` are to end in later calls.
+    #[cold]
+    pub(super) fn give_up(&mut self, peer: Addr, since: Time) {
+        if self.usage.of(peer).open > 0 {
+            self.half_open.get_or_insert_default().given_up.push_back(GivenUp { peer, since, slot: 0 });
+        }
+    }
+
+    /// The next PDC of those that are given up, unless it takes more than `looks` at slots to find it. They are counted down.
+    pub(super) fn next_given_up(&mut self, looks: &mut usize) -> Option<(Key, &TargetPdc)> {
+        let TargetPdcs { table, half_open, usage, .. } = self;
+        let all = &mut half_open.as_mut()?.given_up;
+        while let Some(GivenUp { peer, since, slot }) = all.front_mut() {
+            let rest = if usage.of(*peer).open > 0 { *slot..table.slots() } else { 0..0 };
+            for at in rest {
+                if *looks == 0 {
+                    return None;
+                }
+                *looks -= 1;
+                *slot = at + 1;
+                let is_silent =
+                    |pdc: &TargetPdc| pdc.rx.peer == *peer && since.is_at_or_after(pdc.rx.last_heard);
+                if let Some(found) = table.at(at).filter(|(_, pdc)| is_silent(pdc)) {
+                    return Some(found);
+                }
+            }
+            all.pop_front();
+        }
+        None
+    }
+
     /// Whether anything has been put off that no later call knows of yet.
     pub(super) fn must_note_put_off(&mut self) -> bool {
         self.half_open.as_mut().is_some_and(|all| {
-            let waits = !all.silent.is_empty() || !all.over.is_empty();
+            let waits = !all.silent.is_empty() || !all.over.is_empty() || !all.given_up.is_empty();
             waits && !std::mem::replace(&mut all.is_noted, true)
         })
     }
@@ -295,8 +326,19 @@ pub(super) struct HalfOpen {
     silent: VecDeque<u32>,
     /// PDCs that are over and are to end in later calls.
     over: VecDeque<Key>,
+    /// Peers whose PDCs are to end in later calls, as their owner knows that they are gone.
+    given_up: VecDeque<GivenUp>,
     /// Whether there is a timer for those calls.
     is_noted: bool,
+}
+
+/// A peer that was given up.
+struct GivenUp {
+    peer: Addr,
+    /// Its PDCs end of which nothing has been heard after this time.
+    since: Time,
+    /// The slots before this one have been looked at.
+    slot: u32,
 }
 
 impl HalfOpen {
@@ -318,6 +360,7 @@ impl HalfOpen {
             + heap::of_vec(&self.timed)
             + heap::of_deque(&self.silent)
             + heap::of_deque(&self.over)
+            + heap::of_deque(&self.given_up)
     }
 }
 

@@ -19,12 +19,15 @@ use crate::spray::PathFeedback;
 use crate::table::Key;
 use crate::wire::pds::{ControlKind, PdcId, Psn};
 
-/// PDCs that end in a call because their peers have been silent, or in the middle of many messages.
+/// PDCs that end in a call because their peers have been silent, or were given up, or in the middle of many messages.
 pub const SILENT_PER_CALL: usize = 8;
 /// Messages, writes and early packets that go with them in a call, but for those of the last one.
 pub const MESSAGES_PER_CALL: usize = 2048;
 /// Initiators that have been silent and are asked in a call whether they are there.
 pub const QUESTIONS_PER_CALL: usize = 64;
+
+/// Slots of PDCs in which a call looks for those of peers that were given up.
+pub const LOOKS_PER_CALL: usize = 1024;
 
 /// What a call may do about PDCs whose peers are silent, or that are over. A peer may have thousands, all of which fall silent
 /// together, and each has up to twice a window of messages of which parts are missing.
@@ -35,11 +38,17 @@ struct Share {
     messages: usize,
     /// Initiators that may be asked whether they are there.
     questions: usize,
+    /// Slots in which it may look for PDCs of peers that were given up.
+    looks: usize,
 }
 
 impl Share {
-    const OF_A_CALL: Share =
-        Share { ends: SILENT_PER_CALL, messages: MESSAGES_PER_CALL, questions: QUESTIONS_PER_CALL };
+    const OF_A_CALL: Share = Share {
+        ends: SILENT_PER_CALL,
+        messages: MESSAGES_PER_CALL,
+        questions: QUESTIONS_PER_CALL,
+        looks: LOOKS_PER_CALL,
+    };
 
     fn may_end(&self) -> bool {
         self.ends > 0 && self.messages > 0
@@ -61,7 +70,7 @@ pub(super) enum TimerKey {
     Context(Key),
     /// The PDC in this slot, which a peer has opened: detects that the peer is gone.
     Pdc(u32),
-    /// What has been put off of PDCs whose peers are silent, or that are over.
+    /// What has been put off of PDCs whose peers are silent, or were given up, or that are over.
     PutOff,
     /// The records of closed PDCs.
     Closed,
@@ -302,8 +311,9 @@ impl Target {
     #[cold]
     fn do_put_off(&mut self, core: &mut Core, now: Time, share: &mut Share) {
         self.pdcs.begin_put_off();
-        // Neither kind waits for the other, however many there are.
+        // No kind waits for the others, however many there are.
         self.end_over(core, now, SILENT_PER_CALL / 2, share);
+        self.end_given_up(core, now, SILENT_PER_CALL / 4, share);
         for _ in 0..share.ends + share.questions {
             let Some(slot) = self.pdcs.next_put_off() else { break };
             if !self.on_pdc_timer(core, now, slot, share) {
@@ -312,6 +322,19 @@ impl Target {
             }
         }
         self.end_over(core, now, SILENT_PER_CALL, share);
+        self.end_given_up(core, now, SILENT_PER_CALL, share);
+    }
+
+    /// Ends PDCs of peers that were given up, `most` of them.
+    fn end_given_up(&mut self, core: &mut Core, now: Time, most: usize, share: &mut Share) {
+        for _ in 0..most {
+            if !share.may_end() {
+                return;
+            }
+            let Some((key, pdc)) = self.pdcs.next_given_up(&mut share.looks) else { return };
+            share.note_end(pdc.unfinished(&self.processes));
+            self.remove(core, now, key);
+        }
     }
 
     /// Ends PDCs that are over, `most` of them.

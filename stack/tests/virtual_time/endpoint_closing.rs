@@ -229,8 +229,11 @@ fn a_peer_that_is_given_up_leaves_no_receive_that_waits_for_the_rest_of_a_messag
     let heard = pair.now;
     pair.feps[1].give_up_peer(heard + Span::from_ms(1), Addr(0), silence);
     pair.feps[1].give_up_peer(heard + silence, Addr(7), silence);
+    pair.feps[1].on_timeout(heard + silence);
     assert!(pair.completions(1).is_empty());
     pair.feps[1].give_up_peer(heard + silence, Addr(0), silence);
+    assert!(pair.feps[1].poll_timeout().is_some_and(|at| at == heard + silence));
+    pair.feps[1].on_timeout(heard + silence);
     let ended = pair.completions(1);
     assert!(matches!(ended[..], [Completion::Received { result: Err(_), .. }]), "{ended:?}");
 }

@@ -596,7 +596,10 @@ fn pdcs_that_are_closed_in_the_middle_of_many_messages_end_in_several_calls() {
     // A copy that comes before they have ended is acknowledged again: the first acknowledgement may have been lost.
     alone.arrive(&close_command(5, 20, 20), &[]);
     let answers = alone.transmit_all();
-    assert!(matches!(&answers[..], [Packet { pds: Pds::Ack(ack), .. }] if ack.cack_psn == Psn(20)), "{answers:?}");
+    assert!(
+        matches!(&answers[..], [Packet { pds: Pds::Ack(ack), .. }] if ack.cack_psn == Psn(20)),
+        "{answers:?}"
+    );
     // A second command, and a SYN for another PDC, change nothing.
     let another = |pdc| {
         let mut packet = syn(5, pdc, 0, 100);
@@ -653,6 +656,53 @@ fn pdcs_with_windows_full_of_messages_end_in_more_calls() {
     (1..=7).for_each(|pdc| alone.arrive(&close_command(5, pdc, 500), &[]));
     assert_eq!(ends_by_call(&mut alone), [5, 2]);
     assert_eq!(alone.leaks(), [""; 0]);
+}
+
+/// Whoever knows that a peer is gone may give it up with all its PDCs at once. Those of which something is heard before their turn
+/// stay, and those of others.
+#[test]
+fn pdcs_of_a_peer_that_is_given_up_end_in_several_calls() {
+    const PDCS: u16 = 100;
+    let silence = Span::from_ms(2);
+    let mut alone = Alone::new(impatient_config());
+    begin_messages(&mut alone, PDCS, 3);
+    (0..3).for_each(|msg_id| alone.arrive(&syn(6, 1, msg_id, 3_000), &[0; 100]));
+    alone.transmit_all();
+    alone.now += silence;
+    alone.fep.give_up_peer(alone.now, Addr(5), silence);
+    assert_eq!(alone.fep.open_targets(), usize::from(PDCS) + 1);
+    for left in [93, 85] {
+        alone.fep.on_timeout(alone.now);
+        assert_eq!(alone.fep.open_targets(), left);
+    }
+    let late = 80;
+    alone.now += Span::from_us(1);
+    (late..=PDCS).for_each(|pdc| alone.arrive(&syn(5, pdc, 3, 3_000), &[0; 100]));
+    alone.transmit_all();
+    assert_eq!(ends_by_call(&mut alone), [&[8; 7][..], &[7]].concat());
+    let stay = usize::from(PDCS - late) + 1;
+    assert_eq!(
+        alone.leaks(),
+        [format!("{} messages on their way in", 4 * stay + 3), format!("{} PDCs of peers", stay + 1)]
+    );
+}
+
+/// A peer with few PDCs is found among those of others in as many calls as that takes.
+#[test]
+fn the_pdcs_of_a_peer_that_is_given_up_are_looked_for_in_several_calls() {
+    let silence = Span::from_ms(2);
+    let mut alone = Alone::new(impatient_config());
+    for pdc in 1..=2_000 {
+        alone.arrive(&syn(6, pdc, 0, 3_000), &[0; 100]);
+        alone.transmit_all();
+    }
+    begin_messages(&mut alone, 3, 1);
+    alone.now += silence;
+    for peer in [7, 5] {
+        alone.fep.give_up_peer(alone.now, Addr(peer), silence);
+    }
+    assert_eq!(ends_by_call(&mut alone), [0, 3]);
+    assert_eq!(alone.fep.open_targets(), 2_000);
 }
 
 /// All PDCs of a peer that is silent are to be asked about at the same time.
