@@ -30,6 +30,10 @@ pub(super) struct Client {
     state: State,
     silence: Silence,
     control: Option<ConnectionId>,
+    /// How often it has asked without a cookie, and when it did last.
+    asked: (u32, Time),
+    /// The cookies that it has repeated.
+    cookies: Vec<u64>,
     lanes: Vec<Lane>,
     session: u32,
     posted: u64,
@@ -53,7 +57,7 @@ pub(super) struct Client {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Begin,
-    /// Waits for the server's answer to its request.
+    /// Waits for a cookie, or for the server's answer to its request.
     Asking,
     /// Sends messages.
     Running,
@@ -64,6 +68,13 @@ enum State {
     /// Waits for its connections to close.
     Closing,
 }
+
+/// How long a client waits for a cookie before it asks again: the datagram may have been lost.
+const ASK_AGAIN: Span = Span::from_ms(100);
+/// How often it asks for one at most: it then waits as for any answer.
+const QUESTIONS: u32 = 30;
+/// Cookies that it repeats at most. Only one is the server's: others are of somebody else, or of a server before.
+const COOKIES: usize = 64;
 
 /// Receives for returning messages when latency is measured.
 const PONGS: u64 = 2;
@@ -100,6 +111,8 @@ impl Client {
             state: State::Begin,
             silence: Silence::new(patience, clock.now()),
             control: None,
+            asked: (0, clock.now()),
+            cookies: Vec::new(),
             lanes: Vec::new(),
             session: 0,
             posted: 0,
@@ -165,10 +178,35 @@ impl Client {
         for _ in 0..3 {
             control::post_receive(endpoint, Some(self.server))?;
         }
-        self.say(endpoint, Message::Request(self.test.clone()))?;
+        Self::expect_cookie(endpoint)?;
         self.state = State::Asking;
         self.silence.restart(now);
+        self.ask_for_cookie(endpoint, now)
+    }
+
+    fn ask_for_cookie(&mut self, endpoint: &mut Endpoint, now: Time) -> Result<(), Error> {
+        self.asked = (self.asked.0 + 1, now);
+        self.say(endpoint, Message::Request { test: self.test.clone(), cookie: None })
+    }
+
+    fn expect_cookie(endpoint: &mut Endpoint) -> Result<(), Error> {
+        endpoint.receive_datagram(Vec::<u8>::new(), control::COOKIE).map_err(|refused| refused.error)?;
         Ok(())
+    }
+
+    /// A datagram has brought a cookie. Repeats each once, so that somebody who sends others in the server's name cannot keep the
+    /// right one from it, nor have the test begin anew.
+    fn got_cookie(&mut self, endpoint: &mut Endpoint, from: Option<Addr>, cookie: u64) -> Result<(), Error> {
+        if self.state != State::Asking {
+            return Ok(());
+        }
+        Self::expect_cookie(endpoint)?;
+        let is_new = !self.cookies.contains(&cookie) && self.cookies.len() < COOKIES;
+        if from != Some(self.server) || !is_new {
+            return Ok(());
+        }
+        self.cookies.push(cookie);
+        self.say(endpoint, Message::Request { test: self.test.clone(), cookie: Some(cookie) })
     }
 
     fn say(&mut self, endpoint: &mut Endpoint, message: Message) -> Result<(), Error> {
@@ -177,7 +215,6 @@ impl Client {
 
     fn start(&mut self, endpoint: &mut Endpoint, now: Time, session: u32) -> Result<(), Error> {
         self.session = session;
-        self.say(endpoint, Message::Begins { session })?;
         let mut messages = memory::messages(endpoint, messages(&self.test), self.test.size)?.into_iter();
         if self.test.mode == Mode::Latency {
             for message in messages.by_ref().take(PONGS as usize) {
@@ -342,6 +379,10 @@ impl Client {
             // All has been delivered and reported: whether the server has acknowledged the last word too does not matter.
             Completion::Sent { .. } if self.state == State::Closing => Ok(()),
             Completion::Sent { result, .. } => result.map_err(|error| self.failure(&error)),
+            Completion::Received { context: control::COOKIE, source, header_data, .. } => {
+                let from = source.map(|source| source.peer);
+                self.got_cookie(endpoint, from, header_data).map_err(|error| self.refused_call(&error))
+            }
             Completion::Received { result: Err(error), .. } => Err(self.failure(&error)),
             Completion::Received { context: CONTROL, buffer, len, .. } => {
                 let message = control::decode(&buffer.to_bytes(len)).map_err(|error| self.failure(&error))?;
@@ -397,7 +438,13 @@ impl Client {
                 let finished = Message::Finished { messages: self.posted };
                 self.say(endpoint, finished).map_err(|error| self.refused_call(&error))?;
             }
-            State::Asking | State::Draining | State::Finished | State::Closing => {}
+            State::Asking => {
+                let (count, at) = self.asked;
+                if self.cookies.is_empty() && count < QUESTIONS && now.since(at) >= ASK_AGAIN {
+                    self.ask_for_cookie(endpoint, now).map_err(|error| self.refused_call(&error))?;
+                }
+            }
+            State::Draining | State::Finished | State::Closing => {}
         }
         Ok(())
     }

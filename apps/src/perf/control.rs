@@ -3,12 +3,15 @@
 //!
 //! ```text
 //!   client ── request ─▶ server        the test
+//!          ◀─ cookie ───               in a datagram without payload: the server keeps nothing of the request
+//!          ── request ─▶               the same, with the cookie: it was not made in the client's name by another host
 //!          ◀─ ready ────               the number of its session, or refused, and why
-//!          ── begins ──▶               the same number: the request was not made in the client's name by another host
 //!          ══ messages ═▶              tagged with the session and the connection (latency: and back)
 //!          ── finished ─▶              their number
 //!          ◀─ report ───               the server's figures
 //! ```
+//!
+//! The cookie is header data of the datagram. As that may be lost, a client without a cookie asks again.
 
 use super::plan::Test;
 use super::report::EndReport;
@@ -17,13 +20,15 @@ use thiserror::Error;
 use weft::{Addr, CallError, ConnectionId, Endpoint, Error, ReceiveOptions, SendBuffer, SendOptions};
 
 /// Changes with every change of these messages.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 /// Bytes of the longest control message.
 pub(super) const LONGEST: usize = 4096;
 /// The tag of control messages. Tags of data messages have the session in their upper half.
 pub(super) const TAG: u64 = u64::from_be_bytes(*b"weftperf");
 /// The context of control messages; data messages have others.
 pub(super) const CONTROL: u64 = u64::MAX;
+/// The context of datagrams with cookies.
+pub(super) const COOKIE: u64 = u64::MAX - 1;
 /// Sessions count from 1 to this, which is below the upper half of [`TAG`].
 pub(super) const LAST_SESSION: u32 = 0x3fff_ffff;
 
@@ -37,11 +42,14 @@ pub(super) fn data_tag(session: u32, lane: u32) -> u64 {
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum Message {
     /// The client wants this to be run.
-    Request(Test),
+    Request {
+        /// The test.
+        test: Test,
+        /// What the server has told the client's host to repeat, if it has told already.
+        cookie: Option<u64>,
+    },
     /// The server has posted its receives for it.
     Ready { session: u32 },
-    /// The client, which has heard so, begins.
-    Begins { session: u32 },
     /// The server will not run it.
     Refused { reason: String },
     /// All messages of the test have been delivered.
@@ -165,15 +173,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn messages_survive_the_wire(test in any_test(), session: u32, reason in ".{0,40}") {
+        fn messages_survive_the_wire(test in any_test(), session: u32, cookie: Option<u64>, reason in ".{0,40}") {
             let report = Message::Report(EndReport { messages: test.size, ..EndReport::default() });
             let others = [
                 Message::Ready { session },
-                Message::Begins { session },
                 Message::Refused { reason },
                 Message::Finished { messages: 3 },
             ];
-            for message in others.into_iter().chain([Message::Request(test), report]) {
+            for message in others.into_iter().chain([Message::Request { test, cookie }, report]) {
                 let bytes = encode(message.clone());
                 prop_assert!(bytes.len() <= LONGEST);
                 prop_assert_eq!(decode(&bytes).unwrap(), message);
@@ -190,9 +197,9 @@ mod tests {
     fn other_versions_are_named() {
         let error = decode(br#"{"weft_perf":7,"message":{"what":1}}"#).unwrap_err();
         assert!(error.to_string().starts_with("it speaks version 7 of weft perf's protocol"), "{error}");
-        let error = decode(br#"{"weft_perf":3,"message":{"what":1}}"#).unwrap_err();
+        let error = decode(br#"{"weft_perf":4,"message":{"what":1}}"#).unwrap_err();
         assert!(matches!(error, ControlError::Malformed(_)), "{error}");
-        let extra = br#"{"weft_perf":3,"message":{"ready":{"session":1,"more":2}}}"#;
+        let extra = br#"{"weft_perf":4,"message":{"ready":{"session":1,"more":2}}}"#;
         assert!(decode(extra).is_err());
     }
 

@@ -15,7 +15,7 @@ pub fn any_bytes_are_a_control_message_or_an_error(bytes: &[u8]) {
     };
     assert_eq!(decode(&encode(message.clone())).ok(), Some(message.clone()));
     match message {
-        Message::Request(test) => {
+        Message::Request { test, .. } => {
             if test.check().is_ok() {
                 assert!(test.receive_memory() >= test.receives() && !test.describe().is_empty());
                 let expected = Expected::on(Some(Rate::from_gbps(100)), &test, 64);
@@ -33,10 +33,7 @@ pub fn any_bytes_are_a_control_message_or_an_error(bytes: &[u8]) {
             assert!(report.text().contains("  server: "));
             assert!(serde_json::to_string(&report).is_ok());
         }
-        Message::Ready { .. }
-        | Message::Begins { .. }
-        | Message::Refused { .. }
-        | Message::Finished { .. } => {}
+        Message::Ready { .. } | Message::Refused { .. } | Message::Finished { .. } => {}
     }
 }
 
@@ -72,9 +69,9 @@ mod tests {
             changes in prop::collection::vec((any::<prop::sample::Index>(), b' '..b'~'), 0..4),
         ) {
             let messages = [
-                Message::Request(test()),
+                Message::Request { test: test(), cookie: None },
+                Message::Request { test: test(), cookie: Some(5) },
                 Message::Ready { session: 3 },
-                Message::Begins { session: 3 },
                 Message::Finished { messages: 7 },
                 Message::Report(Default::default()),
             ];

@@ -3,7 +3,7 @@
 mod session;
 
 use self::session::{Arrived, Session, received};
-use super::control::{self, CONTROL, Message};
+use super::control::{self, CONTROL, COOKIE, Message};
 use super::drive::{Role, Step};
 use super::measure::Progress;
 use super::mode::Mode;
@@ -19,6 +19,8 @@ const CONTROL_RECEIVES: usize = 8;
 
 /// Clients that may be being told at once that they are refused. Anybody can ask, so that refusals must be bounded.
 const REFUSALS: usize = 64;
+/// Those of them that may go to hosts that have repeated no cookie: anybody can have asked in their names.
+const UNPROVEN: usize = REFUSALS / 2;
 
 /// The reason that a client hears when its server is told to end.
 const INTERRUPTED: &str = "the server was interrupted";
@@ -59,6 +61,8 @@ pub(super) struct Server<'a> {
     /// Connections of tests in whose place their clients have asked for others. As many may be closing as refusals: a
     /// client that answers nothing would take one more with each request.
     replaced: Vec<ConnectionId>,
+    /// What cookies are computed with. It is drawn at the start, so that nobody can tell the cookie of another host.
+    secret: RandomState,
     started: bool,
     /// A signal has come: no further test begins.
     interrupted: bool,
@@ -74,34 +78,44 @@ impl<'a> Server<'a> {
             foreign: 0,
             refusals: Vec::new(),
             replaced: Vec::new(),
+            secret: RandomState::new(),
             started: false,
             interrupted: false,
         }
     }
 
+    /// The number that a client at the host of `peer` has to repeat. Only that host gets it, in a datagram: who asks in its name
+    /// from elsewhere cannot know it, and makes the server keep nothing.
+    fn cookie(&self, endpoint: &Endpoint, peer: Addr) -> u64 {
+        self.secret.hash_one(endpoint.worker().and_then(|worker| worker.book().ip(peer)))
+    }
+
+    /// A client asks for a test: it gets one, or a refusal, if it has repeated its cookie.
+    fn asked(&mut self, endpoint: &mut Endpoint, now: Time, peer: Addr, test: Test, cookie: Option<u64>) {
+        let expected = self.cookie(endpoint, peer);
+        if cookie == Some(expected) {
+            self.requested(endpoint, now, peer, test);
+        } else {
+            // If it does not leave, its client asks again.
+            let _ = endpoint.send_datagram(peer, Vec::<u8>::new(), expected, COOKIE);
+        }
+    }
+
     fn requested(&mut self, endpoint: &mut Endpoint, now: Time, peer: Addr, test: Test) {
         let name = name_of(endpoint, peer);
-        // Its client has begun anew, or knows the result already, or may not exist: anybody can ask in the name of a host.
-        let unfit = self.unfit(endpoint, peer, &test);
-        let makes_room = |session: &&mut Session| {
-            session.peer == peer || session.reported || !session.answered && unfit.is_none()
-        };
+        // Its client has begun anew, or knows the result already.
+        let makes_room = |session: &&mut Session| session.peer == peer || session.reported;
         if let Some(session) = self.session.as_mut().filter(makes_room) {
             if !session.reported {
                 if self.replaced.len() == REFUSALS {
                     return;
                 }
-                if session.peer != peer {
-                    let reason = format!("{name} has asked before it answered");
-                    // If it cannot be told, it gives up by itself.
-                    let _ = session.say(endpoint, Message::Refused { reason });
-                }
                 self.replaced.extend(session.reply);
             }
             self.end_session(endpoint, now);
         }
-        if let Some(reason) = self.occupied().or(unfit) {
-            self.refuse(endpoint, peer, reason);
+        if let Some(reason) = self.occupied().or_else(|| self.unfit(endpoint, peer, &test)) {
+            self.refuse(endpoint, peer, reason, REFUSALS);
             return;
         }
         let mut session = Session::new(session_number(), peer, name, test, self.options, now);
@@ -111,14 +125,14 @@ impl<'a> Server<'a> {
         self.session = Some(session);
         if let Err(error) = ready {
             self.end_session(endpoint, now);
-            self.refuse(endpoint, peer, format!("it cannot: {error}"));
+            self.refuse(endpoint, peer, format!("it cannot: {error}"), REFUSALS);
         }
     }
 
-    /// Tells `peer` why its test is not run, unless others have not taken their refusals yet: then it hears nothing, and
+    /// Tells `peer` why its test is not run, unless `most` others have not taken their refusals yet: then it hears nothing, and
     /// gives up by itself. Whatever peers ask for, it ends no test and takes no more connections than [`REFUSALS`].
-    fn refuse(&mut self, endpoint: &mut Endpoint, peer: Addr, reason: String) {
-        if self.refusals.len() == REFUSALS {
+    fn refuse(&mut self, endpoint: &mut Endpoint, peer: Addr, reason: String, most: usize) {
+        if self.refusals.len() >= most {
             return;
         }
         let mut connection = None;
@@ -222,20 +236,14 @@ impl<'a> Server<'a> {
     fn told(&mut self, endpoint: &mut Endpoint, now: Time, peer: Addr, bytes: &[u8]) {
         self.foreign += u64::from(self.session.as_ref().is_some_and(|session| session.peer != peer));
         match control::decode(bytes) {
-            Ok(Message::Request(test)) => self.requested(endpoint, now, peer, test),
-            Ok(Message::Begins { session }) => {
-                let is_it = |test: &&mut Session| test.peer == peer && test.id == session;
-                if let Some(session) = self.session.as_mut().filter(is_it) {
-                    session.answered = true;
-                }
-            }
+            Ok(Message::Request { test, cookie }) => self.asked(endpoint, now, peer, test, cookie),
             Ok(Message::Finished { messages }) => {
                 if let Some(session) = self.session.as_mut().filter(|session| session.peer == peer) {
                     session.announced = Some(messages);
                 }
             }
             Ok(_) => {}
-            Err(error) => self.refuse(endpoint, peer, error.to_string()),
+            Err(error) => self.refuse(endpoint, peer, error.to_string(), UNPROVEN),
         }
     }
 
@@ -361,7 +369,7 @@ impl Role for Server<'_> {
     }
 }
 
-/// The number of a new test. Only its client hears it: who asks in the name of another host cannot say that the test begins.
+/// The number of a new test. Only its client hears it: others cannot send messages of the test.
 fn session_number() -> u32 {
     let drawn = RandomState::new().build_hasher().finish();
     (drawn % u64::from(control::LAST_SESSION)) as u32 + 1

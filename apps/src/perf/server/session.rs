@@ -37,8 +37,6 @@ pub(super) struct Session {
     wrong_messages: u64,
     /// Messages that the client says it has sent.
     pub(super) announced: Option<u64>,
-    /// The client has said that it begins this test, so it is where its request says that it is.
-    pub(super) answered: bool,
     /// The client has been told the result.
     pub(super) reported: bool,
 }
@@ -86,7 +84,6 @@ impl Session {
             wrong_bytes: 0,
             wrong_messages: 0,
             announced: None,
-            answered: false,
             reported: false,
             test,
         }
