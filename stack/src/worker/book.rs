@@ -8,6 +8,7 @@ use rustc_hash::FxHasher;
 
 use super::ip_prefix::PrefixZones;
 use super::places::{Named, Places};
+use super::resolutions::Resolutions;
 use crate::fep::Standing;
 use crate::packet::Addr;
 use crate::wire::ethernet::MacAddr;
@@ -86,6 +87,8 @@ pub struct AddressBook {
     zones: PrefixZones,
     /// How often a route was entered or a peer forgotten.
     changes: u64,
+    /// The peers of these, and those that the worker has given up, or asks for at another neighbour.
+    resolutions: Resolutions,
 }
 
 /// The room of an address book.
@@ -167,6 +170,7 @@ impl AddressBook {
             strangers,
             zones: PrefixZones::default(),
             changes: 0,
+            resolutions: Resolutions::default(),
         };
         book.insert(own, host)?;
         Ok(book)
@@ -302,6 +306,7 @@ impl AddressBook {
         self.hosts[index] = Some(host);
         self.routes[index] = Route::between(&self.own_host, addr, &host);
         self.changes += 1;
+        self.resolutions.note(addr);
     }
 
     /// Forgets a peer that nobody keeps and that `standing` does not hold, so that there is room for another. Returns who it
@@ -318,6 +323,7 @@ impl AddressBook {
         self.by_ip.remove(&ip);
         self.places.free_up(addr);
         self.changes += 1;
+        self.resolutions.note(addr);
         Some((addr, ip))
     }
 
@@ -351,6 +357,16 @@ impl AddressBook {
     #[inline]
     pub fn is_forgotten(&self, addr: Addr) -> bool {
         self.places.named(addr) == Named::Former
+    }
+
+    /// Whether `addr` can be reached may have become known.
+    pub(super) fn note_resolution(&mut self, addr: Addr) {
+        self.resolutions.note(addr);
+    }
+
+    /// The peers of which that may have become known.
+    pub(super) fn resolutions(&self) -> &Resolutions {
+        &self.resolutions
     }
 
     /// How often a route was entered or a peer forgotten: if that has not changed, no route is new.

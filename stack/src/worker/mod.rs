@@ -102,6 +102,7 @@ mod predict;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod properties;
+mod resolutions;
 pub mod ring;
 pub mod session;
 pub mod steer;

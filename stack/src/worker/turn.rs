@@ -63,7 +63,7 @@ impl<P: Port> Worker<P> {
         }
         let asked = self.neighbours.is_due(now);
         if asked {
-            self.neighbours.ask(now, &mut self.tx);
+            self.neighbours.ask(now, &mut self.book, &mut self.tx);
         }
         let sent = self.transmit(now) + self.loopback.len();
         if let Some(memory) = self.fep.take_abandoned_memory()

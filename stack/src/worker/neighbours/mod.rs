@@ -23,7 +23,7 @@ mod tests;
 mod wire;
 
 use core::net::IpAddr;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::BuildHasherDefault;
 
 use rustc_hash::FxHasher;
@@ -36,6 +36,7 @@ use crate::fep::{CallError, ConnectOptions, ConnectionId, Unreachable};
 use crate::occurrences::is_logged;
 use crate::packet::Addr;
 use crate::port::{Frame, Port, TxBurst};
+use crate::table::{Key, Table};
 use crate::wire::ethernet::{MacAddr, VlanTag};
 
 pub use crate::fep::QUESTIONS;
@@ -47,6 +48,8 @@ pub const RETRY: Span = Span::from_ms(1_000);
 pub const REFRESH: Span = Span::from_ms(30_000);
 /// The most answers that the worker sends in a second.
 pub const ANSWERS: u32 = 1_000;
+/// Neighbours that are asked, or given up, in a turn.
+const PER_TURN: usize = 64;
 
 /// Why [`Worker::resolve`] failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -59,19 +62,29 @@ pub enum ResolveError {
     TimedOut(#[from] TimedOut),
 }
 
-/// The neighbours that have to be asked.
+type Map<K, V> = HashMap<K, V, BuildHasherDefault<FxHasher>>;
+
+/// The neighbours that have to be asked. There may be thousands: none of the calls looks at others than those that it is about.
 #[derive(Debug)]
 pub(super) struct Neighbours {
     own: Speaker,
-    list: Vec<Neighbour>,
-    /// Where in the list each peer's neighbour is.
-    hops: HashMap<Addr, usize, BuildHasherDefault<FxHasher>>,
+    all: Table<Neighbour>,
+    by_ip: Map<IpAddr, Key>,
+    /// Each peer's neighbour.
+    hops: Map<Addr, Key>,
+    queues: Queues,
     /// When one of them is due: when it was asked for the first time, at once.
     next: Next,
     /// The second in which answers are counted, and how many there were.
     answered: (Time, u32),
-    /// How often a neighbour was given up, or a peer came to be reached through another neighbour.
-    settled: u64,
+}
+
+/// The neighbours in the order in which they are due. Those that wait for the same time are in one queue, behind those that began
+/// to wait before, each with a number that is greater than theirs.
+#[derive(Debug, Default)]
+struct Queues {
+    all: [BTreeMap<u64, (Next, Key)>; 3],
+    last: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +104,9 @@ struct Neighbour {
     /// How often it has answered with another address than before.
     moved: u64,
     /// The peers that are reached through it: itself, or those behind a router.
-    peers: Vec<Addr>,
+    peers: BTreeSet<Addr>,
+    /// Its number in the queue of its state.
+    place: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -106,16 +121,44 @@ enum State {
     Silent { at: Time },
 }
 
-impl Neighbour {
-    fn due(&self) -> Next {
-        match self.state {
+impl State {
+    fn due(self) -> Next {
+        match self {
             State::New => Next::Now,
             State::Asked { at, .. } => Next::At(at + RETRY),
             State::Quiet { at } | State::Silent { at } => Next::At(at + REFRESH),
         }
     }
 
-    fn learn(&mut self, now: Time, mac: MacAddr, book: &mut AddressBook) {
+    /// Which queue those in this state are in.
+    fn queue(self) -> usize {
+        match self {
+            State::New => 0,
+            State::Asked { .. } => 1,
+            State::Quiet { .. } | State::Silent { .. } => 2,
+        }
+    }
+}
+
+impl Queues {
+    fn put(&mut self, key: Key, neighbour: &mut Neighbour) {
+        self.last += 1;
+        neighbour.place = self.last;
+        self.all[neighbour.state.queue()].insert(self.last, (neighbour.state.due(), key));
+    }
+
+    fn take_out(&mut self, neighbour: &Neighbour) {
+        self.all[neighbour.state.queue()].remove(&neighbour.place);
+    }
+
+    fn firsts(&self) -> impl Iterator<Item = (Next, Key)> {
+        self.all.iter().filter_map(|queue| queue.first_key_value()).map(|(_, first)| *first)
+    }
+}
+
+impl Neighbour {
+    /// Takes `mac` for its address, and says so to the book.
+    fn learn(&mut self, mac: MacAddr, book: &mut AddressBook) {
         match self.mac {
             None => tracing::info!(ip = %self.ip, %mac, "a neighbour has answered"),
             Some(before) if before != mac => {
@@ -129,8 +172,21 @@ impl Neighbour {
         }
         self.mac = Some(mac);
         self.given_up = 0;
-        self.state = State::Quiet { at: now };
-        self.peers.iter().for_each(|peer| book.resolve(*peer, mac));
+        for peer in &self.peers {
+            #[cfg(test)]
+            crate::steps::count(1);
+            book.resolve(*peer, mac);
+        }
+    }
+
+    /// It has not answered.
+    fn give_up(&mut self, book: &mut AddressBook) {
+        self.peers.iter().for_each(|peer| book.note_resolution(*peer));
+        self.given_up += 1;
+        if is_logged(self.given_up) {
+            let (ip, count) = (self.ip, self.given_up);
+            tracing::warn!(%ip, count, "a neighbour does not answer");
+        }
     }
 }
 
@@ -157,11 +213,12 @@ impl Neighbours {
         let own = Speaker { host, vlan };
         Neighbours {
             own,
-            list: Vec::new(),
-            hops: HashMap::default(),
+            all: Table::default(),
+            by_ip: Map::default(),
+            hops: Map::default(),
+            queues: Queues::default(),
             next: Next::Never,
             answered: (Time::ZERO, 0),
-            settled: 0,
         }
     }
 
@@ -179,45 +236,57 @@ impl Neighbours {
         }
     }
 
-    /// Asks the neighbours that are due, as long as `tx` has room.
+    /// Asks the neighbours that are due, as long as `tx` has room, [`PER_TURN`] at most.
     #[cold]
-    pub(super) fn ask(&mut self, now: Time, tx: &mut TxBurst) {
-        for neighbour in self.list.iter_mut().filter(|neighbour| neighbour.due().is_due(now)) {
+    pub(super) fn ask(&mut self, now: Time, book: &mut AddressBook, tx: &mut TxBurst) {
+        for _ in 0..PER_TURN {
+            #[cfg(test)]
+            crate::steps::count(1);
+            let Some((_, key)) = self.queues.firsts().find(|(next, _)| next.is_due(now)) else { break };
+            let Some(neighbour) = self.all.get_mut(key) else { break };
             let asked = match neighbour.state {
                 State::Asked { asked, .. } => asked,
                 _ => 0,
             };
-            if asked >= QUESTIONS {
-                neighbour.state = match neighbour.mac {
+            let state = if asked >= QUESTIONS {
+                match neighbour.mac {
                     Some(_) => State::Quiet { at: now },
                     None => {
-                        self.settled += 1;
-                        neighbour.given_up += 1;
-                        if is_logged(neighbour.given_up) {
-                            let (ip, count) = (neighbour.ip, neighbour.given_up);
-                            tracing::warn!(%ip, count, "a neighbour does not answer");
-                        }
+                        neighbour.give_up(book);
                         State::Silent { at: now }
                     }
-                };
+                }
             } else if send(tx, wire::QUESTION, |buf| wire::ask(&self.own, neighbour.ip, buf)) {
-                neighbour.state = State::Asked { asked: asked + 1, at: now };
+                State::Asked { asked: asked + 1, at: now }
             } else {
                 break;
-            }
+            };
+            self.enter(key, state);
         }
         self.schedule();
     }
 
+    /// A neighbour is in another state from now on, or in its state anew.
+    fn enter(&mut self, key: Key, state: State) {
+        if let Some(neighbour) = self.all.get_mut(key) {
+            self.queues.take_out(neighbour);
+            neighbour.state = state;
+            self.queues.put(key, neighbour);
+        }
+    }
+
+    fn hop(&self, peer: Addr) -> Option<&Neighbour> {
+        self.all.get(*self.hops.get(&peer)?)
+    }
+
     /// Packets for `peer` cannot leave. Asks its neighbour again if that was given up at least [`RETRY`] ago.
     pub(super) fn want(&mut self, now: Time, peer: Addr) {
-        if let Some(&index) = self.hops.get(&peer)
-            && let neighbour = &mut self.list[index]
-            && let State::Silent { at } = neighbour.state
-            && now.since(at) >= RETRY
+        if let Some(&key) = self.hops.get(&peer)
+            && let Some(Neighbour { state: State::Silent { at }, .. }) = self.all.get(key)
+            && now.since(*at) >= RETRY
         {
-            neighbour.state = State::New;
-            self.next = Next::Now;
+            self.enter(key, State::New);
+            self.schedule();
         }
     }
 
@@ -240,16 +309,21 @@ impl Neighbours {
     }
 
     fn on_told(&mut self, now: Time, told: HostAddr, book: &mut AddressBook) {
-        let Some(neighbour) = self.list.iter_mut().find(|neighbour| neighbour.ip == told.ip) else { return };
-        match neighbour.state {
-            State::Asked { .. } => neighbour.learn(now, told.mac, book),
-            _ if neighbour.mac == Some(told.mac) => neighbour.state = State::Quiet { at: now },
-            // It has moved or come to life, or another host claims its address: the answer to a question will tell.
-            State::Quiet { at } | State::Silent { at } if now.since(at) >= RETRY => {
-                neighbour.state = State::New;
+        #[cfg(test)]
+        crate::steps::count(1);
+        let Some(&key) = self.by_ip.get(&told.ip) else { return };
+        let Some(neighbour) = self.all.get_mut(key) else { return };
+        let state = match neighbour.state {
+            State::Asked { .. } => {
+                neighbour.learn(told.mac, book);
+                State::Quiet { at: now }
             }
+            _ if neighbour.mac == Some(told.mac) => State::Quiet { at: now },
+            // It has moved or come to life, or another host claims its address: the answer to a question will tell.
+            State::Quiet { at } | State::Silent { at } if now.since(at) >= RETRY => State::New,
             _ => return,
-        }
+        };
+        self.enter(key, state);
         self.schedule();
     }
 
@@ -268,44 +342,44 @@ impl Neighbours {
     }
 
     fn schedule(&mut self) {
-        self.next = self.list.iter().map(Neighbour::due).fold(Next::Never, Next::earliest);
+        self.next = self.queues.firsts().map(|(next, _)| next).fold(Next::Never, Next::earliest);
     }
 
     /// Adds a peer that is reached through `hop`, and no other, and returns the Ethernet address if that is known.
-    fn add(&mut self, peer: Addr, hop: IpAddr) -> Option<MacAddr> {
-        let known = self.list.iter().position(|neighbour| neighbour.ip == hop);
-        let index = known.unwrap_or_else(|| {
-            self.list.push(Neighbour {
-                ip: hop,
-                mac: None,
-                state: State::New,
-                given_up: 0,
-                moved: 0,
-                peers: Vec::new(),
-            });
-            self.list.len() - 1
+    fn add(&mut self, peer: Addr, hop: IpAddr, book: &mut AddressBook) -> Option<MacAddr> {
+        #[cfg(test)]
+        crate::steps::count(1);
+        let (all, queues) = (&mut self.all, &mut self.queues);
+        let key = *self.by_ip.entry(hop).or_insert_with(|| {
+            let state = State::New;
+            let peers = BTreeSet::new();
+            let mut neighbour =
+                Neighbour { ip: hop, mac: None, state, given_up: 0, moved: 0, peers, place: 0 };
+            all.insert_with(|key| {
+                queues.put(key, &mut neighbour);
+                neighbour
+            })
         });
-        let before = self.hops.insert(peer, index);
-        if before != Some(index) {
-            self.list[index].peers.push(peer);
-        }
-        if let Some(before) = before.filter(|before| *before != index) {
-            self.list[before].peers.retain(|other| *other != peer);
-            self.settled += 1;
+        let before = self.hops.insert(peer, key).filter(|before| *before != key);
+        if let Some(before) = before.and_then(|before| self.all.get_mut(before)) {
+            before.peers.remove(&peer);
+            book.note_resolution(peer);
         }
         self.schedule();
-        self.list[index].mac
+        let neighbour = self.all.get_mut(key)?;
+        neighbour.peers.insert(peer);
+        neighbour.mac
     }
 
     /// Forgets `peer`, and its neighbour if no other peer is reached through it.
     pub(super) fn forget(&mut self, peer: Addr) {
-        let Some(index) = self.hops.remove(&peer) else { return };
-        self.list[index].peers.retain(|other| *other != peer);
-        if self.list[index].peers.is_empty() {
-            self.list.swap_remove(index);
-            if let Some(moved) = self.list.get(index) {
-                self.hops.extend(moved.peers.iter().map(|peer| (*peer, index)));
-            }
+        let Some(key) = self.hops.remove(&peer) else { return };
+        let Some(neighbour) = self.all.get_mut(key) else { return };
+        neighbour.peers.remove(&peer);
+        if neighbour.peers.is_empty() {
+            self.by_ip.remove(&neighbour.ip);
+            self.queues.take_out(neighbour);
+            self.all.remove(key);
         }
         self.schedule();
     }
@@ -313,13 +387,14 @@ impl Neighbours {
     /// Takes `mac` for the Ethernet address of `peer`, unless the peer has answered with one before. The worker asks
     /// the peer all the same, and its answer replaces `mac`. Returns the address to use meanwhile.
     fn suppose(&mut self, peer: Addr, mac: MacAddr) -> Option<MacAddr> {
-        let neighbour = &mut self.list[*self.hops.get(&peer)?];
+        let neighbour = self.all.get_mut(*self.hops.get(&peer)?)?;
         Some(*neighbour.mac.get_or_insert(mac))
     }
 
     fn why_unreachable(&self, peer: Addr) -> Unreachable {
-        let Some(&index) = self.hops.get(&peer) else { return Unreachable::Unknown(peer) };
-        let Neighbour { ip: hop, state, .. } = self.list[index];
+        let Some(&Neighbour { ip: hop, state, .. }) = self.hop(peer) else {
+            return Unreachable::Unknown(peer);
+        };
         match state {
             State::Asked { asked, .. } => Unreachable::Resolving { hop, asked },
             State::Silent { .. } => Unreachable::NoAnswer { hop },
@@ -351,7 +426,7 @@ impl<P: Port> Worker<P> {
         let hop = via.unwrap_or(ip);
         self.book.check(&HostAddr { mac: self.book.own_host().mac, ip: hop })?;
         self.book.expect(peer, ip)?;
-        if let Some(mac) = self.neighbours.add(peer, hop) {
+        if let Some(mac) = self.neighbours.add(peer, hop, &mut self.book) {
             self.book.resolve(peer, mac);
         }
         Ok(())
@@ -405,10 +480,10 @@ impl<P: Port> Worker<P> {
         self.is_reachable(peer).inspect_err(|_| self.neighbours.want(now, peer))
     }
 
-    /// A number that changes whenever [`Worker::is_reachable`] may have changed its answer from
+    /// A number that grows whenever [`Worker::is_reachable`] may have changed its answer for a peer from
     /// [`Unreachable::Resolving`] to another one.
     pub fn resolutions(&self) -> u64 {
-        self.book.changes() + self.neighbours.settled
+        self.book.resolutions().count()
     }
 
     /// Turns the loop until packets can be sent to `peer`.

@@ -13,6 +13,7 @@ use crate::port::RxBurst;
 use crate::port::memory::{MemoryConfig, MemoryPort, pair};
 use crate::rng::Rng;
 use crate::ses::Matching;
+use crate::steps;
 use crate::worker::{Clock, LinkConfig, Strangers, WriteError};
 
 /// Just before [`Time`] begins anew.
@@ -191,6 +192,11 @@ proptest! {
 }
 
 fn worker(own: u8, port: MemoryPort, link: LinkConfig, v6: bool) -> Worker<MemoryPort> {
+    worker_with(own, port, link, v6, 8)
+}
+
+/// A worker whose book has room for so many.
+fn worker_with(own: u8, port: MemoryPort, link: LinkConfig, v6: bool, capacity: usize) -> Worker<MemoryPort> {
     let params = CcParams {
         mtu: 4096,
         overhead: 64,
@@ -201,7 +207,7 @@ fn worker(own: u8, port: MemoryPort, link: LinkConfig, v6: bool) -> Worker<Memor
     };
     let config = Arc::new(FepConfig::new(&CcChoice::default(), &params));
     let fep = Fep::new(Addr(own.into()), config, Rng::new(1, own.into()), START).unwrap();
-    let book = AddressBook::new(fep.addr(), host(own, v6), 8, Strangers::Refuse).unwrap();
+    let book = AddressBook::new(fep.addr(), host(own, v6), capacity, Strangers::Refuse).unwrap();
     Worker::new(fep, port, book, link, Clock::system(START)).unwrap()
 }
 
@@ -449,6 +455,32 @@ fn a_peer_that_is_met_again_behind_a_router_is_reached_through_that() {
     inject(&mut far, &told_to_1(new));
     worker.poll_at(now);
     assert_eq!(worker.book().get(Addr(2)).map(|host| host.mac), Some(new.mac));
+}
+
+/// An application can add thousands of peers, and any host on the link can send frames.
+#[test]
+fn what_a_peer_or_a_frame_costs_does_not_depend_on_how_many_wait() {
+    for count in [10u32, 4_000] {
+        let (near, mut far) = pair(&MemoryConfig::default()).unwrap();
+        let mut worker = worker_with(1, near, LinkConfig::default(), false, 5_000);
+        let who = |n: u32| {
+            let [high, low] = [(n >> 8) as u8, n as u8];
+            HostAddr { mac: MacAddr([2, 0, 0, 1, high, low]), ip: IpAddr::from([10, 1, high, low]) }
+        };
+        let steps = steps::of(|| (2..count).for_each(|n| worker.meet(Addr(n), who(n).ip, None).unwrap()));
+        assert_eq!(steps, u64::from(count - 2));
+        for _ in 0..count {
+            worker.poll_at(START);
+            sent(&mut far);
+        }
+        let last = count - 1;
+        inject(&mut far, &told_to_1(who(last)));
+        let steps = steps::of(|| _ = worker.poll_at(START));
+        assert_eq!(steps, 2, "the frame, and the peer that it is about, of {count}");
+        assert_eq!(worker.is_reachable(Addr(last)), Ok(()));
+        let waits = Unreachable::Resolving { hop: who(2).ip, asked: 1 };
+        assert_eq!(worker.is_reachable(Addr(2)), Err(waits));
+    }
 }
 
 #[test]

@@ -18,15 +18,17 @@ pub(super) const LONGEST: Span = RETRY.times(QUESTIONS as u64 + 2);
 #[derive(Debug, Default)]
 pub struct HeldConnections {
     peers: BTreeMap<Addr, Held>,
-    /// Not after any of their times, while there are some.
-    earliest: Time,
-    /// [`Served::resolutions`] when the peers were last looked at.
+    /// The same by their numbers: the first one's time is up first.
+    by_age: BTreeMap<u64, (Time, Addr)>,
+    /// The number of the last one.
+    last: u64,
+    /// [`Served::resolutions`] when peers were last looked at.
     seen: u64,
 }
 
 #[derive(Debug)]
 struct Held {
-    until: Time,
+    number: u64,
     connections: BTreeSet<ConnectionId>,
 }
 
@@ -55,10 +57,12 @@ impl HeldConnections {
 
     /// Adds `connection` to `peer`, which its endpoint [holds](crate::fep::Fep::hold) from `now` on.
     pub fn add(&mut self, now: Time, peer: Addr, connection: ConnectionId) {
-        let until = now + LONGEST;
-        self.earliest = if self.is_empty() { until } else { self.earliest.earliest(until) };
-        let held = || Held { until, connections: BTreeSet::new() };
-        self.peers.entry(peer).or_insert_with(held).connections.insert(connection);
+        let held = self.peers.entry(peer).or_insert_with(|| {
+            self.last += 1;
+            self.by_age.insert(self.last, (now + LONGEST, peer));
+            Held { number: self.last, connections: BTreeSet::new() }
+        });
+        held.connections.insert(connection);
     }
 
     /// Removes `connection`, which is closed. Does nothing if it is not held.
@@ -66,34 +70,44 @@ impl HeldConnections {
         if let Some(held) = self.peers.get_mut(&peer) {
             held.connections.remove(&connection);
             if held.connections.is_empty() {
+                self.by_age.remove(&held.number);
                 self.peers.remove(&peer);
             }
         }
     }
 
     /// Removes and returns the connections whose peer has been found or given up. In turns in which nothing about any peer has
-    /// changed this is one comparison of times.
+    /// changed this is one comparison of times; otherwise those peers are looked at about which something has.
     pub fn settle(&mut self, served: &mut impl Served, now: Time) -> Vec<Settled> {
         let resolutions = served.resolutions();
-        if resolutions == self.seen && !now.is_at_or_after(self.earliest) {
+        let is_over = |until: Time| now.is_at_or_after(until);
+        let is_one_over = self.by_age.first_key_value().is_some_and(|(_, (until, _))| is_over(*until));
+        if resolutions == self.seen && !is_one_over {
             return Vec::new();
         }
+        let known = served.resolved_since(self.seen);
         self.seen = resolutions;
-        let results = self.peers.iter().map(|(&peer, held)| {
+        let over: BTreeSet<Addr> =
+            self.by_age.values().take_while(|(until, _)| is_over(*until)).map(|(_, peer)| *peer).collect();
+        let concerned: BTreeSet<Addr> = match known {
+            Some(peers) => peers
+                .into_iter()
+                .filter(|peer| self.peers.contains_key(peer))
+                .chain(over.iter().copied())
+                .collect(),
+            None => self.peers.keys().copied().collect(),
+        };
+        let mut settled = Vec::new();
+        for peer in concerned {
             #[cfg(test)]
             crate::steps::count(1);
-            (peer, now.is_at_or_after(held.until), served.resolve_peer(now, peer))
-        });
-        let over: Vec<_> = results
-            .filter(|(_, over, result)| *over || !matches!(result, Err(Unreachable::Resolving { .. })))
-            .collect();
-        let taken = over.into_iter().filter_map(|(peer, _, result)| {
-            let connections = self.peers.remove(&peer)?.connections;
-            Some(Settled { peer, connections, result })
-        });
-        let settled = taken.collect();
-        let times = self.peers.values().map(|held| held.until);
-        self.earliest = times.reduce(Time::earliest).unwrap_or(self.earliest);
+            let result = served.resolve_peer(now, peer);
+            if over.contains(&peer) || !matches!(result, Err(Unreachable::Resolving { .. })) {
+                let Some(Held { number, connections }) = self.peers.remove(&peer) else { continue };
+                self.by_age.remove(&number);
+                settled.push(Settled { peer, connections, result });
+            }
+        }
         settled
     }
 }

@@ -34,7 +34,7 @@ pub(super) struct HeldDatagrams {
     answered: BTreeMap<u32, BTreeMap<u64, Answered>>,
     /// How many questions there have been.
     last: u64,
-    /// [`Served::resolutions`] when the peers were last looked at.
+    /// [`Served::resolutions`] when peers were last looked at.
     seen: u64,
 }
 
@@ -197,7 +197,8 @@ impl HeldDatagrams {
         settled
     }
 
-    /// Looks which questions are over. In turns in which nothing about any peer has changed this is one comparison of times.
+    /// Looks which questions are over. In turns in which nothing about any peer has changed this is one comparison of times;
+    /// otherwise those are looked at about whose peers something has.
     fn take_answers(&mut self, served: &mut impl Served, now: Time) {
         let resolutions = served.resolutions();
         let is_over = |question: &Question| now.is_at_or_after(question.until);
@@ -206,20 +207,30 @@ impl HeldDatagrams {
         if resolutions == self.seen && !oldest_is_over {
             return;
         }
+        let known = served.resolved_since(self.seen);
         self.seen = resolutions;
-        let answered = &mut self.answered;
-        let (of_peers, of_slots) = (&mut self.of_peers, &mut self.of_slots);
-        self.questions.retain(|&number, question| {
+        let over =
+            self.questions.iter().take_while(|(_, question)| is_over(question)).map(|(number, _)| *number);
+        let concerned: BTreeSet<u64> = match known {
+            Some(peers) => {
+                peers.iter().filter_map(|peer| self.of_peers.get(peer).copied()).chain(over).collect()
+            }
+            None => self.questions.keys().copied().collect(),
+        };
+        for number in concerned {
+            #[cfg(test)]
+            crate::steps::count(1);
+            let Some(question) = self.questions.get(&number) else { continue };
             let result = served.resolve_peer(now, question.peer);
             if !is_over(question) && matches!(result, Err(Unreachable::Resolving { .. })) {
-                return true;
+                continue;
             }
-            of_peers.remove(&question.peer);
-            for (slot, queue) in std::mem::take(&mut question.queues) {
-                Self::unlist(of_slots, slot, number);
-                answered.entry(slot).or_default().insert(number, Answered { result, queue });
+            let Some(question) = self.questions.remove(&number) else { continue };
+            self.of_peers.remove(&question.peer);
+            for (slot, queue) in question.queues {
+                Self::unlist(&mut self.of_slots, slot, number);
+                self.answered.entry(slot).or_default().insert(number, Answered { result, queue });
             }
-            false
-        });
+        }
     }
 }

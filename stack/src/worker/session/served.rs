@@ -21,8 +21,11 @@ pub trait Served {
     /// Why not, or not yet.
     fn resolve_peer(&mut self, now: Time, peer: Addr) -> Result<(), Unreachable>;
 
-    /// A number that changes whenever some peer may no longer be [`Unreachable::Resolving`] that was.
+    /// How often it may have become known of a peer that was [`Unreachable::Resolving`] whether it can be reached.
     fn resolutions(&self) -> u64;
+
+    /// The peers of which it may have become known since [`Served::resolutions`] was `seen`; `None` if that is too long ago to say.
+    fn resolved_since(&self, seen: u64) -> Option<Vec<Addr>>;
 
     /// The address book's entry for `ip`, if it has one.
     ///
@@ -64,6 +67,10 @@ impl Served for Fep {
         0
     }
 
+    fn resolved_since(&self, _: u64) -> Option<Vec<Addr>> {
+        Some(Vec::new())
+    }
+
     fn find_peer(&mut self, _: IpAddr, _: Option<MacAddr>) -> Result<Option<Addr>, CallError> {
         Err(CallError::Peer(PeerRefusal::Fixed))
     }
@@ -99,6 +106,10 @@ impl<P: Port> Served for Worker<P> {
 
     fn resolutions(&self) -> u64 {
         Worker::resolutions(self)
+    }
+
+    fn resolved_since(&self, seen: u64) -> Option<Vec<Addr>> {
+        self.book.resolutions().since(seen)
     }
 
     fn find_peer(&mut self, ip: IpAddr, mac: Option<MacAddr>) -> Result<Option<Addr>, CallError> {
@@ -164,6 +175,10 @@ impl<P: Port> Served for Placing<'_, P> {
 
     fn resolutions(&self) -> u64 {
         self.worker.resolutions()
+    }
+
+    fn resolved_since(&self, seen: u64) -> Option<Vec<Addr>> {
+        self.worker.resolved_since(seen)
     }
 
     fn find_peer(&mut self, ip: IpAddr, _: Option<MacAddr>) -> Result<Option<Addr>, CallError> {

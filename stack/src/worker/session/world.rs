@@ -12,6 +12,7 @@ use crate::packet::{Addr, Packet, Payload};
 use crate::rng::Rng;
 use crate::wire::ethernet::MacAddr;
 use crate::worker::BookRoom;
+use crate::worker::resolutions::Resolutions;
 
 pub(super) fn config() -> Arc<FepConfig> {
     let network = CcParams {
@@ -50,7 +51,7 @@ pub(super) struct World {
 #[derive(Debug, Default)]
 pub(super) struct Peers {
     unreachable: BTreeMap<Addr, Unreachable>,
-    resolutions: u64,
+    resolutions: Resolutions,
 }
 
 impl Peers {
@@ -59,7 +60,7 @@ impl Peers {
             Ok(()) => self.unreachable.remove(&peer),
             Err(why) => self.unreachable.insert(peer, why),
         };
-        self.resolutions += 1;
+        self.resolutions.note(peer);
     }
 }
 
@@ -76,7 +77,11 @@ impl Served for Side<'_> {
     }
 
     fn resolutions(&self) -> u64 {
-        self.1.resolutions
+        self.1.resolutions.count()
+    }
+
+    fn resolved_since(&self, seen: u64) -> Option<Vec<Addr>> {
+        self.1.resolutions.since(seen)
     }
 
     fn find_peer(&mut self, ip: IpAddr, mac: Option<MacAddr>) -> Result<Option<Addr>, CallError> {

@@ -134,6 +134,30 @@ fn receives_of_datagrams_and_of_messages_are_cancelled_by_their_own_names() {
     world.assert_nothing_is_left();
 }
 
+/// Whether datagrams to many peers are held costs nothing in turns in which no peer is found, and then as much as those to it.
+#[test]
+fn held_datagrams_are_looked_at_only_when_their_peer_is_found() {
+    const PEERS: u32 = 100;
+    let mut world = World::new();
+    let config = SessionConfig { operations: PEERS, commands: 1024, reports: 1024, ..SMALL };
+    let mut alice = world.sessions[0].open(&mut world.feps[0], &config, None).unwrap();
+    for n in 0..PEERS {
+        let (peer, hop) = (Addr(10 + n), ip(Addr(10 + n)));
+        world.peers[0].set(peer, Err(Unreachable::Resolving { hop, asked: 1 }));
+        alice.send_datagram(Source { peer, process: 0 }, extent(0, 8), 0, n.into()).unwrap();
+    }
+    (0..20).for_each(|_| world.step(1));
+    assert_eq!(world.sessions[0].held_datagrams(), PEERS as usize);
+    let steps = crate::steps::of(|| (0..1000).for_each(|_| world.step(1)));
+    assert_eq!(steps, 0);
+    world.peers[0].set(Addr(17), Ok(()));
+    assert_eq!(crate::steps::of(|| (0..1000).for_each(|_| world.step(1))), 1);
+    let sent: Vec<_> = heard(&mut alice).into_iter().map(|(context, _)| context).collect();
+    assert_eq!(sent, [7]);
+    drop(alice);
+    world.assert_nothing_is_left();
+}
+
 /// Its number can be had again only when its session is gone, and its receives are gone with it.
 #[test]
 fn an_application_for_datagrams_alone_refuses_messages_and_has_its_number_to_itself() {

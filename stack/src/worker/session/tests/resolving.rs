@@ -534,8 +534,9 @@ fn held_connections_are_looked_at_only_when_something_has_changed() {
     assert_eq!(world.sessions[0].held_connections(), PEERS as usize);
     let steps = crate::steps::of(|| (0..1000).for_each(|_| world.step(1)));
     assert_eq!(steps, 0);
-    // One peer is found, and the time of the others passes.
+    // One peer is found: it alone is looked at. The time of the others passes.
     world.peers[0].set(Addr(10), Ok(()));
+    assert_eq!(crate::steps::of(|| (0..1000).for_each(|_| world.step(1))), 1);
     assert!(matches!(world.event(&mut alice).report, Report::Connected { .. }));
     world.now += ms(60_000);
     let mut refused = 0;
