@@ -66,7 +66,8 @@ impl Connections {
     /// others that hold it no more either, as none of them may.
     #[must_use]
     pub(super) fn release_peer(&mut self, slot: u32, peer: Addr, room: u64) -> Vec<u32> {
-        self.held_peers.release(peer, slot, room, |slot| self.accounts.of(slot))
+        let (account_of, stays) = (|slot| self.accounts.of(slot), |slot| self.accounts.is_open(slot));
+        self.held_peers.release(peer, slot, room, account_of, stays)
     }
 
     /// Lets the application in `slot` open a connection to `peer`, of `limit` that the peer takes of all.

@@ -69,8 +69,9 @@ impl HeldPeers {
     }
 
     /// The application in `slot` holds `peer` no more, of `room` entries that the book has for all. `account_of` tells the account
-    /// of a slot. The entry counts for another holder then, of the same account or of one that may still have an entry more. If
-    /// there is none, nobody holds it any more: returns the slots of those that did.
+    /// of a slot, and `stays` whether its application is not leaving. The entry counts for another holder then, of the same account
+    /// or of one that may still have an entry more: for one that stays, if there is one. If there is none, nobody holds it any more:
+    /// returns the slots of those that did.
     #[must_use]
     pub(super) fn release(
         &mut self,
@@ -78,6 +79,7 @@ impl HeldPeers {
         slot: u32,
         room: u64,
         account_of: impl Fn(u32) -> u32,
+        stays: impl Fn(u32) -> bool,
     ) -> Vec<u32> {
         let Some(&account) = self.counts_for.get(&peer).filter(|_| self.holders.remove(&(peer, slot))) else {
             return Vec::new();
@@ -91,7 +93,10 @@ impl HeldPeers {
         self.hear_of(room);
         let others = || self.holders.range((peer, 0)..=(peer, u32::MAX)).map(|(_, slot)| *slot);
         // Not whoever holds it: a process could have others add what it may not, and inherit the whole book.
-        if let Some(heir) = others().map(account_of).find(|other| self.shares.available(*other) > 0) {
+        let may = |other: &u32| self.shares.available(account_of(*other)) > 0;
+        // One that is leaving is the last resort: until it releases the entry another one may have room.
+        let heir = others().filter(|other| stays(*other)).find(may).or_else(|| others().find(may));
+        if let Some(heir) = heir.map(&account_of) {
             self.shares.put(heir, 1);
             self.counts_for.insert(peer, heir);
             return Vec::new();
@@ -122,5 +127,60 @@ impl HeldPeers {
         if self.room > 0 {
             self.shares.check(self.room, self.accounts, 0);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOM: u64 = 32;
+    const PEER: Addr = Addr(9);
+
+    /// Slots 0 to 2 hold a peer, each with an account of its own.
+    fn held_by_three() -> HeldPeers {
+        let mut held = HeldPeers::new(4);
+        for slot in 0..3 {
+            assert!(held.may_hold(slot, PEER, ROOM));
+            held.hold(PEER, slot, slot);
+        }
+        held
+    }
+
+    fn check(held: &HeldPeers, holders: &[u32], account: Option<u32>) {
+        held.check(&holders.iter().map(|slot| (PEER, *slot)).collect(), |slot| slot);
+        assert_eq!(held.counts_for.get(&PEER).copied(), account);
+    }
+
+    /// Otherwise one that stays, and has room when the first holder leaves, might have none when the second one does.
+    #[test]
+    fn an_entry_counts_for_one_that_stays_rather_than_for_one_that_leaves() {
+        let mut held = held_by_three();
+        assert_eq!(held.release(PEER, 0, ROOM, |slot| slot, |slot| slot != 1), [0; 0]);
+        check(&held, &[1, 2], Some(2));
+        // The one that stays takes all that it may.
+        let mut other = 100;
+        while held.may_add(2, ROOM) {
+            held.hold(Addr(other), 2, 2);
+            other += 1;
+        }
+        assert_eq!(held.release(PEER, 1, ROOM, |slot| slot, |slot| slot == 2), [0; 0]);
+        assert_eq!(held.counts_for.get(&PEER), Some(&2));
+    }
+
+    #[test]
+    fn an_entry_counts_for_one_that_leaves_if_none_that_stays_has_room() {
+        let mut held = held_by_three();
+        let mut other = 100;
+        while held.may_add(2, ROOM) {
+            held.hold(Addr(other), 2, 2);
+            other += 1;
+        }
+        assert_eq!(held.release(PEER, 0, ROOM, |slot| slot, |slot| slot == 2), [0; 0]);
+        assert_eq!(held.counts_for.get(&PEER), Some(&1));
+        // Meanwhile the one that stays has released one of its own.
+        assert_eq!(held.release(Addr(100), 2, ROOM, |slot| slot, |_| true), [0; 0]);
+        assert_eq!(held.release(PEER, 1, ROOM, |slot| slot, |slot| slot == 2), [0; 0]);
+        assert_eq!(held.counts_for.get(&PEER), Some(&2));
     }
 }
