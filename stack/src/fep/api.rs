@@ -331,7 +331,7 @@ pub enum SendError {
     /// here after a packet had left.
     #[error("{}", Answered(*.0))]
     Answered(ReturnCode),
-    /// Cancelled before any packet of it was sent.
+    /// Cancelled before any packet of it was sent; or a datagram whose peer was not in the address book any more when its turn came.
     #[error("cancelled")]
     Cancelled,
 }

@@ -266,7 +266,8 @@ impl Queue {
 
 impl Fep {
     /// Posts a datagram that process `process` of this endpoint sends. It leaves once, as soon as the port takes it, and
-    /// [`Completion::Sent`] follows then: that says nothing about its arrival. It may be lost, overtake others, or arrive twice
+    /// [`Completion::Sent`] follows then: that says nothing about its arrival. If the address book has forgotten its peer by then, it
+    /// is cancelled. It may be lost, overtake others, or arrive twice
     /// where the network duplicates packets.
     ///
     /// # Errors
@@ -387,6 +388,15 @@ impl Fep {
         datagrams.withdraw(sends, process, id.0, place);
         fail_send(sends, &mut self.core, id.0, SendError::Cancelled);
         true
+    }
+
+    /// The packet that [`Fep::poll_transmit_into`] has returned last is a datagram, and cannot leave, as its peer is not in the address
+    /// book any more: it completes as cancelled, as it has not been sent.
+    pub(crate) fn lose_datagram(&mut self) {
+        let lost = self.datagrams.as_mut().and_then(|datagrams| datagrams.handed_out.take());
+        if let Some(send) = lost {
+            fail_send(&mut self.initiator.sends, &mut self.core, send, SendError::Cancelled);
+        }
     }
 
     /// Takes back a receive of a datagram. False if there is none with this name.

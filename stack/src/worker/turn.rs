@@ -9,6 +9,7 @@ use crate::occurrences::{crosses_power_of_ten, is_logged};
 use crate::packet::{Packet, Payload};
 use crate::port::{Frame, Port, Reservation};
 use crate::prefetch::prefetch;
+use crate::wire::pds::Pds;
 
 /// How long frames wait for a port that takes none: longer than a scheduler keeps the other end from running.
 const STANDSTILL: Span = Span::from_ms(1_000);
@@ -274,9 +275,12 @@ impl<P: Port> Worker<P> {
         }
     }
 
-    /// Notes why a packet was not written. It is lost for the endpoint, whose timers retransmit it.
+    /// Notes why a packet was not written. It is lost for the endpoint, whose timers retransmit it; a datagram is cancelled.
     #[cold]
     fn lose(&mut self, now: Time, error: WriteError) {
+        if matches!(self.scratch.pds, Pds::Uud(_)) {
+            self.fep.lose_datagram();
+        }
         let counter = match error {
             WriteError::Unresolved { peer, .. } => {
                 self.neighbours.want(now, peer);

@@ -8,7 +8,7 @@ use weft_cc::{CcChoice, CcParams, Delays, Rate, Time};
 use super::wire::{hear, reply};
 use super::*;
 use crate::buffer::Buffer;
-use crate::fep::{Completion, Fep, FepConfig, Receive, Send};
+use crate::fep::{Completion, Datagram, Fep, FepConfig, Receive, Send, SendError};
 use crate::port::RxBurst;
 use crate::port::memory::{MemoryConfig, MemoryPort, pair};
 use crate::rng::Rng;
@@ -455,6 +455,35 @@ fn a_peer_that_is_met_again_behind_a_router_is_reached_through_that() {
     inject(&mut far, &told_to_1(new));
     worker.poll_at(now);
     assert_eq!(worker.book().get(Addr(2)).map(|host| host.mac), Some(new.mac));
+}
+
+/// An application may lose a peer that it has no connection to while datagrams to it wait.
+#[test]
+fn a_datagram_whose_peer_is_forgotten_before_it_leaves_is_cancelled() {
+    let (near, mut far) = pair(&MemoryConfig::default()).unwrap();
+    let mut worker = worker(1, near, LinkConfig::default(), false);
+    for n in [2, 3] {
+        worker.meet_at(Addr(n.into()), host(n, false)).unwrap();
+    }
+    worker.poll_at(START);
+    sent(&mut far);
+    for (peer, context) in [(2, 20), (3, 30), (2, 21)] {
+        let buffer = Buffer::Heap(vec![7; 8]);
+        let datagram = Datagram { buffer, peer: Addr(peer), process: 0, header_data: 0, context };
+        worker.fep.post_datagram_of(0, datagram).unwrap();
+    }
+    worker.book.lend(Addr(2));
+    assert!(worker.make_room() && worker.book.is_forgotten(Addr(2)));
+    worker.poll_at(START);
+    worker.poll_at(START);
+    let ended = std::iter::from_fn(|| worker.fep.poll_completion()).map(|done| match done {
+        Completion::Sent { context, result, .. } => (context, result),
+        other => panic!("{other:?}"),
+    });
+    let ended: std::collections::BTreeMap<_, _> = ended.collect();
+    let cancelled = Err(SendError::Cancelled);
+    assert_eq!(ended, [(20, cancelled), (21, cancelled), (30, Ok(()))].into());
+    assert_eq!((sent(&mut far).len(), worker.counters().unsendable), (1, 2));
 }
 
 /// An application can add thousands of peers, and any host on the link can send frames.
