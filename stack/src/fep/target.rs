@@ -20,7 +20,7 @@ use super::{CallError, FepConfig, Limits, PostError, Receive};
 use crate::event::Event;
 use crate::packet::{Addr, Class, Packet, Payload};
 use crate::pdc::{Answer, Arrival, RodReceive, Trigger};
-use crate::ses::{Delivery, MessageName, Part, ReceiveId, Receives, Refusal, Room, Source, respond};
+use crate::ses::{Delivery, MessageName, Part, Placed, ReceiveId, Receives, Refusal, Room, Source, respond};
 use crate::table::Key;
 use crate::wire::nominal_overhead;
 use crate::wire::pds::{
@@ -650,8 +650,13 @@ fn admit(
         None if is_turn(pdc) => begin(receives, room, pdc, header, &part)?,
         None => begin_early(receives, room, pdc, psn, header, &part)?,
     };
-    let placed = receives.place(room, &mut pdc.order, message, &part)?;
-    Ok(placed.map_or(Fit::Whole, |delivery| complete(core, receives, room, pdc, delivery)))
+    Ok(match receives.place(room, &mut pdc.order, message, &part)? {
+        Placed::Waits => Fit::Whole,
+        Placed::Whole(delivery) => complete(core, receives, room, pdc, delivery),
+        // Its receive completes later, but its sender is not to wait for that.
+        Placed::Copied { room } if room < header.request_length => Fit::Beginning(room),
+        Placed::Copied { .. } => Fit::Whole,
+    })
 }
 
 /// Whether the quota of its initiator has room for an answer of this cost to packet `psn` of `pdc`.

@@ -28,10 +28,10 @@ pub use atomic::{apply, supports};
 pub use matching::{Matching, Posted, ReceiveId, Source};
 pub use order::FEW_INCOMPLETE;
 pub(crate) use order::{EarlyMessage, Order};
-pub(crate) use receive::respond;
 pub use receive::{
     Cancelled, Claim, Deliveries, Delivery, LeftBehind, MessageName, Part, Receives, Refusal, Waiting,
 };
+pub(crate) use receive::{Placed, respond};
 pub use room::Room;
 pub use send::{Operation, Segment, SendMessage};
 

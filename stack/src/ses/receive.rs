@@ -83,6 +83,20 @@ pub enum Cancelled {
 /// back is in no cache. Tests of sessions have a sixty-fourth of both, this and what an application may have in a turn.
 const HAND_OVER: u64 = if cfg!(test) { 192 } else { 12 << 10 };
 
+/// What has become of a message of which a part was placed.
+#[derive(Debug)]
+pub(crate) enum Placed {
+    /// It lacks parts, or a receive.
+    Waits,
+    /// It is complete.
+    Whole(Delivery),
+    /// The same, but what had arrived before its receive, which has so many bytes, is copied in pieces.
+    Copied {
+        /// Bytes of the receive.
+        room: u32,
+    },
+}
+
 /// Identifies a message in progress: its PDC and its number there.
 pub type MessageName = (PdcId, u16);
 
@@ -582,7 +596,7 @@ impl Receives {
         order: &mut Order,
         key: Key,
         part: &Part<'_>,
-    ) -> Result<Option<Delivery>, Refusal> {
+    ) -> Result<Placed, Refusal> {
         let Some(message) = self.messages.get_mut(key) else {
             return Err(Refusal::Malformed("not a message"));
         };
@@ -607,7 +621,7 @@ impl Receives {
         if let Some(header_data) = part.header_data {
             message.note_header_data(header_data);
         }
-        if message.is_complete() { Ok(self.complete(room, order, key)) } else { Ok(None) }
+        Ok(if message.is_complete() { self.complete(room, order, key) } else { Placed::Waits })
     }
 
     /// As [`Receives::place`], for a message whose payload was refused.
@@ -618,7 +632,7 @@ impl Receives {
         order: &mut Order,
         key: Key,
         part: &Part<'_>,
-    ) -> Result<Option<Delivery>, Refusal> {
+    ) -> Result<Placed, Refusal> {
         let busy = Refusal::Busy(NackCode::NO_PKT_BUFFER);
         let message = self.messages.get_mut(key).ok_or(busy)?;
         // Those who look for the message want to know it before there is room.
@@ -638,8 +652,8 @@ impl Receives {
     /// All of message `key` has arrived. Returns it if it has met a receive.
     // Not inlined into the code that every packet runs through.
     #[inline(never)]
-    fn complete(&mut self, room: &mut Room, order: &mut Order, key: Key) -> Option<Delivery> {
-        let message = self.messages.get(key)?;
+    fn complete(&mut self, room: &mut Room, order: &mut Order, key: Key) -> Placed {
+        let Some(message) = self.messages.get(key) else { return Placed::Waits };
         let (name, listed, total) = (message.name, message.neighbours.is_some(), message.total);
         if listed {
             order.end_incomplete();
@@ -648,12 +662,17 @@ impl Receives {
         match &message.destination {
             Destination::Receive { .. } if !listed => {
                 // The message had only this packet, so it has no entry by name.
-                let message = self.messages.remove(key)?;
-                return self.deliver(message);
+                let delivery = self.messages.remove(key).and_then(|message| self.deliver(message));
+                return delivery.map_or(Placed::Waits, Placed::Whole);
             }
-            Destination::Receive { .. } | Destination::Partly(_) | Destination::Nowhere => {
+            Destination::Partly(partly) => {
+                let copied = Placed::Copied { room: partly.buffer.len() };
                 self.unlist(key);
-                return self.finish(room, key);
+                return self.finish(room, key).map_or(copied, Placed::Whole);
+            }
+            Destination::Receive { .. } | Destination::Nowhere => {
+                self.unlist(key);
+                return self.finish(room, key).map_or(Placed::Waits, Placed::Whole);
             }
             // It waits for a receive, perhaps for long. Meanwhile its PDC may close, or reuse its number for another
             // message.
@@ -664,7 +683,7 @@ impl Receives {
         }
         self.note_arrival(total);
         self.unlist(key);
-        None
+        Placed::Waits
     }
 
     /// The turn of message `name` has come: finds its receive. Returns the message if it has met one and is complete, unless it

@@ -8,8 +8,8 @@ use crate::harness::{Alone, Pair, SHORT_RTO, fep, impatient_config, message, par
 use weft_stack::buffer::Buffer;
 use weft_stack::cc::{CcChoice, CcParams};
 use weft_stack::fep::{
-    CallError, Completion, ConnectOptions, Exposure, FepConfig, Limits, Receive, Resource, Rights, Send,
-    SendError, Zone,
+    CallError, Completion, ConnectOptions, Exposure, FepConfig, Limits, Receive, ReceiveError, Resource,
+    Rights, Send, SendError, Zone,
 };
 use weft_stack::packet::{Addr, Packet, Payload};
 use weft_stack::pdc::{PdcConfig, RodReceive};
@@ -1163,4 +1163,47 @@ fn pdcs_that_are_gone_leave_no_timers_behind() {
     assert!(timers < 64 * MOST as u64 + 2_048, "{timers} bytes of timers for {MOST} PDCs");
     alone.run(Span::from_ms(60_000), |_| None);
     assert_eq!(alone.leaks().iter().filter(|what| what.contains("PDC")).count(), 0, "{:?}", alone.leaks());
+}
+
+/// A long part of a message has arrived when its receive comes, so that it is copied in pieces once all is there. Its sender hears
+/// at once how much the receive takes, as that of any other message.
+#[test]
+fn the_sender_of_a_message_that_is_copied_in_pieces_hears_how_much_was_taken() {
+    for longest in [u32::MAX, 100] {
+        for (room, taken) in [(500, Some(500)), (3_000, None)] {
+            let mut pair = Pair::impatient();
+            pair.feps[1].spread_copies(longest);
+            let connection = pair.connect();
+            pair.post_send(connection, message(3_000, 0));
+            let packets: Vec<_> = std::iter::from_fn(|| pair.transmit(0)).collect();
+            assert_eq!(packets.len(), 3);
+            packets[..2].iter().for_each(|packet| pair.arrive(packet));
+            pair.feps[1].post_receive(receive_any(room)).unwrap();
+            pair.arrive(&packets[2]);
+            assert_eq!(pair.feps[1].has_copies(), longest == 100);
+            let answers: Vec<_> = std::iter::from_fn(|| pair.transmit(1)).collect();
+            let responses: Vec<_> = answers
+                .iter()
+                .filter_map(|transit| match transit.packet.ses {
+                    Ses::Response(response) => Some((response.return_code, response.modified_length)),
+                    _ => None,
+                })
+                .collect();
+            assert_eq!(
+                responses,
+                taken.map(|taken| (ReturnCode::TOO_LONG, taken)).into_iter().collect::<Vec<_>>()
+            );
+            answers.iter().for_each(|answer| pair.arrive(answer));
+            pair.exchange();
+            let heard = taken.map_or(Ok(()), |_| Err(SendError::Answered(ReturnCode::TOO_LONG)));
+            assert_eq!(pair.sent_result(), heard);
+            while !pair.feps[1].copy(0, &mut { 200 }) {}
+            let received = pair.completions(1);
+            let [Completion::Received { buffer: Buffer::Heap(bytes), result, .. }] = &received[..] else {
+                panic!("{received:?}")
+            };
+            let cut_off = taken.map_or(Ok(()), |room| Err(ReceiveError::Truncated { len: 3_000, room }));
+            assert_eq!((*result, bytes), (cut_off, &vec![7; room]));
+        }
+    }
 }

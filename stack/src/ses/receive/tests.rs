@@ -37,7 +37,10 @@ impl Alone {
     }
 
     fn place(&mut self, key: Key, part: &Part<'_>) -> Result<Option<Delivery>, Refusal> {
-        self.receives.place(&mut self.room, &mut self.order, key, part)
+        Ok(match self.receives.place(&mut self.room, &mut self.order, key, part)? {
+            Placed::Whole(delivery) => Some(delivery),
+            Placed::Waits | Placed::Copied { .. } => None,
+        })
     }
 
     fn take_turn(&mut self, name: MessageName) -> Option<Delivery> {
