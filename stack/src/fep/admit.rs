@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::ops::Bound;
 
 use super::access::{Accessed, Written};
 use super::api::Completion;
@@ -18,7 +19,7 @@ use super::target_pdc::TargetPdc;
 use crate::buffer::Buffer;
 use crate::packet::{Addr, Payload};
 use crate::pdc::Answer;
-use crate::ses::{Arrived, FEW_INCOMPLETE, Part, Refusal, Source, apply, respond};
+use crate::ses::{Arrived, FEW_INCOMPLETE, MessageName, Part, Refusal, Source, apply, respond};
 use crate::table::Key;
 use crate::wire::pds::{NackCode, PdcId, Psn};
 use crate::wire::ses::{
@@ -39,7 +40,13 @@ pub(super) struct Writes {
     /// How many count for each peer, and for all together.
     peers: BTreeMap<Addr, u32>,
     all: u64,
+    /// Processes that are closed, and have writes here: those up to this one have been looked at.
+    closing: BTreeMap<u16, Option<(u16, u16)>>,
 }
+
+/// The memory that looking at a write touches, bytes, and ending it: it is taken out of trees, and its rest is refused.
+const LOOK: i64 = 64;
+const END: i64 = 1 << 10;
 
 #[derive(Debug)]
 struct UnderWay {
@@ -101,12 +108,39 @@ impl Writes {
         }
     }
 
-    /// Forgets those to `process`, which is closed. Returns their PDCs and numbers.
-    pub(super) fn close(&mut self, process: u16) -> Vec<(PdcId, u16)> {
-        let of_process = self.under_way.iter().filter(|(_, write)| write.process == process);
-        let names: Vec<_> = of_process.map(|(name, _)| *name).collect();
-        names.iter().for_each(|name| drop(self.end(*name)));
-        names.into_iter().map(|(pdc, msg_id)| (PdcId(pdc), msg_id)).collect()
+    /// Those to `process`, which is closed, are to end by [`Writes::clear_away`]. No further ones begin.
+    pub(super) fn close(&mut self, process: u16) {
+        if !self.under_way.is_empty() {
+            self.closing.insert(process, None);
+        }
+    }
+
+    /// Ends those to `process`, which is closed, until that has touched `budget` bytes of memory, which are taken from it. Hands their
+    /// names to `refuse`. Returns whether none is left.
+    pub(super) fn clear_away(
+        &mut self,
+        process: u16,
+        budget: &mut i64,
+        mut refuse: impl FnMut(MessageName),
+    ) -> bool {
+        let Some(&(mut last)) = self.closing.get(&process) else { return true };
+        loop {
+            let from = last.map_or(Bound::Unbounded, Bound::Excluded);
+            let Some((&name, write)) = self.under_way.range((from, Bound::Unbounded)).next() else { break };
+            if *budget <= 0 {
+                self.closing.insert(process, last);
+                return false;
+            }
+            *budget -= LOOK;
+            if write.process == process {
+                self.end(name);
+                refuse((PdcId(name.0), name.1));
+                *budget -= END;
+            }
+            last = Some(name);
+        }
+        self.closing.remove(&process);
+        true
     }
 
     /// Bytes of heap held, about: nodes of trees are not full.

@@ -88,15 +88,19 @@ impl Target {
             if memory.withdraw_all(process) {
                 core.abandon_any();
             }
-            for name in memory.writes.close(process) {
-                refuse_rest(&core.config.limits, &mut self.pdcs, name);
-            }
+            memory.writes.close(process);
         }
         Ok(())
     }
 
     /// See [`Fep::clear_away`](super::Fep::clear_away).
     pub(super) fn clear_away(&mut self, limits: &Limits, process: u16, budget: &mut i64) -> bool {
+        if let Some(memory) = &mut self.processes.memory {
+            let refuse = |name| refuse_rest(limits, &mut self.pdcs, name);
+            if !memory.writes.clear_away(process, budget, refuse) {
+                return false;
+            }
+        }
         self.processes.clear_away(process, budget, |name| {
             if let Some((_, pdc)) = self.pdcs.find(name.0) {
                 pdc.order.end_incomplete();

@@ -123,7 +123,7 @@ impl Fep {
     }
 
     /// Ends what process `process` had when it was closed, until that has touched `budget` bytes of memory, which are taken from
-    /// it: receives and messages are dropped, datagrams complete as cancelled. Returns whether nothing is left.
+    /// it: receives, messages and writes are dropped, datagrams complete as cancelled. Returns whether nothing is left.
     pub fn clear_away(&mut self, process: u16, budget: &mut i64) -> bool {
         self.target.clear_away(&self.core.config.limits, process, budget)
             && self.clear_datagrams_away(process, budget)

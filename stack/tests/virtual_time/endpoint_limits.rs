@@ -638,6 +638,38 @@ fn pdcs_that_are_closed_in_the_middle_of_many_writes_end_in_several_calls() {
     assert_eq!(alone.fep.open_targets(), 0);
 }
 
+/// A peer may have many writes under way to the memory of a process that is closed.
+#[test]
+fn writes_to_a_process_that_is_closed_end_in_several_calls() {
+    let mut alone = Alone::new(impatient_config());
+    expose(&mut alone);
+    // The first packet comes last, so that all of them count.
+    assert!((1..=100).chain([0]).all(|psn| begins(&mut alone, &half_write(5, 1, psn))));
+    alone.fep.begin_close_process(0).unwrap();
+    let mut calls = 1;
+    while !alone.fep.clear_away(0, &mut { 4096 }) {
+        calls += 1;
+        assert!(alone.fep.open_process(0).is_err(), "its number is not free");
+        assert!(calls < 100, "it does not end");
+    }
+    assert_eq!(calls, 26, "four in each");
+    alone.fep.open_process(0).unwrap();
+    expose(&mut alone);
+    // The rest of each goes to no other process.
+    for psn in 101..=201 {
+        let mut rest = half_write(5, 1, psn);
+        let Ses::Standard(header) = &mut rest.ses else { unreachable!() };
+        header.msg_id = psn as u16 - 101;
+        header.placement = Placement::Continue { payload_len: 100, msg_offset: 100 };
+        alone.arrive(&rest, &[0; 100]);
+        let answer = alone.transmit_all()[0].ses;
+        assert!(
+            matches!(answer, Ses::Response(response) if response.return_code == ReturnCode::BAD_MKEY),
+            "{psn}: {answer:?}"
+        );
+    }
+}
+
 /// Nobody has to wait for one more call who leaves a few messages behind, as an initiator that aborts may do.
 #[test]
 fn a_pdc_that_is_closed_in_the_middle_of_a_few_messages_ends_at_once() {
