@@ -38,7 +38,8 @@ pub(super) struct Target {
 }
 
 /// A PDC with no more messages that are incomplete, or have not had their turn, ends with the packet that says that it is over. An
-/// initiator that sends one message after the other, as weft's does, seldom leaves more behind.
+/// initiator that sends one message after the other, as weft's does, seldom leaves more behind. One whose initiator has not answered
+/// the question whether it is there gets no more: it may have to make room at any time, as may others for each SYN that arrives.
 const UNFINISHED_AT_ONCE: usize = 16;
 
 impl Target {
@@ -121,7 +122,7 @@ impl Target {
             return self.on_trimmed(core, now, packet, request);
         }
         let origin = (packet.net.src, request.spdcid);
-        let mut suspect = false;
+        let (mut suspect, mut is_asked) = (false, false);
         let found = match request.destination {
             Destination::Pdc(id) => {
                 match established(&mut self.pdcs.table, &self.pdcs.half_open, id, origin, request.mode) {
@@ -140,6 +141,7 @@ impl Target {
                         match self.pdcs.table.get_mut(key) {
                             Some(pdc) => {
                                 pdc.heard(now);
+                                is_asked = pdc.proof() == Proof::Asked;
                                 Ok(pdc)
                             }
                             None => Err(Unopened::Ignored("no PDC")),
@@ -163,6 +165,9 @@ impl Target {
             request.psn.offset(i32::from(request.clear_psn_offset)),
         );
         match pdc.rx.classify(request.psn) {
+            Arrival::New if is_asked && pdc.unfinished(&self.processes) >= UNFINISHED_AT_ONCE => {
+                return refuse(core, now, packet, request, NackCode::NO_SES_MSG_AVAIL, pdc.rx.id, 0);
+            }
             Arrival::New => {}
             Arrival::Duplicate => {
                 core.events.emit(
@@ -245,7 +250,14 @@ impl Target {
                 }
                 match pdc.on_stray_syn(core, now) {
                     Stray::Ignore => return Err(Unopened::Ignored("SYN for another PDC than the open one")),
-                    Stray::Believe => self.remove(core, now, key),
+                    Stray::Believe => {
+                        self.end(core, now, key);
+                        if self.pdcs.table.get(key).is_some() {
+                            return Err(Unopened::Ignored(
+                                "SYN for another PDC before the last one has ended",
+                            ));
+                        }
+                    }
                 }
             } else if pdc.rx.mode != request.mode {
                 return Err(Unopened::Refused(NackCode::PDC_MODE_MISMATCH));
@@ -371,7 +383,7 @@ impl Target {
         self.note_put_off(core, now);
     }
 
-    /// A PDC is over, as its initiator says. It ends at once, or in a later call of [`Fep::on_timeout`](super::Fep::on_timeout) if it
+    /// A PDC is over, as its initiator says, or as that is gone. It ends at once, or in a later call of [`Fep::on_timeout`](super::Fep::on_timeout) if it
     /// has left many messages unfinished: packets that are read together may say so of as many PDCs.
     fn end(&mut self, core: &mut Core, now: Time, key: Key) {
         let Some(pdc) = self.pdcs.table.get_mut(key).filter(|pdc| !pdc.is_over) else { return };
