@@ -23,6 +23,8 @@ ENTROPY = 0xC000
 # The silence after which a peer is given up: 63 times RTO.
 RTO_MS = 20
 SILENCE = 63 * RTO_MS / 1000
+# How much longer than that it may take until a peer is given up and the process has ended, unless the machine is held up, seconds.
+SOON = 3
 # How long a client waits for what its server owes it as an application, though it has acknowledged all packets, seconds.
 PATIENCE = 30
 # How much longer than its bounds a process may take on a busy machine, seconds.
@@ -408,6 +410,9 @@ def killed(seed):
                 reason = "no answer|nothing heard of .*\n.*all that was sent to it is acknowledged"
                 if status != 1 or not re.search(reason, client.said()):
                     raise Failed(f"after {took:.1f} s exit status {status} and no reason\n{client.tail()}")
+                if "no answer" in client.said() and took > SILENCE + SOON:
+                    bound = f"a peer that gives no answer is given up after {SILENCE:.2f} s"
+                    raise Failed(f"{bound}: it took {took:.1f} s\n{client.tail()}")
                 server = server_at(other, both)
             else:
                 client.signal(signal.SIGKILL)
