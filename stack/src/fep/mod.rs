@@ -67,6 +67,7 @@ mod process;
 mod read;
 mod refused;
 mod reply;
+mod suspects;
 mod target;
 mod target_pdc;
 mod target_pdcs;

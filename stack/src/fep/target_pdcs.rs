@@ -11,6 +11,7 @@ use super::config::Limits;
 use super::core::Core;
 use super::pdcid::{self, DrawnIds};
 use super::peer_usage::PeerUsage;
+use super::suspects::Suspects;
 use super::target_pdc::{Early, Origin, TargetPdc};
 use crate::heap;
 use crate::packet::Addr;
@@ -217,7 +218,7 @@ impl TargetPdcs {
 
     /// Whether PDC `key`, if it has just been opened, is one whose initiator is to be asked.
     pub(super) fn is_suspect(&self, key: Key) -> bool {
-        self.half_open.as_ref().is_some_and(|half_open| half_open.suspects.back() == Some(&key))
+        self.half_open.as_ref().is_some_and(|half_open| half_open.suspects.newest() == Some(key))
     }
 
     /// Takes out the half-open PDC that makes room for a further one of `peer`, if there is too little room. Of the peer's own,
@@ -314,9 +315,9 @@ pub(super) struct HalfOpen {
     asked: u32,
     /// PDCs that were opened while there were many, in order, whose initiators are asked whether they are there. Some
     /// have answered, or are gone.
-    suspects: VecDeque<Key>,
+    suspects: Suspects,
     /// The same for each peer, as long as it has half-open PDCs.
-    by_peer: Map<Addr, VecDeque<Key>>,
+    by_peer: Map<Addr, Suspects>,
     /// PDCIDs that are not the numbers of their slots.
     drawn: DrawnIds,
     /// The slots of PDCs whose timer is set, a bit each. (Here because most packets need nothing of this, and it is there as soon as
@@ -345,15 +346,16 @@ impl HalfOpen {
     /// PDC `key` of `table` has been opened by `peer`, which had `of_peer` half-open ones, while there are many.
     #[cold]
     fn suspect(&mut self, table: &Table<TargetPdc>, key: Key, peer: Addr, of_peer: usize) {
-        note_suspect(&mut self.suspects, table, self.count as usize, key);
-        note_suspect(self.by_peer.entry(peer).or_default(), table, of_peer, key);
+        let is_half_open = |key| is_half_open(table, key);
+        self.suspects.push(key, self.count as usize, is_half_open);
+        self.by_peer.entry(peer).or_default().push(key, of_peer, is_half_open);
     }
 
     /// Bytes of heap held, its own included.
     fn heap_bytes(&self) -> u64 {
-        let by_peer = self.by_peer.values().map(heap::of_deque).sum::<u64>();
+        let by_peer = self.by_peer.values().map(Suspects::heap_bytes).sum::<u64>();
         size_of::<HalfOpen>() as u64
-            + heap::of_deque(&self.suspects)
+            + self.suspects.heap_bytes()
             + heap::of_map(&self.by_peer)
             + by_peer
             + self.drawn.heap_bytes()
@@ -362,14 +364,6 @@ impl HalfOpen {
             + heap::of_deque(&self.over)
             + heap::of_deque(&self.given_up)
     }
-}
-
-/// Appends PDC `key` to `suspects`, which are at most somewhat more than twice the half-open ones.
-fn note_suspect(suspects: &mut VecDeque<Key>, table: &Table<TargetPdc>, half_open: usize, key: Key) {
-    if suspects.len() > 64 + 2 * half_open {
-        suspects.retain(|&key| is_half_open(table, key));
-    }
-    suspects.push_back(key);
 }
 
 /// Forgets which PDCs of `peer` are suspect if none of its PDCs is half-open any more.
@@ -384,19 +378,10 @@ fn forget_suspects(half_open: &mut Option<Box<HalfOpen>>, usage: &PeerUsage, pee
 
 /// Takes out the half-open one of `suspects` that has been there for longest, if it was opened `age` ago at least.
 #[cold]
-fn take_oldest(suspects: &mut VecDeque<Key>, table: &Table<TargetPdc>, now: Time, age: Span) -> Option<Key> {
-    while let Some(&key) = suspects.front() {
-        // Of a half-open one nobody has been heard since it was opened.
-        let opened = table.get(key).filter(|pdc| pdc.is_half_open()).map(|pdc| pdc.rx.last_heard);
-        if opened.is_some_and(|at| now.is_before(at + age)) {
-            return None;
-        }
-        suspects.pop_front();
-        if opened.is_some() {
-            return Some(key);
-        }
-    }
-    None
+fn take_oldest(suspects: &mut Suspects, table: &Table<TargetPdc>, now: Time, age: Span) -> Option<Key> {
+    // Of a half-open one nobody has been heard since it was opened.
+    let opened = |key| table.get(key).filter(|pdc| pdc.is_half_open()).map(|pdc| pdc.rx.last_heard);
+    suspects.take_oldest(opened, |at| !now.is_before(at + age))
 }
 
 fn is_half_open(table: &Table<TargetPdc>, key: Key) -> bool {
