@@ -372,6 +372,8 @@ impl Processes {
 
     /// Gives up the incomplete messages of `pdc`, and hands each that has met a receive to `delivered`.
     pub(super) fn abandon(&mut self, pdc: PdcId, mut delivered: impl FnMut(Delivery)) {
+        #[cfg(test)]
+        crate::steps::count(self.count());
         for receives in self.zero.iter_mut().chain(self.others.values_mut()) {
             receives.abandon(&mut self.room, pdc).into_iter().for_each(&mut delivered);
         }

@@ -410,7 +410,10 @@ impl Target {
         if let Some(memory) = &mut self.processes.memory {
             memory.writes.forget(pdc.rx.id);
         }
-        self.processes.abandon(pdc.rx.id, |delivery| core.complete_receive(delivery));
+        // For them each process is looked at.
+        if pdc.order.incomplete() > 0 {
+            self.processes.abandon(pdc.rx.id, |delivery| core.complete_receive(delivery));
+        }
         // What is complete has been acknowledged; the messages before it will not come.
         while let Some(message) = pdc.order.next_early() {
             if let Some(delivery) = self.processes.take_turn(pdc.rx.id, message) {

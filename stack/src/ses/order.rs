@@ -85,7 +85,6 @@ impl Order {
     }
 
     /// Number of incomplete messages.
-    #[cfg(test)]
     pub(crate) fn incomplete(&self) -> u16 {
         self.incomplete
     }

@@ -1,6 +1,7 @@
 //! Tests of one endpoint by itself.
 
 mod bursts;
+mod closing;
 mod hold;
 mod layout;
 mod posting;
