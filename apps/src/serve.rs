@@ -4,6 +4,7 @@
 //! for it, and print, which the speaker's thread does.
 
 mod limits;
+mod memory;
 mod speaker;
 
 use crate::Failure;
@@ -119,7 +120,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), Failure> {
     if let Some(place) = place {
         server.place_peers(place);
     }
-    server.limit_memory(args.memory_total.unwrap_or_else(|| memory_of_host() / 2));
+    server.limit_memory(args.memory_total.unwrap_or_else(|| memory::of_host() / 2));
     server.listen(&args.socket, args.most()).map_err(|error| failed(&error))?;
     stop_on_signals(waker).map_err(|error| failed(&error))?;
     let mut speaker = Speaker::start().map_err(|error| failed(&error))?;
@@ -138,7 +139,7 @@ impl ServeArgs {
     /// may ask for, except connections beyond what PDCIDs can number. What peers can make it keep depends on the host's memory unless an
     /// option says otherwise.
     fn limits(&self) -> Limits {
-        self.limits_on(memory_of_host())
+        self.limits_on(memory::of_host())
     }
 
     /// The same on a host with so many bytes of memory.
@@ -171,17 +172,6 @@ impl ServeArgs {
             ..SessionConfig::default()
         }
     }
-}
-
-/// The memory that this host has, bytes; no limit where the system does not tell.
-fn memory_of_host() -> u64 {
-    memory_in(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default())
-}
-
-/// The memory that the host has according to `info`, which is in the format of `/proc/meminfo`.
-fn memory_in(info: &str) -> u64 {
-    let total = info.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
-    total.and_then(|kb| kb.parse::<u64>().ok()).map_or(u64::MAX, |kb| kb.saturating_mul(1024))
 }
 
 fn describe(event: ServerEvent) -> String {
@@ -252,11 +242,5 @@ mod tests {
         // Two peers take all that they may of what an application may have when all others have only their parts.
         let may_have = limits.unexpected_bytes / 4 / (peers + 1);
         assert!(may_have >= limits.unexpected_bytes_per_peer, "{may_have}");
-    }
-
-    #[test]
-    fn the_memory_of_the_host_is_what_the_system_says() {
-        assert_eq!(memory_in("MemTotal:       24684096 kB\nMemFree:        6223044 kB\n"), 24_684_096 << 10);
-        assert_eq!(memory_in("MemFree: 3 kB\n"), u64::MAX, "no limit where the system does not tell");
     }
 }
