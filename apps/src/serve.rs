@@ -85,6 +85,10 @@ const PEERS: u32 = 256;
 /// in which room that is reserved for many applications must not leave too little (decision 0120).
 const LEAST_UNEXPECTED: u64 = 1 << 30;
 
+/// Stored responses of all peers have one part of so many of the host's memory. They are errors of some 56 bytes, 512 in each PDC at
+/// most, and take up to twice as much.
+const RESPONSES: u64 = 32;
+
 fn unexpected_total(text: &str) -> Result<u64, units::ValueError> {
     let bytes = units::bytes(text)?;
     (bytes >= LEAST_UNEXPECTED).then_some(bytes).ok_or_else(|| units::ValueError::expected("1GiB or more"))
@@ -155,6 +159,8 @@ impl ServeArgs {
             processes: self.applications.into(),
             unexpected_bytes: kept(limits.unexpected_bytes, LEAST_UNEXPECTED),
             reorder_bytes: kept(limits.reorder_bytes, 0),
+            // Nothing of it is data of others: no process exposes memory here.
+            response_bytes: limits.response_bytes.min(memory / RESPONSES),
             ..limits
         }
     }
@@ -200,6 +206,15 @@ fn stop_on_signals(waker: Waker) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use weft::core::INCOMPLETE_PER_PDC;
+    use weft_stack::buffer::Buffer;
+    use weft_stack::cc::{CcChoice, CcParams, Delays};
+    use weft_stack::fep::{ConnectOptions, Fep, Receive, Send};
+    use weft_stack::packet::Payload;
+    use weft_stack::rng::Rng;
+    use weft_stack::ses::Matching;
+    use weft_stack::worker::session::BYTES_PER_OPERATION;
+    use weft_stack::{Rate, Span, Time};
 
     use super::*;
 
@@ -214,10 +229,123 @@ mod tests {
         Command::try_parse_from(fixed.iter().chain(options)).expect("the options are right").serve
     }
 
-    /// The memory that peers can make a server use, and that applications share with it, leaves room for other programs of the host.
+    const GIB: u64 = 1 << 30;
+
+    fn endpoint(addr: u32) -> Fep {
+        let network = CcParams {
+            mtu: 4096,
+            overhead: 64,
+            link_rate: Rate::from_gbps(100),
+            network_rtt: Span::from_us(10),
+            trimming: true,
+            delays: Delays::Known,
+        };
+        let config = Arc::new(FepConfig::new(&CcChoice::default(), &network));
+        Fep::new(Addr(addr), config, Rng::new(1, addr.into()), Time::ZERO).expect("it is valid")
+    }
+
+    /// What `work` adds to the state of `fep`, bytes for each of `count` things.
+    fn grows(fep: &mut Fep, count: u64, work: impl FnOnce(&mut Fep)) -> u64 {
+        let before = fep.footprint().state();
+        work(fep);
+        (fep.footprint().state() - before).div_ceil(count)
+    }
+
+    /// Bytes that the state of an endpoint has for each of some things.
+    #[derive(Debug)]
+    struct Costs {
+        /// A message that is posted, or a receive.
+        operation: u64,
+        /// A connection with a message, and a PDC of a peer with a message that waits.
+        connection: u64,
+        pdc: u64,
+        /// A message that waits.
+        message: u64,
+    }
+
+    fn costs() -> Costs {
+        const MANY: u64 = 20_000;
+        const CONNECTIONS: u64 = 2_000;
+        let (mut sender, mut target) = (endpoint(0), endpoint(1));
+        let connect = |fep: &mut Fep| fep.connect(Time::ZERO, Addr(1), ConnectOptions::default()).unwrap();
+        let message =
+            |context| Send { buffer: Buffer::Virtual(1), tag: Some(context), header_data: 0, context };
+        let receive = |context| {
+            let matching = Matching::Tagged { tag: context, ignore: 0 };
+            Receive { buffer: Buffer::Virtual(1), from: None, matching, context }
+        };
+        let send = grows(&mut endpoint(2), MANY, |fep| {
+            let connection = connect(fep);
+            for n in 0..MANY {
+                fep.post_send(connection, message(n)).unwrap();
+            }
+        });
+        let receives = grows(&mut endpoint(3), MANY, |fep| {
+            for n in 0..MANY {
+                fep.post_receive(receive(n)).unwrap();
+            }
+        });
+        // Messages that wait at their target, of which `each` are sent over each of so many connections.
+        let mut arrive = |connections: u64, each: u64| {
+            let connection = grows(&mut sender, connections, |fep| {
+                for _ in 0..connections {
+                    let connection = connect(fep);
+                    for n in 0..each {
+                        fep.post_send(connection, message(n)).unwrap();
+                    }
+                }
+            });
+            let (count, mut now) = (connections * each, Time::ZERO);
+            let before = target.counters().data_received;
+            let target_grows = grows(&mut target, connections, |target| {
+                while target.counters().data_received < before + count {
+                    now += Span::from_us(5);
+                    while let Some(sent) = sender.poll_transmit(now) {
+                        target.on_packet(now, &sent.packet, Payload::Virtual(sent.packet.payload_len));
+                    }
+                    while let Some(sent) = target.poll_transmit(now) {
+                        sender.on_packet(now, &sent.packet, Payload::EMPTY);
+                    }
+                    while sender.poll_completion().is_some() {}
+                }
+            });
+            (connection, target_grows)
+        };
+        let (connection, pdc) = arrive(CONNECTIONS, 1);
+        let (_, all) = arrive(1, MANY);
+        Costs { operation: send.max(receives), connection, pdc, message: all / MANY }
+    }
+
+    /// All that a server with these options can be made to hold on a host with so much memory, bytes.
+    fn most_of(options: &[&str], memory: u64, costs: &Costs) -> u64 {
+        let args = serve(options);
+        let limits = args.limits_on(memory);
+        let shared = args.memory_total.unwrap_or(memory / 2);
+        // Each operation may end with a report that waits. A deque has room for up to twice what is in it.
+        let operations = limits.sends as u64 * (costs.operation + BYTES_PER_OPERATION);
+        let pdcs = limits.pdcs as u64;
+        // Those that wait for a receive, and those of which a part has arrived.
+        let messages = 2 * limits.unexpected_messages as u64 + pdcs * u64::from(INCOMPLETE_PER_PDC);
+        shared
+            + limits.unexpected_bytes
+            + limits.reorder_bytes
+            + 2 * limits.response_bytes
+            + operations
+            + limits.connections as u64 * costs.connection
+            + pdcs * costs.pdc
+            + messages * costs.message
+    }
+
+    /// The memory that peers can make a server use, and that applications share with it.
     #[test]
     fn a_host_with_little_memory_has_limits_that_fit_into_it() {
-        const GIB: u64 = 1 << 30;
+        let costs = costs();
+        let hosts: [(u64, &[&str]); 4] =
+            [(8 * GIB, &["--operations", "16384"]), (16 * GIB, &[]), (31 * GIB, &[]), (1024 * GIB, &[])];
+        for (memory, options) in hosts {
+            let most = most_of(options, memory, &costs);
+            assert!(most <= memory, "{most} of {memory} with {options:?}: {costs:?}");
+        }
         for memory in [8 * GIB, 16 * GIB, 31 * GIB] {
             let limits = serve(&[]).limits_on(memory);
             assert_eq!((limits.unexpected_bytes, limits.reorder_bytes), (memory / 8, memory / 8));

@@ -11,7 +11,7 @@ use weft::core::{
     REFUSED_PER_PDC, SILENT_PER_CALL,
 };
 
-use super::{LEAST_UNEXPECTED, PEERS, ServeArgs};
+use super::{LEAST_UNEXPECTED, PEERS, RESPONSES, ServeArgs};
 
 /// One resource.
 struct Row {
@@ -64,7 +64,8 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
         unexpected_bytes_per_peer,
         reorder_bytes,
         response_bytes_per_peer,
-        response_bytes,
+        // It depends on the host.
+        response_bytes: _,
         control_queue,
         reorder_packets,
     } = args.limits();
@@ -260,7 +261,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
         },
         Row {
             what: "bytes of stored responses",
-            all: response_bytes.to_string(),
+            all: format!("{}, or 1/{RESPONSES} of the host's memory if that is less", most.response_bytes),
             holder: "peer",
             reserved: "the first of each PDC".to_owned(),
             most: format!("{response_bytes_per_peer}, and as much as it leaves"),

@@ -57,6 +57,10 @@ pub(super) enum Posted {
 /// There is one for each operation that an application may have.
 const _: () = assert!(size_of::<Posted>() == 16);
 
+/// Bytes that the worker may have for each operation of an application, beside what its endpoint has: what has the number, and the
+/// report while that waits for room in the ring.
+pub const BYTES_PER_OPERATION: u64 = (size_of::<Posted>() + size_of::<Slot>()) as u64;
+
 pub(super) struct Application {
     pub(super) id: SessionId,
     pub(super) process: u16,

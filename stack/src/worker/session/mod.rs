@@ -101,7 +101,7 @@ mod unmapper;
 mod world;
 
 pub use acceptor::{GRACE, JOINING};
-pub use application::{COMMANDS_PER_TURN, REPORTS_PER_TURN};
+pub use application::{BYTES_PER_OPERATION, COMMANDS_PER_TURN, REPORTS_PER_TURN};
 pub use client::{Client, ClientError, ConnectionHandle, Event, OperationHandle};
 pub use command::{Command, DescriptorError, Extent, Found};
 pub use config::{OpenError, SessionConfig};
