@@ -100,6 +100,14 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             then: format!("one that has sent no request for {} ms makes room", GRACE.as_millis()).into(),
         },
         Row {
+            what: "applications that wait for memory",
+            all: JOINING.to_string(),
+            holder: "process",
+            reserved: "0".to_owned(),
+            most: "2, or as many as it leaves".to_owned(),
+            then: "the join is refused".into(),
+        },
+        Row {
             what: "operations of applications",
             all: sends.to_string(),
             holder: "application",

@@ -25,6 +25,7 @@ use super::join::{Asked, Facts, REQUEST, is_trusted, read_request, refuse};
 use super::link::look;
 use super::sealing::Sealing;
 use crate::worker::Waker;
+use crate::worker::credentials::Credentials;
 
 /// How long an application may take to send its request.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -46,6 +47,8 @@ pub(super) enum News {
         socket: Arc<UnixStream>,
         /// What it asks for.
         asked: Asked,
+        /// The operating system's process that asks; `None` if it lives where this process cannot see it.
+        tenant: Option<u32>,
         /// Whether the memory that it may get is sealed.
         sealing: Arc<Sealing>,
     },
@@ -288,10 +291,11 @@ impl AcceptorLoop {
                     facts.tell(&stream, facts.applications, None);
                     return Ok(());
                 }
+                let tenant = Credentials::of_peer(&stream).ok().and_then(|peer| peer.process);
                 let (socket, sealing) = (Arc::new(stream), Arc::new(Sealing::default()));
                 self.links.retain(|_, (link, _)| link.strong_count() > 0);
                 self.links.insert(key, (Arc::downgrade(&socket), sealing.clone()));
-                self.tell(News::Request { socket, asked, sealing })
+                self.tell(News::Request { socket, asked, tenant, sealing })
             }
             Err(why) => {
                 refuse(&stream, &why, &mut self.refused.requests);

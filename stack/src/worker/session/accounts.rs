@@ -60,6 +60,11 @@ impl Accounts {
         (0..).zip(&self.all).filter(|(n, one)| one.open > 0 || *n == account).count()
     }
 
+    /// How many accounts have sessions that are not leaving.
+    pub(super) fn there(&self) -> usize {
+        self.all.iter().filter(|one| one.open > 0).count()
+    }
+
     /// The account of a session of `tenant`: that of its other sessions, or else the one that it had before, or else the one that
     /// ranks lowest by `rank`. By joining several times, or leaving and coming again, a process does not get what others may use.
     /// The sessions of this process have accounts of their own: its owner has opened them for whom it likes.

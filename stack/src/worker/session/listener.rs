@@ -4,9 +4,9 @@
 //! gets one back, with a descriptor of the memory that its rings lie in ([`super::join`]). From then on the socket is the
 //! session's [`Link`]. A thread accepts applications and watches all sockets in the worker's stead ([`super::acceptor`]): the
 //! worker makes system calls only to open the session of an application that has sent its request, or to refuse it. The memory
-//! of applications that are gone is unmapped by another thread ([`super::unmapper`]).
+//! of applications that are gone is unmapped by another thread ([`super::unmapper`]). Meanwhile applications that ask for it wait in
+//! a queue ([`super::join_queue`]).
 
-use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -19,17 +19,17 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use weft_cc::{Span, Time};
 
-use super::acceptor::{Acceptor, JOINING, News};
+use super::acceptor::{Acceptor, News};
 use super::config::{OpenError, SessionConfig};
 use super::join::{Asked, Facts, connect_within, refuse};
+use super::join_queue::JoinQueue;
 use super::link::Link;
 use super::sealing::Sealing;
-use super::server::{SessionId, Sessions};
+use super::server::{SessionId, Sessions, Share};
 use super::unmapper::Unmapper;
 use crate::fep::{Fep, Resource};
 use crate::region::Region;
 use crate::worker::Waker;
-use crate::worker::credentials::Credentials;
 
 /// How long another program may take to accept a connection that shows that it is there.
 const PROBE: Duration = Duration::from_millis(100);
@@ -56,16 +56,12 @@ pub enum ListenError {
 
 /// An application that has sent its request.
 #[derive(Debug)]
-struct Joining {
-    socket: Arc<UnixStream>,
-    sealing: Arc<Sealing>,
-    config: SessionConfig,
+pub(super) struct Joining {
+    pub(super) socket: Arc<UnixStream>,
+    pub(super) sealing: Arc<Sealing>,
+    pub(super) config: SessionConfig,
     /// The process number that it wants.
-    process: Option<u16>,
-    /// When it has asked.
-    since: Time,
-    /// The memory that it waits for, bytes.
-    lacks: Option<u64>,
+    pub(super) process: Option<u16>,
 }
 
 /// A Unix socket at which applications join.
@@ -75,8 +71,8 @@ pub struct SessionListener {
     most: SessionConfig,
     acceptor: Acceptor,
     unmapper: Unmapper,
-    /// Applications that are to be let in or refused, in turn. The first one may wait for memory.
-    joining: VecDeque<Joining>,
+    /// Applications that are to be let in or refused, in turn. Some may wait for memory.
+    joining: JoinQueue<Joining>,
     /// When memory was unmapped last while one waited, and how much was to be unmapped then, bytes.
     unmapped: (Time, u64),
     /// How many applications were refused because they asked for resources or for a process that they cannot have.
@@ -111,7 +107,7 @@ impl SessionListener {
         let acceptor = Acceptor::start(listener, waker).map_err(failed)?;
         let unmapper = Unmapper::start().map_err(failed)?;
         tracing::info!(socket = %path.display(), "listening for applications");
-        let (path, joining, unmapped) = (path.to_owned(), VecDeque::new(), (Time::ZERO, 0));
+        let (path, joining, unmapped) = (path.to_owned(), JoinQueue::new(), (Time::ZERO, 0));
         Ok(SessionListener { path, most, acceptor, unmapper, joining, unmapped, refused: 0, _lock: lock })
     }
 
@@ -119,24 +115,19 @@ impl SessionListener {
     /// each turn; makes no system call but to open a session, to refuse one, or to answer the first questions for facts. Returns
     /// the session that is new.
     ///
-    /// An application for which there is memory, but for that of others which are gone, waits until it is unmapped, and those that
-    /// come after it wait behind it.
+    /// An application for which there is memory, but for that of others which are gone, waits until it is unmapped, in a
+    /// [queue](JoinQueue).
     pub fn attend(&mut self, sessions: &mut Sessions, fep: &mut Fep, now: Time) -> Option<SessionId> {
         while let Some(news) = self.acceptor.next() {
             match news {
                 News::Closed(socket) => {
-                    self.joining.retain(|joining| !Arc::ptr_eq(&joining.socket, &socket));
+                    self.joining.remove(|joining| Arc::ptr_eq(&joining.socket, &socket));
                     sessions.hung_up(fep, now, &socket);
                 }
                 // One a turn, as it takes far longer than a turn.
-                News::Request { socket, asked, sealing } => match asked {
+                News::Request { socket, asked, tenant, sealing } => match asked {
                     Asked::Session(config, process) => {
-                        let joining = Joining { socket, sealing, config, process, since: now, lacks: None };
-                        // Each that waits takes a descriptor.
-                        match self.joining.len() < JOINING {
-                            true => self.joining.push_back(joining),
-                            false => self.refuse(&joining, &OpenError::ManyWait(JOINING)),
-                        }
+                        self.hear(sessions, now, Joining { socket, sealing, config, process }, tenant);
                         break;
                     }
                     Asked::Facts => {
@@ -149,6 +140,24 @@ impl SessionListener {
             }
         }
         self.admit_next(sessions, fep, now)
+    }
+
+    /// The process `tenant` has sent a request: it gets a place in the queue, or is refused.
+    pub(super) fn hear(&mut self, sessions: &Sessions, now: Time, joining: Joining, tenant: Option<u32>) {
+        let may_wait = || {
+            joining.config.within(&self.most)?;
+            let memory = joining.config.layout()?.total as u64;
+            // The only one need not wait, but for memory.
+            if !self.joining.is_empty() {
+                self.joining.check(tenant)?;
+                sessions.check_waiting(tenant, self.joining.share_of(tenant), Share::one(memory))?;
+            }
+            Ok(memory)
+        };
+        match may_wait() {
+            Ok(memory) => self.joining.push(joining, tenant, memory, now),
+            Err(why) => self.refuse(&joining, &why),
+        }
     }
 
     /// Whether applications wait for memory, or behind one that does: [`SessionListener::attend`] must be called then although nothing
@@ -165,28 +174,33 @@ impl SessionListener {
 
     /// Opens a session for the application whose turn it is, or refuses it, unless it has to wait.
     fn admit_next(&mut self, sessions: &mut Sessions, fep: &mut Fep, now: Time) -> Option<SessionId> {
-        let mut joining = self.joining.pop_front()?;
+        if self.joining.is_empty() {
+            return None;
+        }
         let unmapping = sessions.unmapping().bytes();
         if unmapping < std::mem::replace(&mut self.unmapped.1, unmapping) {
             self.unmapped.0 = now;
         }
-        let begun = joining.since.latest(self.unmapped.0);
-        let may_wait = now.is_before((begun + UNMAPPING).earliest(joining.since + PATIENCE));
-        if may_wait && joining.lacks.is_some_and(|memory| !sessions.has_memory(memory)) {
-            self.joining.push_front(joining);
-            return None;
-        }
-        match self.admit(&joining, sessions, fep) {
-            Ok(id) => id,
+        let unmapped = self.unmapped.0;
+        let is_due = |since: Time| {
+            let end = (since.latest(unmapped) + UNMAPPING).earliest(since + PATIENCE);
+            now.is_at_or_after(end)
+        };
+        let (free, part) = (sessions.free_memory(), sessions.part_of_memory());
+        let (at, next) = self.joining.take(is_due, free, part)?;
+        match self.admit(&next.application, next.tenant, sessions, fep) {
+            Ok(id) => {
+                self.joining.note_passed(at, &next);
+                id
+            }
             Err(OpenError::NotLeft { what: Resource::SessionMemory, asked, .. })
-                if may_wait && sessions.will_have_memory(asked) =>
+                if !is_due(next.since) && sessions.will_have_memory(asked) =>
             {
-                joining.lacks = Some(asked);
-                self.joining.push_front(joining);
+                self.joining.put_back(at, next);
                 None
             }
             Err(error) => {
-                self.refuse(&joining, &error);
+                self.refuse(&next.application, &error);
                 None
             }
         }
@@ -196,14 +210,12 @@ impl SessionListener {
     fn admit(
         &self,
         joining: &Joining,
+        tenant: Option<u32>,
         sessions: &mut Sessions,
         fep: &mut Fep,
     ) -> Result<Option<SessionId>, OpenError> {
-        let Joining { socket, sealing, config, process, .. } = joining;
-        // Not known of one that lives where this process cannot see it.
-        let tenant = Credentials::of_peer(socket).ok().and_then(|peer| peer.process);
+        let Joining { socket, sealing, config, process } = joining;
         let link = Link::shared(socket.clone());
-        config.within(&self.most)?;
         let (mut shared, unmapping) = (None, sessions.unmapping().clone());
         let share = |len| {
             let (region, file) = Region::share_to_seal(len)?;

@@ -77,6 +77,7 @@ mod held;
 mod held_datagrams;
 mod held_peers;
 mod join;
+mod join_queue;
 mod link;
 mod listener;
 mod outcome;

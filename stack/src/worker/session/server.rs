@@ -52,24 +52,23 @@ pub enum Ended {
 const RELEASES_PER_TURN: usize = 32;
 
 /// The sessions that a process may have whatever it leaves to others: one for each direction, or for each of two threads.
-const ALWAYS: u64 = 2;
+pub(super) const ALWAYS: u64 = 2;
 
 /// What some sessions have together.
-#[derive(Clone, Copy)]
-struct Share {
-    places: u64,
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Share {
+    pub(super) places: u64,
     /// Bytes of memory.
-    memory: u64,
+    pub(super) memory: u64,
 }
 
 impl Share {
-    fn one(memory: u64) -> Share {
+    pub(super) fn one(memory: u64) -> Share {
         Share { places: 1, memory }
     }
 
-    fn add(&mut self, other: Share) {
-        self.places += other.places;
-        self.memory = self.memory.saturating_add(other.memory);
+    pub(super) fn with(self, other: Share) -> Share {
+        Share { places: self.places + other.places, memory: self.memory.saturating_add(other.memory) }
     }
 }
 
@@ -204,7 +203,7 @@ impl Sessions {
         let slot = self.slots.iter().position(Option::is_none).ok_or(OpenError::Full(self.slots.len()))?;
         let account = self.choose_account(tenant).ok_or(OpenError::Full(self.slots.len()))?;
         self.check_left(&fep.config().limits, config)?;
-        self.check_share(tenant, account, layout.total as u64)?;
+        self.check_share(tenant, account, Share::one(layout.total as u64))?;
         // Last, as nothing else passes while an application waits for it.
         self.check_memory(layout.total as u64)?;
         let process = self.open_process(fep, process)?;
@@ -298,9 +297,14 @@ impl Sessions {
         self.reserved(|session| session.memory)
     }
 
-    /// Whether a session could have `memory` bytes now.
-    pub(super) fn has_memory(&self, memory: u64) -> bool {
-        self.check_memory(memory).is_ok()
+    /// Bytes of memory that a session could have now.
+    pub(super) fn free_memory(&self) -> u64 {
+        self.memory.saturating_sub(self.reserved_memory().saturating_add(self.unmapping.bytes()))
+    }
+
+    /// An even part of the memory among the processes that are there, of which at least two are counted, bytes.
+    pub(super) fn part_of_memory(&self) -> u64 {
+        self.memory / self.connections.accounts.there().max(2) as u64
     }
 
     /// Whether a session could have `memory` bytes if those that are leaving were gone, and all that is to be unmapped was.
@@ -309,8 +313,24 @@ impl Sessions {
         check_left(Resource::SessionMemory, self.memory, reserved, memory).is_ok()
     }
 
-    /// Checks that the process `tenant`, whose sessions have `account`, takes no more places and memory than it may with a session
-    /// more, of `memory` bytes. It may have [`ALWAYS`] sessions in any case, and as much as it leaves to others, and an even part
+    /// Checks that the process `tenant` takes no more places and memory than it may if it is given what its applications ask for that
+    /// wait, and one `more`.
+    ///
+    /// # Errors
+    /// [`OpenError::Share`].
+    pub(super) fn check_waiting(
+        &self,
+        tenant: Option<u32>,
+        waiting: Share,
+        more: Share,
+    ) -> Result<(), OpenError> {
+        // Where no account is free there is no place, which it hears in its turn.
+        let Some(account) = self.choose_account(tenant) else { return Ok(()) };
+        self.check_share(tenant, account, waiting.with(more))
+    }
+
+    /// Checks that the process `tenant`, whose sessions have `account`, takes no more places and memory than it may with what it has
+    /// `more`. It may have [`ALWAYS`] sessions in any case, and as much as it leaves to others, and an even part
     /// among the processes that are there, of which at least two are counted: so a job whose processes have all places between
     /// them can join, and a process that joins over and over leaves half of everything.
     ///
@@ -318,18 +338,18 @@ impl Sessions {
     /// otherwise one that joins and leaves over and over could have all.
     ///
     /// The owner's own process is trusted, and one that is not known can be told from no other.
-    fn check_share(&self, tenant: Option<u32>, account: u32, memory: u64) -> Result<(), OpenError> {
+    fn check_share(&self, tenant: Option<u32>, account: u32, more: Share) -> Result<(), OpenError> {
         if tenant.is_none() || tenant == Some(std::process::id()) {
             return Ok(());
         }
-        let (mut open, mut held, mut taken) = (Share::one(memory), Share::one(memory), Share::one(memory));
+        let (mut open, mut held, mut taken) = (more, more, more);
         for session in self.slots.iter().flatten() {
             let share = Share::one(session.memory);
-            taken.add(share);
+            taken = taken.with(share);
             if self.connections.account(session.id.slot) == account {
-                held.add(share);
+                held = held.with(share);
                 if !session.leaving {
-                    open.add(share);
+                    open = open.with(share);
                 }
             }
         }

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::super::join::{Asked, ask, connect_within};
+use super::super::join::{Asked, REPLY, ask, connect_within, read_reply};
+use super::super::listener::Joining;
 use super::*;
 use crate::region::{free_first_page, mappings};
 use crate::worker::{Clock, Waker};
@@ -258,6 +259,16 @@ impl Host {
         thread::yield_now();
     }
 
+    /// Process `n`, which is not this one, asks to join. Returns its socket.
+    fn hear(&mut self, n: u32, config: SessionConfig) -> UnixStream {
+        let (own, other) = UnixStream::pair().unwrap();
+        other.set_nonblocking(true).unwrap();
+        let joining = Joining { socket: Arc::new(own), sealing: Arc::default(), config, process: None };
+        let tenant = Some(std::process::id() + 1 + n);
+        self.listener.hear(&self.world.sessions[0], self.world.now, joining, tenant);
+        other
+    }
+
     /// Attends to those that want to join until something is so, while no time passes.
     fn until(&mut self, is_so: impl Fn(&Host) -> bool) {
         let started = Instant::now();
@@ -420,6 +431,45 @@ fn applications_that_come_while_many_wait_for_memory_are_refused_and_hold_none_o
     // No time passes, so the last one waits until there is memory.
     drop(frame);
     host.until(|_| late.is_finished() && waiting.iter().all(|join| join.is_finished()));
+}
+
+/// What the server has answered to an application, if it has.
+fn answer(socket: &mut UnixStream) -> Option<Result<(), String>> {
+    let mut reply = [0; REPLY];
+    match socket.read(&mut reply) {
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => None,
+        // It has been read.
+        Ok(0) => None,
+        read => {
+            assert_eq!(read.unwrap(), REPLY);
+            Some(read_reply("socket".as_ref(), &reply).map(|_| ()).map_err(|error| error.to_string()))
+        }
+    }
+}
+
+/// A process asks for memory that it cannot have, over and over; it could if that of another application was unmapped.
+#[test]
+fn a_process_that_waits_for_memory_keeps_no_other_one_from_joining() {
+    const LITTLE: SessionConfig = SessionConfig { memory: 4096, ..SMALL };
+    let (mut host, frame) = host_whose_memory_is_in_use();
+    let [all, little] = [SMALL, LITTLE].map(|config| config.layout().unwrap().total as u64);
+    host.world.sessions[0].limit_memory(all + 2 * little);
+    let mut greedy: Vec<UnixStream> = (0..JOINING).map(|_| host.hear(0, SMALL)).collect();
+    (0..2 * JOINING).for_each(|_| host.attend_again());
+    let refused: Vec<String> = greedy.iter_mut().filter_map(answer).map(Result::unwrap_err).collect();
+    assert_eq!((host.listener.waiting(), refused.len()), (2, JOINING - 2), "what it may have");
+    assert!(refused.iter().all(|why| why.contains("applications, and leave")), "{refused:?}");
+    // Others join in the turn in which they ask, those of one process as those of two.
+    for n in [1, 2] {
+        let mut socket = host.hear(n, LITTLE);
+        host.attend_again();
+        assert_eq!(answer(&mut socket), Some(Ok(())));
+    }
+    assert_eq!(host.world.sessions[0].len(), 2);
+    // It has its turn when there is memory.
+    drop(frame);
+    host.until(|host| host.world.sessions[0].len() == 3);
+    assert_eq!(greedy.iter_mut().filter_map(answer).collect::<Vec<_>>(), [Ok(())]);
 }
 
 /// It would have a session that nobody ends.
