@@ -288,7 +288,7 @@ impl AcceptorLoop {
                 if asked == Asked::Facts
                     && let Some(facts) = self.facts.get()
                 {
-                    facts.tell(&stream, facts.applications, None);
+                    facts.tell(&stream);
                     return Ok(());
                 }
                 let tenant = Credentials::of_peer(&stream).ok().and_then(|peer| peer.process);

@@ -131,11 +131,24 @@ impl Facts {
         Facts { addr: fep.addr(), host, longest_datagram: fep.config().mtu, applications }
     }
 
-    /// Tells them to an application, with its process and its memory if it has a session now, or else with how many there may be.
-    pub(super) fn tell(&self, socket: &UnixStream, process: u16, file: Option<&OwnedFd>) {
-        let words = [self.addr.0, process.into(), self.longest_datagram];
-        // An application that cannot be told is dead: its end of the socket is closed.
-        let _ = reply(socket, 0, words, &self.host, file);
+    /// Tells them to an application without a session, with how many there may be.
+    pub(super) fn tell(&self, socket: &UnixStream) {
+        // One that cannot be told is dead: its end of the socket is closed.
+        let _ = self.reply(socket, self.applications, None);
+    }
+
+    /// Tells them to an application that has a session now, with its process and its memory.
+    ///
+    /// # Errors
+    /// It is dead; or the system hands no descriptor over, as too many are on their way.
+    pub(super) fn let_in(&self, socket: &UnixStream, process: u16, file: &OwnedFd) -> io::Result<()> {
+        self.reply(socket, process, Some(file))
+    }
+
+    fn reply(&self, socket: &UnixStream, number: u16, file: Option<&OwnedFd>) -> io::Result<()> {
+        let words = [self.addr.0, number.into(), self.longest_datagram];
+        reply(socket, 0, words, &self.host, file)?;
+        Ok(())
     }
 }
 

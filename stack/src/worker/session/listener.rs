@@ -132,7 +132,7 @@ impl SessionListener {
                     }
                     Asked::Facts => {
                         let facts = Facts::of(sessions, fep);
-                        facts.tell(&socket, facts.applications, None);
+                        facts.tell(&socket);
                         self.acceptor.inform(facts);
                         return None;
                     }
@@ -188,7 +188,7 @@ impl SessionListener {
         };
         let (free, part) = (sessions.free_memory(), sessions.part_of_memory());
         let (at, next) = self.joining.take(is_due, free, part)?;
-        match self.admit(&next.application, next.tenant, sessions, fep) {
+        match self.admit(&next.application, next.tenant, sessions, fep, now) {
             Ok(id) => {
                 self.joining.note_passed(at, &next);
                 id
@@ -213,6 +213,7 @@ impl SessionListener {
         tenant: Option<u32>,
         sessions: &mut Sessions,
         fep: &mut Fep,
+        now: Time,
     ) -> Result<Option<SessionId>, OpenError> {
         let Joining { socket, sealing, config, process } = joining;
         let link = Link::shared(socket.clone());
@@ -226,8 +227,13 @@ impl SessionListener {
         let Some((kept, file)) = shared else { return Ok(None) };
         sessions.keep(id, kept, sealing.clone());
         let (process, facts) = (sessions.process(id).unwrap_or(0), Facts::of(sessions, fep));
-        sealing.hand_over(file, |file| facts.tell(socket, process, Some(file)));
-        Ok(Some(id))
+        match sealing.hand_over(file, |file| facts.let_in(socket, process, file)) {
+            Ok(()) => Ok(Some(id)),
+            Err(error) => {
+                sessions.withdraw(fep, now, id);
+                Err(error.into())
+            }
+        }
     }
 
     fn refuse(&mut self, joining: &Joining, why: &OpenError) {

@@ -24,10 +24,18 @@ impl Sealing {
     }
 
     /// Sends `file` to the application with `send`. What it answers is seen afterwards.
-    pub(super) fn hand_over(&self, file: OwnedFd, send: impl FnOnce(&OwnedFd)) {
+    ///
+    /// # Errors
+    /// That of `send`.
+    pub(super) fn hand_over(
+        &self,
+        file: OwnedFd,
+        send: impl FnOnce(&OwnedFd) -> io::Result<()>,
+    ) -> io::Result<()> {
         let mut kept = self.file();
-        send(&file);
+        send(&file)?;
         *kept = Some(file);
+        Ok(())
     }
 
     /// The application says that it has mapped its memory. Does nothing if it says so once more, or has none yet.

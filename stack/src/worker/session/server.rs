@@ -621,6 +621,12 @@ impl Sessions {
         }
     }
 
+    /// Ends a session that nobody has heard of, as if there had been none.
+    pub(super) fn withdraw(&mut self, fep: &mut Fep, now: Time, id: SessionId) {
+        self.close(fep, now, id);
+        self.ended.retain(|(ended, ..)| *ended != id);
+    }
+
     /// Ends all sessions. What they have not sent is cancelled at once: no application waits for its turn any more, and peers hear
     /// of it sooner.
     pub fn close_all(&mut self, fep: &mut Fep, now: Time) {

@@ -1,9 +1,11 @@
 //! Applications that join through a socket.
 
 use std::io::{Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -587,6 +589,68 @@ fn an_application_whose_memory_cannot_be_sealed_is_dismissed() {
         assert!(started.elapsed() < LIMIT, "it stays");
     }
     assert!(matches!(host.world.sessions[0].poll_ended(), Some((_, _, Ended::Died))));
+}
+
+/// Set for the copy of this program that runs in a user namespace of its own.
+const INSIDE: &str = "WEFT_TEST_INSIDE_USER_NAMESPACE";
+
+/// The system hands no descriptor over as long as the user has more on their way than one process may have open, and the
+/// server has no privileges: the test runs itself once more in a new user namespace.
+#[test]
+fn an_application_that_cannot_be_handed_its_memory_hears_the_reason() {
+    if std::env::var_os(INSIDE).is_some() {
+        return refused_while_many_descriptors_are_on_their_way();
+    }
+    let namespaces = ["--user", "--map-root-user"];
+    match Command::new("unshare").args(namespaces).arg("true").output() {
+        Ok(output) if output.status.success() => {}
+        Ok(output) => return crate::skipped::skipped(&String::from_utf8_lossy(&output.stderr)),
+        Err(error) => return crate::skipped::skipped(&format!("unshare: {error}")),
+    }
+    let output = Command::new("unshare")
+        .args(namespaces)
+        .arg(std::env::current_exe().unwrap())
+        .arg("an_application_that_cannot_be_handed_its_memory_hears_the_reason")
+        .env(INSIDE, "1")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+}
+
+fn refused_while_many_descriptors_are_on_their_way() {
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    const OPEN: u64 = 200;
+    setrlimit(Resource::Nofile, Rlimit { current: Some(OPEN), maximum: Some(OPEN) }).unwrap();
+    let (own, other) = UnixStream::pair().unwrap();
+    let send_one = || {
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let files = [own.as_fd(); 8];
+        control.push(SendAncillaryMessage::ScmRights(&files));
+        sendmsg(&own, &[std::io::IoSlice::new(&[1])], &mut control, SendFlags::DONTWAIT)
+    };
+    let error = (0..OPEN).find_map(|_| send_one().err()).expect("there is a limit");
+    assert_eq!(error, rustix::io::Errno::TOOMANYREFS);
+    let mut host = Host::new();
+    let mut join = || {
+        let joined = host.until_answered(|path| Client::join(path, &SMALL, None, LIMIT));
+        // What was opened for one that is refused is gone, and nobody hears of it.
+        let started = Instant::now();
+        while joined.is_err() && !host.world.sessions[0].is_empty() {
+            assert!(started.elapsed() < LIMIT, "it stays");
+            host.attend();
+        }
+        assert_eq!(host.world.sessions[0].poll_ended(), None);
+        joined
+    };
+    match join() {
+        Err(JoinError::Refused(_, why)) => assert!(why.contains("Too many references"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    drop((own, other));
+    join().unwrap();
 }
 
 /// A silent application makes room for the next one: `weft::Endpoint` gives a server 5 s for its answer.
