@@ -10,7 +10,7 @@ use weft_stack::ses::Matching;
 use weft_stack::wire::pds::Pds;
 use weft_stack::wire::ses::{Placement, Ses};
 
-use crate::interface::{Forged, MOST_CONNECTIONS, forged, ordered, to_process};
+use crate::interface::{Forged, MOST_CONNECTIONS, forged, ordered, session, to_process};
 use crate::net::{HOSTILE, Net, PEER, SILENT, extent, tagged, virtual_send};
 
 /// An application or a peer that wants to harm the others.
@@ -59,7 +59,7 @@ const NOBODY: u16 = 999;
 /// The length of a message that is lost.
 const LOST: u32 = 777;
 
-pub(crate) const CASES: [Case; 25] = [
+pub(crate) const CASES: [Case; 26] = [
     Case::new("unreceived-messages", "16 peers leave as many messages as they may", unreceived, |_| {}),
     Case::new("unreceived-by-alice", "they do so with alice", unreceived_of_alice, |_| {}),
     Case::new("unreceived-bytes", "16 peers leave as many bytes as they may", unreceived_bytes, |_| {})
@@ -112,6 +112,14 @@ pub(crate) const CASES: [Case; 25] = [
         .busy(),
     Case::new("long-messages", "receives for 32 messages of 2 MiB that have waited", long, take_long).once(),
     Case::new("left-behind", "an application leaves for which 100,000 messages wait", many, leave).busy(),
+    Case::new(
+        "joins",
+        "an application joins with 65,536 operations and leaves, over and over",
+        joins,
+        Net::attend,
+    )
+    .with(|limits| limits.sends = 64 << 16)
+    .busy(),
 ];
 
 /// Hostile peers send `each` messages to a hog.
@@ -484,4 +492,8 @@ fn leave(net: &mut Net) {
     if strikes(net) {
         net.hogs.clear();
     }
+}
+
+fn joins(net: &mut Net) {
+    net.let_join(session(1 << 16, MOST_CONNECTIONS));
 }

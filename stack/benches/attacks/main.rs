@@ -16,6 +16,7 @@ mod held;
 mod cases;
 mod honest;
 mod interface;
+mod joiner;
 mod net;
 mod strangers;
 

@@ -18,6 +18,7 @@ use crate::interface::{
     ConnectionHandle, Forged, HALF_RTT, MOST_CONNECTIONS, OperationHandle, config, forged, session,
     to_process,
 };
+use crate::joiner::Joiner;
 
 /// The honest peer. Hostile ones follow.
 pub(crate) const PEER: u32 = 1;
@@ -66,6 +67,7 @@ pub(crate) struct Net {
     pub from_peer: ConnectionId,
     pub hogs: Vec<Hog>,
     pub hostile: Vec<ConnectionId>,
+    joiner: Option<Joiner>,
     to_server: Wire,
     to_peers: Wire,
     /// Buffers for the packets of a turn.
@@ -123,6 +125,7 @@ impl Net {
             from_peer,
             hogs: Vec::new(),
             hostile: Vec::new(),
+            joiner: None,
             to_server: Wire::new(),
             to_peers: Wire::new(),
             burst: (0..BURST).map(|_| (forged(&Forged::NONE), Vec::with_capacity(MTU))).collect(),
@@ -160,6 +163,20 @@ impl Net {
         let (client, took) = as_server(|| self.sessions.open(&mut self.server, config, None));
         self.pass(took);
         Some((client.ok()?, took))
+    }
+
+    /// From now on an application joins with `config` and leaves, over and over.
+    pub(crate) fn let_join(&mut self, config: SessionConfig) {
+        self.joiner = Some(Joiner::start(config));
+    }
+
+    /// The server attends to it, as it does in each turn.
+    pub(crate) fn attend(&mut self) {
+        let (sessions, server, now) = (&mut self.sessions, &mut self.server, self.now);
+        let Some(joiner) = &mut self.joiner else { return };
+        let ((), took) = as_server(|| joiner.attend(sessions, server, now));
+        self.longest = self.longest.max(took);
+        self.pass(took);
     }
 
     /// Megabytes that the server has allocated since the attack began, apart from what was reserved for those that joined.
