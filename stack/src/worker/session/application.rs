@@ -10,6 +10,7 @@ use super::command::{Command, Extent, Found};
 use super::connections::Connections;
 use super::held_datagrams::HeldDatagram;
 use super::link::Link;
+use super::operations::Operations;
 use super::peer_costs::MOST;
 use super::put_off::PutOff;
 use super::report::{Report, Request};
@@ -68,7 +69,7 @@ pub(super) struct Application {
     pub(super) reports: Producer<8>,
     /// Empty once the application has left.
     pub(super) regions: Vec<Region>,
-    pub(super) operations: Vec<Posted>,
+    pub(super) operations: Operations,
     pub(super) connections: Vec<Option<ConnectionId>>,
     /// Bytes of the memory that it shares with the worker.
     pub(super) memory: u64,
@@ -89,7 +90,7 @@ pub(super) struct Application {
     pub(super) leaving: bool,
     /// Whether it is leaving, and not all that it has posted has ended, or not all messages that waited for it are dropped.
     pub(super) clears_away: bool,
-    /// If it is leaving: operations before this one have ended, or end by themselves.
+    /// If it is leaving: operations of pages before this one have ended, or end by themselves.
     pub(super) cleared: usize,
     pub(super) put_off: PutOff,
     /// The shared memory that its rings and its region lie in, if it is not this thread that unmaps it.
@@ -156,16 +157,15 @@ impl Application {
     /// Frees the numbers of receives and held datagrams, which have ended without completions. Messages and datagrams have
     /// theirs. Returns whether none is left.
     fn forget_operations(&mut self, budget: &mut i64) -> bool {
-        while let Some(operation) = self.operations.get_mut(self.cleared) {
+        let ends = |posted: &Posted| matches!(posted, Posted::Held { .. } | Posted::Receive { .. });
+        while self.cleared < self.operations.pages() {
             if *budget <= 0 {
                 return false;
             }
-            if matches!(operation, Posted::Held { .. } | Posted::Receive { .. }) {
-                *operation = Posted::Nothing;
-                self.in_use -= 1;
-            }
+            let (freed, touched) = self.operations.free_page(self.cleared, ends);
+            self.in_use -= freed;
             self.cleared += 1;
-            *budget -= size_of::<Posted>() as i64;
+            *budget -= touched as i64;
         }
         true
     }
@@ -398,11 +398,7 @@ impl Application {
             Err(why) => Err(CallError::Unreachable { peer, why }),
         };
         match posted {
-            Ok(id) => {
-                if let Some(place) = self.operations.get_mut(operation as usize) {
-                    *place = Posted::Send(id);
-                }
-            }
+            Ok(id) => self.operations.set(operation, Posted::Send(id)),
             Err(error) => {
                 let request = Request::SendDatagram;
                 self.finish(operation, Report::Refused { request, number: operation, error });
@@ -535,8 +531,8 @@ impl Application {
     }
 
     fn posted(&self, number: u32) -> Result<Posted, CallError> {
-        let count = self.operations.len() as u32;
-        self.operations.get(number as usize).copied().ok_or(CallError::NoSuchNumber { number, count })
+        let count = self.operations.count();
+        self.operations.get(number).ok_or(CallError::NoSuchNumber { number, count })
     }
 
     /// The context at the endpoint of an operation whose number is not in use.
@@ -549,7 +545,7 @@ impl Application {
 
     /// `operation` is reserved.
     fn begin(&mut self, operation: u32, posted: Posted) {
-        self.operations[operation as usize] = posted;
+        self.operations.set(operation, posted);
         self.in_use += 1;
     }
 
@@ -566,10 +562,7 @@ impl Application {
     /// Frees the number of an operation that has ended, and reports it. The numbers of receives that were dropped with
     /// the session are free already.
     pub(super) fn finish(&mut self, operation: u32, report: Report) {
-        if let Some(place) = self.operations.get_mut(operation as usize)
-            && !matches!(place, Posted::Nothing)
-        {
-            *place = Posted::Nothing;
+        if self.operations.free(operation) {
             self.in_use -= 1;
             self.tell(&report);
         }
@@ -577,9 +570,9 @@ impl Application {
 
     /// Where the memory of a message begins in that of its receive.
     pub(super) fn offset(&self, operation: u32, buffer: &Buffer) -> u32 {
-        match (self.operations.get(operation as usize), buffer) {
+        match (self.operations.get(operation), buffer) {
             (Some(Posted::Receive { offset, .. }), Buffer::Region(slice)) => {
-                slice.offset().wrapping_sub(*offset)
+                slice.offset().wrapping_sub(offset)
             }
             _ => 0,
         }
@@ -588,7 +581,7 @@ impl Application {
     /// Reports a message of a receive that goes on. Returns whether such receives may: from the first report that waits on they take
     /// no messages, until the application has read so many that none does.
     pub(super) fn go_on(&mut self, operation: u32, report: Report) -> bool {
-        let is_known = self.operations.get(operation as usize).is_some_and(|p| !matches!(p, Posted::Nothing));
+        let is_known = self.operations.get(operation).is_some_and(|p| !matches!(p, Posted::Nothing));
         if is_known {
             self.tell(&report);
         }

@@ -80,6 +80,7 @@ mod join;
 mod join_queue;
 mod link;
 mod listener;
+mod operations;
 mod outcome;
 mod peer_costs;
 #[cfg(any(test, feature = "fuzzing"))]

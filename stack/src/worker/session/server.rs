@@ -9,13 +9,14 @@ use std::sync::Arc;
 use rustc_hash::FxHasher;
 use weft_cc::Time;
 
-use super::application::{Application, Posted};
+use super::application::Application;
 use super::attention::Attention;
 use super::client::Client;
 use super::config::{OpenError, SessionConfig};
 use super::connections::Connections;
 use super::held::Settled;
 use super::link::Link;
+use super::operations::Operations;
 use super::put_off::{BYTES_PER_TURN, PutOff, Quiet};
 use super::report::{Report, Request};
 use super::sealing::Sealing;
@@ -231,7 +232,7 @@ impl Sessions {
             commands,
             reports,
             regions: vec![memory],
-            operations: vec![Posted::Nothing; operations],
+            operations: Operations::new(config.operations),
             connections: vec![None; connections],
             memory: layout.total as u64,
             in_use: 0,
@@ -274,7 +275,7 @@ impl Sessions {
     /// reserved for them, whether they use it or not.
     fn check_left(&self, limits: &Limits, config: &SessionConfig) -> Result<(), OpenError> {
         // Each operation may be a message.
-        let operations = self.reserved(|session| session.operations.len() as u64);
+        let operations = self.reserved(|session| session.operations.count().into());
         check_left(Resource::Operations, limits.sends as u64, operations, config.operations.into())?;
         let connections = self.reserved(|session| session.connections.len() as u64);
         let most = limits.most_connections() as u64;
@@ -398,7 +399,7 @@ impl Sessions {
     #[cfg(test)]
     pub(super) fn check_accounts(&self, limits: &Limits) {
         let all = |of: fn(&Application) -> usize| self.slots.iter().flatten().map(of).sum::<usize>();
-        assert!(all(|session| session.operations.len()) <= limits.sends);
+        assert!(all(|session| session.operations.count() as usize) <= limits.sends);
         assert!(all(|session| session.connections.len()) <= limits.most_connections());
         assert!(all(|session| session.memory as usize) as u64 <= self.memory);
         let mut open = std::collections::HashMap::<u32, u64>::new();
