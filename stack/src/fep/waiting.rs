@@ -74,9 +74,10 @@ impl Fep {
     }
 
     /// Lets receives for many messages of process `process` take only `further` messages from here on. Beyond that they are *held*:
-    /// messages that would meet one are refused, and so are those to the process that arrive before others of their connection. Their
-    /// senders try again. Messages that have arrived already are taken all the same, and count: those that wait when such a receive is
-    /// posted, and those whose turn comes. Without this there is no bound.
+    /// messages that would meet one are refused, and so are those that arrive before others of their connection, if one of the receives
+    /// could take them. Their senders try again. Messages that have arrived already are taken all the same, and count: those that wait when
+    /// such a receive is posted, and those whose turn comes. One of several packets counts when all of it is there, or no more of it will
+    /// come. Until then a peer has as many of these as it leaves to others, of what may be taken, or four. Without this there is no bound.
     pub fn limit_many(&mut self, process: u16, further: u64) {
         self.target.processes.limit_many(process, further);
     }

@@ -23,6 +23,8 @@ pub(super) struct PostedQueue {
     indexed: Option<Box<Index>>,
     /// How many messages have matched an indexed receive since the last that matched one of `oldest`.
     passed_by: u32,
+    /// What the receives for many messages want, and how many each of it; `None` if there never were any.
+    of_many: Option<Box<Map<Wanted, u32>>>,
 }
 
 /// The memory that dropping a receive touches, bytes.
@@ -57,8 +59,29 @@ impl PostedQueue {
         }
     }
 
-    /// Removes and returns the first receive that accepts a message of `source` with `tag` and `len` bytes; of one for many
-    /// messages, which `many` keeps account of, only the part for this one, if enough is left for others. None if it is one for many
+    /// As [`PostedQueue::push`], of a receive for many messages.
+    pub(super) fn push_many(&mut self, posted: Posted) {
+        let of_many = self.of_many.get_or_insert_default();
+        *of_many.entry(Index::wanted(&posted)).or_default() += 1;
+        self.push(posted);
+    }
+
+    /// Whether a receive for many messages accepts one of `source` with `tag`.
+    #[cold]
+    pub(super) fn many_accept(&self, source: Source, tag: Option<u64>) -> bool {
+        let Some(of_many) = self.of_many.as_deref().filter(|of_many| !of_many.is_empty()) else {
+            return false;
+        };
+        let is_indexed = |index: &Index| {
+            let mut wanted = index.kinds.iter().filter_map(|present| present.kind.wanted(source, tag));
+            wanted.any(|wanted| of_many.contains_key(&wanted))
+        };
+        self.oldest.iter().any(|posted| posted.many.is_some() && posted.takes(source, tag))
+            || self.indexed.as_deref().is_some_and(is_indexed)
+    }
+
+    /// Removes and returns the first receive that accepts a message of `source` with `tag`, of `len` bytes and whole or not; of one for
+    /// many messages, which `many` keeps account of, only the part for this one, if enough is left for others. None if it is one for many
     /// messages, and those are held.
     // Always inlined, as are its callees: each move of a receive just written is a store-forwarding stall (see
     // `crate::prefetch`).
@@ -67,7 +90,7 @@ impl PostedQueue {
         &mut self,
         source: Source,
         tag: Option<u64>,
-        len: u32,
+        (len, is_whole): (u32, bool),
         many: &mut Many,
     ) -> Option<Posted> {
         let among_oldest = match self.oldest.is_empty() {
@@ -78,12 +101,13 @@ impl PostedQueue {
             Some(at) => {
                 self.passed_by = 0;
                 if self.oldest[at].many.is_some() {
-                    if many.are_held() {
+                    if many.hold(source, is_whole) {
                         return None;
                     }
                     if let Some(part) = many.take(&mut self.oldest[at], len) {
                         return Some(part);
                     }
+                    forget(&mut self.of_many, &self.oldest[at]);
                 }
                 self.oldest.remove(at)
             }
@@ -93,12 +117,13 @@ impl PostedQueue {
                 if let Some(posted) = index.slots[first as usize].posted.as_mut()
                     && posted.many.is_some()
                 {
-                    if many.are_held() {
+                    if many.hold(source, is_whole) {
                         return None;
                     }
                     if let Some(part) = many.take(posted, len) {
                         return Some(part);
                     }
+                    forget(&mut self.of_many, posted);
                 }
                 self.passed_by += u32::from(!self.oldest.is_empty());
                 if self.passed_by > PASSED_BY {
@@ -121,10 +146,14 @@ impl PostedQueue {
     pub(super) fn cancel(&mut self, id: ReceiveId) -> Option<Posted> {
         #[cfg(test)]
         crate::steps::count(self.oldest.len());
-        match self.oldest.iter().position(|posted| posted.id == id) {
+        let cancelled = match self.oldest.iter().position(|posted| posted.id == id) {
             Some(at) => self.oldest.remove(at),
             None => self.indexed.as_mut()?.cancel(id),
+        };
+        if let Some(posted) = cancelled.as_ref().filter(|posted| posted.many.is_some()) {
+            forget(&mut self.of_many, posted);
         }
+        cancelled
     }
 
     /// Drops receives until that has touched `budget` bytes of memory, which are taken from it. From then on none is added or
@@ -149,7 +178,10 @@ impl PostedQueue {
     /// Bytes of heap allocated, without the memory of the receives.
     pub(super) fn heap_bytes(&self) -> u64 {
         let index = |index: &Index| size_of::<Index>() as u64 + index.heap_bytes();
-        heap::of_deque(&self.oldest) + self.indexed.as_deref().map_or(0, index)
+        let of_many = |map: &Map<Wanted, u32>| size_of::<Map<Wanted, u32>>() as u64 + heap::of_map(map);
+        heap::of_deque(&self.oldest)
+            + self.indexed.as_deref().map_or(0, index)
+            + self.of_many.as_deref().map_or(0, of_many)
     }
 
     /// Bytes of the receives' memory.
@@ -157,6 +189,19 @@ impl PostedQueue {
         let indexed = self.indexed.iter().flat_map(|index| &index.slots);
         let all = self.oldest.iter().chain(indexed.filter_map(|slot| slot.posted.as_ref()));
         all.map(|posted| heap::of_buffer(&posted.buffer)).sum()
+    }
+}
+
+/// `posted`, a receive for many messages, takes none any more.
+#[cold]
+fn forget(of_many: &mut Option<Box<Map<Wanted, u32>>>, posted: &Posted) {
+    let Some(of_many) = of_many.as_deref_mut() else { return };
+    let wanted = Index::wanted(posted);
+    if let Some(count) = of_many.get_mut(&wanted) {
+        *count -= 1;
+        if *count == 0 {
+            of_many.remove(&wanted);
+        }
     }
 }
 

@@ -153,6 +153,16 @@ impl Incoming {
         self.arrived.is_all(self.total)
     }
 
+    /// The receive that it has met.
+    #[inline]
+    fn receive(&self) -> Option<ReceiveId> {
+        match &self.destination {
+            Destination::Receive { id, .. } => Some(*id),
+            Destination::Partly(partly) => Some(partly.id),
+            Destination::Own { .. } | Destination::Nowhere => None,
+        }
+    }
+
     /// It is incomplete no more, or is dropped: it counts for its sender no longer.
     fn end_incomplete(&self, room: &mut Room) {
         if self.counts == Counts::ForSource {
@@ -365,7 +375,11 @@ impl Receives {
 
     /// As [`Receives::hand_over`], for callers that have the whole receive.
     fn hand_over_to(&mut self, room: &mut Room, key: Key, posted: Posted) -> Option<Delivery> {
-        let Posted { id, context, buffer, .. } = posted;
+        let Posted { id, context, buffer, many, .. } = posted;
+        let incomplete = self.messages.get(key).filter(|message| many.is_some() && !message.is_complete());
+        if let Some(source) = incomplete.map(|message| message.source) {
+            self.many.begin_incomplete(source);
+        }
         self.hand_over(room, key, (id, context), buffer)
     }
 
@@ -417,7 +431,8 @@ impl Receives {
             return None;
         }
         let source = Source::of_message(peer, request.initiator);
-        let Posted { id, mut buffer, context, .. } = self.posted.take(source, tag, total, &mut self.many)?;
+        let Posted { id, mut buffer, context, .. } =
+            self.posted.take(source, tag, (total, true), &mut self.many)?;
         buffer.place(0, payload);
         let more = self.many.conclude(id);
         Some(Delivery { id, context, source, tag, header_data, len: total, buffer, complete: true, more })
@@ -464,10 +479,16 @@ impl Receives {
         if counts.is_none() && !part.is_whole() {
             return Err(Refusal::Busy(NackCode::NO_SES_MSG_AVAIL));
         }
-        let destination = match self.posted.take(source, part.tag, part.total, &mut self.many) {
-            Some(Posted { id, context, buffer, .. }) => Destination::Receive { id, context, buffer },
+        let len = (part.total, part.is_whole());
+        let destination = match self.posted.take(source, part.tag, len, &mut self.many) {
+            Some(Posted { id, context, buffer, many, .. }) => {
+                if many.is_some() && !part.is_whole() {
+                    self.many.begin_incomplete(source);
+                }
+                Destination::Receive { id, context, buffer }
+            }
             // It has met a receive for many messages, and has to come again.
-            None if self.many.are_held() && self.posted.accepts(source, part.tag) => {
+            None if self.many.hold(source, part.is_whole()) && self.posted.accepts(source, part.tag) => {
                 return Err(Refusal::Busy(NackCode::NO_SES_MSG_AVAIL));
             }
             None if order.has_place() || self.has_room(room, source, 1) => {
@@ -483,8 +504,8 @@ impl Receives {
     /// A message begins before its turn. It must have room.
     ///
     /// # Errors
-    /// Too many messages are incomplete; or receives for many messages are held: one of them might have to take the message when its
-    /// turn comes.
+    /// Too many messages are incomplete; or receives for many messages are held, and one of them might have to take the message when
+    /// its turn comes.
     pub(crate) fn begin_early(
         &mut self,
         name: MessageName,
@@ -494,7 +515,8 @@ impl Receives {
         order: &mut Order,
     ) -> Result<Key, Refusal> {
         let counts = room.place_for_incomplete(order, source);
-        if self.many.are_held() || counts.is_none() && !part.is_whole() {
+        let is_whole = part.is_whole();
+        if counts.is_none() && !is_whole || self.holds_early(source, part.tag, is_whole) {
             return Err(Refusal::Busy(NackCode::NO_SES_MSG_AVAIL));
         }
         let buffer = self.keep_or_list(room, source, part, counts)?;
@@ -658,6 +680,9 @@ impl Receives {
         if listed {
             order.end_incomplete();
             message.end_incomplete(room);
+            if let Some(id) = message.receive() {
+                self.many.end_incomplete(id, message.source);
+            }
         }
         match &message.destination {
             Destination::Receive { .. } if !listed => {
@@ -723,6 +748,9 @@ impl Receives {
             next = message.neighbours.and_then(|neighbours| neighbours.older);
             self.by_name.remove(&message.name);
             message.end_incomplete(room);
+            if let Some(id) = message.receive() {
+                self.many.end_incomplete(id, message.source);
+            }
             if let Destination::Own { wait, buffer } = &message.destination {
                 let bytes = if buffer.is_some() { message.total.into() } else { 0 };
                 let unexpected = match *wait {
@@ -863,6 +891,8 @@ impl Receives {
                 }
             }
         }
+        let incomplete = self.messages.iter().filter(|(_, message)| !message.is_complete());
+        self.many.check(incomplete.filter_map(|(_, message)| Some((message.receive()?, message.source))));
     }
 
     /// Bytes of heap allocated for posted receives, without their memory.

@@ -97,7 +97,7 @@ impl SubAssign for Kept {
 /// What counts against a limit of a peer of which a process has `own`, and all of its processes `of_peer`: the mean. So a process
 /// that is alone may have all of it, and one that uses up the limit leaves as much again to the others, of which each may
 /// have as much as it leaves.
-fn mean(own: u64, of_peer: u64) -> u64 {
+pub(super) fn mean(own: u64, of_peer: u64) -> u64 {
     own.midpoint(of_peer) + (own ^ of_peer) % 2
 }
 

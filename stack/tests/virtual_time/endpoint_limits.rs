@@ -13,7 +13,7 @@ use weft_stack::fep::{
 };
 use weft_stack::packet::{Addr, Packet, Payload};
 use weft_stack::pdc::{PdcConfig, RodReceive};
-use weft_stack::ses::Matching;
+use weft_stack::ses::{Matching, ReceiveId};
 use weft_stack::wire::pds::{
     Control, ControlKind, DeliveryMode, Destination, NackCode, NextHeader, PdcId, Pds, Psn,
 };
@@ -1173,6 +1173,110 @@ fn receives_for_many_messages_take_as_many_as_they_are_allowed_to() {
     assert_eq!(received(&mut alone), [1, 2]);
     assert!(taken(&mut alone, 7), "it waits for a receive");
     assert_eq!(received(&mut alone), [0; 0]);
+}
+
+/// A receive for many messages of so many bytes together.
+fn post_many(alone: &mut Alone, len: usize, matching: Matching) -> ReceiveId {
+    let buffer = Buffer::BytesMut(Box::new(bytes::BytesMut::zeroed(len)));
+    let receive = Receive { buffer, matching, ..receive_any(0) };
+    alone.fep.post_receive_many_of(0, receive, NonZeroU32::MIN).unwrap()
+}
+
+/// Packet `psn` of PDC `pdc` of peer `src`: the second of two of message `msg_id`.
+fn other_half(src: u32, pdc: u16, psn: u32, msg_id: u16) -> Packet {
+    let mut packet = half_for(src, 0, pdc, psn, 0);
+    let Ses::Standard(header) = &mut packet.ses else { unreachable!() };
+    (header.msg_id, header.placement) = (msg_id, Placement::Continue { payload_len: 100, msg_offset: 100 });
+    packet
+}
+
+/// The ends of receives: whether all of the message has arrived.
+fn ends(alone: &mut Alone) -> Vec<bool> {
+    let completions = std::iter::from_fn(|| alone.fep.poll_completion());
+    let is_whole = |completion| match completion {
+        Completion::Received { result, .. } => result.is_ok(),
+        other => panic!("{other:?}"),
+    };
+    completions.map(is_whole).collect()
+}
+
+/// Messages of two packets of which the second does not come: they take nothing of what messages of others may have.
+#[test]
+fn messages_that_do_not_end_hold_receives_for_many_messages_for_nobody_else() {
+    const ALLOWED: u64 = 64;
+    let mut alone = Alone::new(impatient_config());
+    alone.fep.limit_many(0, ALLOWED);
+    post_many(&mut alone, 1 << 20, Matching::Untagged);
+    let begin = |alone: &mut Alone, src| {
+        (0..ALLOWED as u32).take_while(|psn| begins(alone, &half_for(src, 0, 1, *psn, 0))).count()
+    };
+    let begun: Vec<_> = (5..25).map(|src| begin(&mut alone, src)).collect();
+    assert_eq!(begun[..4], [32, 16, 8, 4], "no more than it leaves to others");
+    assert_eq!(begun[4..], [4; 16], "and each is sure of four");
+    // All that is allowed is there for messages that end, of these peers as of others.
+    let whole = |alone: &mut Alone, src, psn| is_taken(alone, half_for(src, 0, 1, psn, 0), 0);
+    assert!((32..48).all(|psn| whole(&mut alone, 5, psn)));
+    assert!((0..47).all(|psn| whole(&mut alone, 100, psn)));
+    assert!(
+        begins(&mut alone, &half_for(100, 0, 1, 47, 0)) && begins(&mut alone, &other_half(100, 1, 48, 47))
+    );
+    assert_eq!(ends(&mut alone), [true; ALLOWED as usize]);
+    assert!(!whole(&mut alone, 100, 49) && !begins(&mut alone, &half_for(100, 0, 1, 49, 0)));
+    assert!(!whole(&mut alone, 101, 0) && !begins(&mut alone, &half_for(101, 0, 1, 0, 0)));
+    // Those that have begun end all the same, and count then, whether all of them arrives or not.
+    assert!((0..32).all(|msg_id| begins(&mut alone, &other_half(5, 1, 48 + u32::from(msg_id), msg_id))));
+    alone.arrive(&close_command(6, 1, 16), &[]);
+    alone.transmit_all();
+    let ended = ends(&mut alone);
+    assert_eq!(ended, [[true; 32].as_slice(), &[false; 16]].concat());
+    alone.fep.allow_many(0, 48);
+    assert!(!whole(&mut alone, 100, 49));
+    alone.fep.allow_many(0, 1);
+    assert!(whole(&mut alone, 100, 49) && !whole(&mut alone, 100, 50));
+}
+
+/// Messages that begin before their turn, while receives for many messages take none.
+#[test]
+fn messages_that_come_early_are_refused_only_if_a_receive_for_many_messages_could_take_them() {
+    let tagged = |tag| Matching::Tagged { tag, ignore: 0 };
+    // None, one, and so many that they are looked up.
+    for others in [0, 20] {
+        let mut alone = Alone::new(impatient_config());
+        alone.fep.limit_many(0, 0);
+        let mut psn = 0;
+        let mut is_early_taken = |alone: &mut Alone, tag: Option<u64>| {
+            // The packet before it never arrives.
+            psn += 1;
+            let mut packet = half_for(5, 0, psn as u16, 1, 0);
+            let Ses::Standard(header) = &mut packet.ses else { unreachable!() };
+            if let Some(tag) = tag {
+                (header.opcode, header.match_bits) = (Opcode::TAGGED_SEND, tag);
+            }
+            is_taken(alone, packet, 0)
+        };
+        for tag in 100..100 + others {
+            alone.fep.post_receive(Receive { matching: tagged(tag), ..receive_any(1) }).unwrap();
+        }
+        assert!(is_early_taken(&mut alone, Some(7)) && is_early_taken(&mut alone, None), "{others}");
+        let many = [7, 7, 8].map(|tag| post_many(&mut alone, 100, tagged(tag)));
+        assert!(!is_early_taken(&mut alone, Some(7)) && !is_early_taken(&mut alone, Some(8)), "{others}");
+        assert!(is_early_taken(&mut alone, Some(9)) && is_early_taken(&mut alone, None), "{others}");
+        alone.fep.cancel_receive(many[0]).unwrap();
+        assert!(!is_early_taken(&mut alone, Some(7)), "{others}");
+        alone.fep.cancel_receive(many[1]).unwrap();
+        assert!(is_early_taken(&mut alone, Some(7)) && !is_early_taken(&mut alone, Some(8)), "{others}");
+        assert_eq!(ends(&mut alone), [false; 2], "they were cancelled");
+        // One that has taken all that it can is none any more.
+        alone.fep.allow_many(0, 1);
+        let mut last = half_for(6, 0, 1, 0, 0);
+        let Ses::Standard(header) = &mut last.ses else { unreachable!() };
+        (header.opcode, header.match_bits) = (Opcode::TAGGED_SEND, 8);
+        header.request_length = 100;
+        alone.arrive(&last, &[0; 100]);
+        alone.transmit_all();
+        assert_eq!(ends(&mut alone), [true], "{others}");
+        assert!(is_early_taken(&mut alone, Some(8)), "{others}");
+    }
 }
 
 /// SYNs in the names of many hosts, of which each makes an older PDC give way, and PDCs that are closed as soon as they are open.

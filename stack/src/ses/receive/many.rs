@@ -4,30 +4,47 @@
 //! An application that does not read what it has received would let them grow without end: a message without bytes takes nothing of
 //! their memory. So a process may have a number of further messages that they take. Beyond it messages that would meet one are
 //! refused, and their senders try again ([decision
-//! 0136](../../../../docs/decisions/0136-receives-for-many-messages-are-held.md)).
+//! 0136](../../../../docs/decisions/0136-receives-for-many-messages-are-held.md)). A message counts for that number when all of it
+//! is there, or none will come any more: who begins messages and sends the rest of none holds nobody else. Until then it counts for its
+//! sender ([decision 0143](../../../../docs/decisions/0143-messages-count-when-they-end.md)).
 
 use super::{Delivery, HAND_OVER, Receives};
 use crate::heap;
+use crate::ses::room::mean;
+use crate::ses::senders::Senders;
 use crate::ses::{Map, Posted, ReceiveId, Room, Source};
 
 /// The most that messages which have arrived let a receive for many messages do at once, bytes touched: that which a burst of 32
 /// short ones does, or of packets.
 const MOST_ARRIVED: u64 = 32 * (HAND_OVER + 4096);
 
+/// Incomplete messages that each peer may have in them, whatever others have.
+const SURE: u32 = 4;
+
 /// The receives for many messages that have not ended.
 #[derive(Debug)]
 pub(in crate::ses) struct Many {
     receives: Map<ReceiveId, State>,
-    /// How many further messages they take. It is negative when those were taken that had arrived before, and are not refused.
+    /// How many further messages they take. It is negative when those were taken that had arrived before, or had begun, and are not
+    /// refused.
     further: i64,
     /// Whether they take one that has arrived already, whatever that says.
     takes_arrived: bool,
+    /// The messages that have met one of them and not arrived in full; `None` if there never were any.
+    incomplete: Option<Box<Incomplete>>,
+}
+
+/// Messages that count for the number of further ones when they end.
+#[derive(Debug, Default)]
+struct Incomplete {
+    all: i64,
+    of: Senders<u32>,
 }
 
 impl Default for Many {
     /// As many messages as come.
     fn default() -> Many {
-        Many { receives: Map::default(), further: i64::MAX, takes_arrived: false }
+        Many { receives: Map::default(), further: i64::MAX, takes_arrived: false, incomplete: None }
     }
 }
 
@@ -52,10 +69,48 @@ impl Many {
         part
     }
 
-    /// Whether they take no further message.
+    /// Whether they take no further message of `source`, which is there in full or not.
     #[inline]
-    pub(in crate::ses) fn are_held(&self) -> bool {
-        self.further <= 0 && !self.takes_arrived
+    pub(in crate::ses) fn hold(&self, source: Source, is_whole: bool) -> bool {
+        let holds = self.further <= 0 || !is_whole && !self.may_begin(source);
+        holds && !self.takes_arrived
+    }
+
+    /// Whether one more message of `source` may begin: it leaves as many to others as count for it, or is one of the few of which each
+    /// peer is sure.
+    #[cold]
+    fn may_begin(&self, source: Source) -> bool {
+        let Some(Incomplete { all, of }) = self.incomplete.as_deref() else { return true };
+        let of_peer = of.of_peer(source.peer);
+        let wanted = mean(u64::from(of.of(source)) + 1, u64::from(of_peer) + 1);
+        of_peer < SURE || self.further.saturating_sub(*all).saturating_sub_unsigned(wanted) >= 0
+    }
+
+    /// A message of `source` has met one of them that is not there in full: it does not count for others before that.
+    #[cold]
+    pub(super) fn begin_incomplete(&mut self, source: Source) {
+        self.further = self.further.saturating_add(1);
+        let Incomplete { all, of } = &mut **self.incomplete.get_or_insert_default();
+        *all += 1;
+        of.add(source, 1);
+    }
+
+    /// A message of `source` that has met receive `id` when it was not there in full is, or no more of it will come.
+    #[inline]
+    pub(super) fn end_incomplete(&mut self, id: ReceiveId, source: Source) {
+        if !self.receives.is_empty() {
+            self.end_incomplete_one(id, source);
+        }
+    }
+
+    #[cold]
+    fn end_incomplete_one(&mut self, id: ReceiveId, source: Source) {
+        let Some(Incomplete { all, of }) = self.incomplete.as_deref_mut() else { return };
+        if self.receives.contains_key(&id) {
+            self.further = self.further.saturating_sub(1);
+            *all -= 1;
+            of.remove(source, 1);
+        }
     }
 
     /// The receive takes no further messages. Returns whether some of those that have met it are on their way; if not,
@@ -94,7 +149,23 @@ impl Many {
     }
 
     pub(super) fn heap_bytes(&self) -> u64 {
-        heap::of_map(&self.receives)
+        let incomplete =
+            |incomplete: &Incomplete| size_of::<Incomplete>() as u64 + incomplete.of.heap_bytes();
+        heap::of_map(&self.receives) + self.incomplete.as_deref().map_or(0, incomplete)
+    }
+
+    /// Checks that those of the incomplete messages `there`, each with its receive and its sender, count that have met one of them.
+    #[cfg(test)]
+    pub(super) fn check(&self, there: impl Iterator<Item = (ReceiveId, Source)>) {
+        let mut of: Map<Source, u32> = Map::default();
+        for (_, source) in there.filter(|(id, _)| self.receives.contains_key(id)) {
+            *of.entry(source).or_default() += 1;
+        }
+        let (all, counted) = self
+            .incomplete
+            .as_ref()
+            .map_or((0, Map::default()), |incomplete| (incomplete.all, incomplete.of.check()));
+        assert_eq!((all, counted), (of.values().map(|count| i64::from(*count)).sum::<i64>(), of));
     }
 }
 
@@ -116,9 +187,23 @@ impl Receives {
     /// acknowledged.
     pub(super) fn take_for_arrived(&mut self, source: Source, tag: Option<u64>, len: u32) -> Option<Posted> {
         self.many.takes_arrived = true;
-        let posted = self.posted.take(source, tag, len, &mut self.many);
+        let posted = self.posted.take(source, tag, (len, true), &mut self.many);
         self.many.takes_arrived = false;
         posted
+    }
+
+    /// Whether a message of `source` that begins before its turn, whole or not, is refused: a receive for many might have to take it then,
+    /// and takes none now.
+    #[inline]
+    pub(super) fn holds_early(&self, source: Source, tag: Option<u64>, is_whole: bool) -> bool {
+        self.many.hold(source, is_whole) && self.many_accept(source, tag)
+    }
+
+    /// Whether a receive for many messages accepts one of `source` with `tag`.
+    #[cold]
+    fn many_accept(&self, source: Source, tag: Option<u64>) -> bool {
+        self.posted.many_accept(source, tag)
+            || self.gathering.as_ref().is_some_and(|posted| posted.takes(source, tag))
     }
 
     /// Adds a receive for many messages, whose identifier must be larger than all before, and whose memory can be split.
@@ -156,7 +241,7 @@ impl Receives {
                 break;
             }
             let Some(key) = self.first_waiting(posted.from, posted.matching) else {
-                self.posted.push(*posted);
+                self.posted.push_many(*posted);
                 break;
             };
             let (before, len) = (room.touched, self.messages.get(key).map_or(0, |message| message.total));
