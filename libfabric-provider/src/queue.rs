@@ -98,12 +98,24 @@ impl Queue {
         Ok(())
     }
 
+    /// Whether so few entries are there, or so many that messages may wait with their senders for room.
+    fn is_short_or_full(&self, count: usize) -> Result<(bool, bool), FiError> {
+        let there = lock(&self.state)?.entries.len();
+        Ok((there < count.max(1), there >= self.size))
+    }
+
+    /// Lets the endpoints take what has waited for room, which there is again.
+    fn go_on(&self) {
+        // One that cannot work says so to those who find no entries.
+        let _ = self.endpoints.progress();
+    }
+
     /// Hands at most `count` entries to `write`, with their places, up to the first that has failed. Returns how many.
     ///
     /// # Errors
     /// There is none, or the first one has failed.
     pub(crate) fn read(&self, count: usize, mut write: impl FnMut(usize, &Entry)) -> Result<usize, FiError> {
-        let is_short = lock(&self.state)?.entries.len() < count.max(1);
+        let (is_short, was_full) = self.is_short_or_full(count)?;
         let worked = if is_short { self.endpoints.progress() } else { Ok(()) };
         let mut state = lock(&self.state)?;
         match state.entries.front() {
@@ -118,6 +130,10 @@ impl Queue {
         {
             write(read, &entry);
             read += 1;
+        }
+        drop(state);
+        if was_full && read > 0 {
+            self.go_on();
         }
         Ok(read)
     }
@@ -134,8 +150,11 @@ impl Queue {
 
     /// The first entry, if it has failed.
     pub(crate) fn read_problem(&self) -> Result<Option<(Entry, Problem)>, FiError> {
-        let mut state = lock(&self.state)?;
-        let entry = state.take(true);
+        let (_, was_full) = self.is_short_or_full(1)?;
+        let entry = lock(&self.state)?.take(true);
+        if was_full && entry.is_some() {
+            self.go_on();
+        }
         Ok(entry.and_then(|entry| entry.problem.map(|problem| (entry, problem))))
     }
 
@@ -218,6 +237,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
+    use crate::rdm::Rdm;
 
     fn entry(context: usize, problem: Option<Problem>) -> Entry {
         Entry { context, flags: 0, len: 0, buf: 0, data: 0, tag: 0, source: 0, problem }
@@ -257,6 +277,24 @@ mod tests {
         assert_eq!(queue.read_problem().unwrap().unwrap().0.context, 3);
         assert_eq!(read(&queue, 8), Ok(vec![4]));
         assert_eq!(read(&queue, 8), Err(FiError::AGAIN));
+    }
+
+    /// What has waited for room goes on as soon as there is some, even if the reader has found all that it asked for.
+    #[test]
+    fn endpoints_work_when_a_queue_was_read_that_was_full() {
+        let queue = Queue::new(2, false).unwrap();
+        let endpoint = Rdm::closed();
+        queue.endpoints().attach(&endpoint).unwrap();
+        let visits = || endpoint.attention().0;
+        (1..4).for_each(|context| queue.push(entry(context, None)).unwrap());
+        for (context, worked) in [(1, 1), (2, 2), (3, 2)] {
+            assert_eq!((read(&queue, 1), visits()), (Ok(vec![context]), worked));
+        }
+        let failed = Some(Problem { error: FiError::CANCELED, beyond: 0 });
+        (0..2).for_each(|_| queue.push(entry(4, failed)).unwrap());
+        for worked in [3, 3] {
+            assert_eq!((queue.read_problem().unwrap().is_some(), visits()), (true, worked));
+        }
     }
 
     #[test]

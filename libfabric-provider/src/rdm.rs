@@ -245,6 +245,14 @@ impl Rdm {
         Ok(Rdm { caps, local, state, visits, attending })
     }
 
+    /// One that was closed.
+    #[cfg(test)]
+    pub(crate) fn closed() -> Arc<Rdm> {
+        let (caps, local) = (Caps::of(Kind::Rdm, 0), SocketAddr::from(([127, 0, 0, 1], 1)));
+        let state = Mutex::new(State::new(None));
+        Arc::new(Rdm { caps, local, state, visits: AtomicU64::new(0), attending: AtomicUsize::new(0) })
+    }
+
     /// Whether peers may access the memory of its domain.
     pub(crate) fn is_target(&self) -> bool {
         self.caps.is_target()
