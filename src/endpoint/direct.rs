@@ -48,6 +48,8 @@ pub(super) struct Direct {
     readiness: Readiness,
     /// Whether the port announces frames, as somebody may wait for them.
     armed: bool,
+    /// Whether the application says how many messages receives for many take.
+    allows_many: bool,
     /// Packets for PDCs that had arrived when it was last looked, and since when there were no more.
     heard: (u64, Time),
 }
@@ -71,6 +73,7 @@ impl Direct {
             boxes: Boxes::default(),
             readiness: Readiness::new()?,
             armed: false,
+            allows_many: false,
             heard: (0, Time::ZERO),
         })
     }
@@ -228,6 +231,15 @@ impl Direct {
             Ok(id) => Ok(OperationId(OperationName::Receive(id))),
             Err(refused) => Err(self.refused_receive(refused)),
         }
+    }
+
+    pub(super) fn allow_many(&mut self, more: u64) -> Result<(), Error> {
+        let (fep, process) = (self.worker.fep_mut(), self.process);
+        if !std::mem::replace(&mut self.allows_many, true) {
+            fep.limit_many(process, 0);
+        }
+        fep.allow_many(process, more);
+        Ok(())
     }
 
     pub(super) fn peek(&mut self, options: ReceiveOptions, found: Found) -> Result<OperationId, Error> {

@@ -296,6 +296,16 @@ impl Endpoint {
         each!(self, inner => inner.receive_many(buffer.into(), least, options))
     }
 
+    /// Lets receives for many messages take `more` further ones than they may now. Before the first such call they take any number. When
+    /// it is used up, messages that would meet one stay with their senders, and so may those behind them. A message of several packets
+    /// counts when it ends. Whoever reads completions late bounds with this how many of them there are.
+    ///
+    /// # Errors
+    /// Back-pressure, or the worker is gone.
+    pub fn allow_many(&mut self, more: u64) -> Result<(), Error> {
+        each!(self, inner => inner.allow_many(more))
+    }
+
     /// Looks for a message that waits for a receive like this, and says in [`Completion::Peeked`] whether there is one. A
     /// message waits once its first packet is here and those of all messages before it on their connection.
     ///

@@ -383,6 +383,11 @@ impl Remote {
         self.submitted_receive(key, submitted)
     }
 
+    pub(super) fn allow_many(&mut self, more: u64) -> Result<(), Error> {
+        self.check()?;
+        Ok(self.client.allow_many(more)?)
+    }
+
     pub(super) fn peek(&mut self, options: ReceiveOptions, found: Found) -> Result<OperationId, Error> {
         self.check()?;
         let ReceiveOptions { matching, from, context } = options;

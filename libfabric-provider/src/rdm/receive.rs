@@ -142,35 +142,25 @@ impl State {
         noted
     }
 
-    /// Lets receives for many messages take as many further ones as the queue of their entries has room for, where the worker matches
-    /// them: one without bytes takes nothing of their memory.
-    fn bound_many(&mut self) {
-        if self.expected_many.is_none()
-            && let Some(endpoint) = &mut self.endpoint
-            && let (process, Some(worker)) = (endpoint.process(), endpoint.worker_mut())
-        {
-            worker.fep_mut().limit_many(process, 0);
-            self.expected_many = Some(0);
-        }
-    }
-
-    /// Lets as many further messages in as the queue has room for since the application has read some.
+    /// Lets receives for many messages take as many further ones as the queue of their entries has room for: one without bytes takes
+    /// nothing of their memory. The first time, which may be refused, says that there is a bound at all.
     pub(super) fn allow_many(&mut self) -> Result<(), FiError> {
-        self.bound_many();
-        let State { endpoint: Some(endpoint), bindings, expected_many: Some(expected), .. } = self else {
-            return Ok(());
-        };
+        let State { endpoint: Some(endpoint), bindings, expected_many, .. } = self else { return Ok(()) };
         let Some(Binding { queue, .. }) = &bindings.receive else { return Ok(()) };
-        if *expected >= queue.size() as i64 {
+        let (expected, is_first) = (expected_many.unwrap_or(0), expected_many.is_none());
+        // A server is not told of each entry that the application has read.
+        if expected > queue.size() as i64 / 2 {
             return Ok(());
         }
-        let more = queue.room()? as i64 - *expected;
-        let process = endpoint.process();
-        if more > 0
-            && let Some(worker) = endpoint.worker_mut()
-        {
-            worker.fep_mut().allow_many(process, more as u64);
-            *expected += more;
+        let more = (queue.room()? as i64 - expected).max(0);
+        if more == 0 && !is_first {
+            return Ok(());
+        }
+        match endpoint.allow_many(more as u64) {
+            Ok(()) => *expected_many = Some(expected + more),
+            Err(error) if is_first => return Err(FiError::from(&error)),
+            // The next time; if the server is gone, the endpoint's work says so.
+            Err(_) => {}
         }
         Ok(())
     }

@@ -308,8 +308,10 @@ fn an_application_that_reads_nothing_keeps_its_receive_for_many_messages() {
         }
         ended
     };
-    let reports = 1 << 13;
-    until("there is no room for reports", || (turn_of_sender() >= reports).then_some(()));
+    until("there is no room for entries", || (turn_of_sender() == DEPTH).then_some(()));
+    for _ in 0..10_000 {
+        assert_eq!(turn_of_sender(), DEPTH, "messages have been received for whose entries there is no room");
+    }
     until("all messages", || {
         if let Some(entry) = receiver.turn() {
             assert_eq!((entry.problem, entry.len, entry.context), (None, LEN, 6));

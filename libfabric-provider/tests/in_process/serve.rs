@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::common::fabric::{BOUND, Entry, Events, Failed, How, Side, Wish, getinfo, table};
 use crate::common::inside;
-use crate::common::server::{address, open, server, servers};
+use crate::common::server::{Server, address, open, server, servers};
+use crate::waiting::{QUEUE, stay_with_their_sender};
 use weft::{Endpoint, Span};
 use weft_fi::sys::{self, FI_ADDR_UNSPEC};
 
@@ -128,6 +129,21 @@ fn receives_of_pieces_many_messages_and_probes_work_through_a_server() {
     let claimed = b.cq.next().unwrap();
     assert_eq!((claimed.context, claimed.len, claimed.source), (9, 5, from_a));
     assert_eq!(&room[..5], b"waits");
+}
+
+#[test]
+fn messages_for_whose_entries_there_is_no_room_stay_with_their_sender_through_servers() {
+    if !inside("messages_for_whose_entries_there_is_no_room_stay_with_their_sender_through_servers") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let servers = servers(&directory, 1);
+    let open = |server: &Server, queue| {
+        let wish = Wish { domain: Some(server.name()), ..Wish::default() };
+        Side::open(&wish, How { queue, ..How::default() })
+    };
+    // Messages that overtake others are let in as long as one may be.
+    stay_with_their_sender(&open(&servers[0], 0), &open(&servers[1], QUEUE), 10 * QUEUE);
 }
 
 /// Each ignores other bits of the tag, and has a message of its own.

@@ -289,6 +289,13 @@ impl Processes {
         }
     }
 
+    /// See [`Fep::hold_many`](super::Fep::hold_many).
+    pub(super) fn hold_many(&mut self, process: u16, holds: bool) {
+        if let Some((receives, _)) = self.get_mut(process) {
+            receives.hold_many(holds);
+        }
+    }
+
     /// Takes a receive back that no message has met. See [`Receives::cancel`].
     pub(super) fn cancel(&mut self, id: ReceiveId) -> Cancelled {
         self.get_mut(process_of(id)).map_or(Cancelled::TooLate, |(receives, _)| receives.cancel(id))

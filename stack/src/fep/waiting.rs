@@ -87,6 +87,11 @@ impl Fep {
         self.target.processes.allow_many(process, more);
     }
 
+    /// Holds receives for many messages of process `process` whatever [`Fep::limit_many`] says, or does not any more.
+    pub fn hold_many(&mut self, process: u16, holds: bool) {
+        self.target.processes.hold_many(process, holds);
+    }
+
     /// Looks for the message to process `process` that waits for a receive like this, until that has touched `budget` bytes
     /// of memory, which are taken from it. Returns whether the search is over: if so, a receive that is posted now, or
     /// [`Fep::peek`] or [`Fep::claim`], finds it at once; if not, the next call goes on. Only receives that ignore bits of

@@ -28,7 +28,9 @@ pub(in crate::ses) struct Many {
     /// How many further messages they take. It is negative when those were taken that had arrived before, or had begun, and are not
     /// refused.
     further: i64,
-    /// Whether they take one that has arrived already, whatever that says.
+    /// Whether they take none, whatever that says.
+    is_held: bool,
+    /// Whether they take one that has arrived already, whatever these say.
     takes_arrived: bool,
     /// The messages that have met one of them and not arrived in full; `None` if there never were any.
     incomplete: Option<Box<Incomplete>>,
@@ -44,7 +46,8 @@ struct Incomplete {
 impl Default for Many {
     /// As many messages as come.
     fn default() -> Many {
-        Many { receives: Map::default(), further: i64::MAX, takes_arrived: false, incomplete: None }
+        let (is_held, takes_arrived) = (false, false);
+        Many { receives: Map::default(), further: i64::MAX, is_held, takes_arrived, incomplete: None }
     }
 }
 
@@ -72,7 +75,7 @@ impl Many {
     /// Whether they take no further message of `source`, which is there in full or not.
     #[inline]
     pub(in crate::ses) fn hold(&self, source: Source, is_whole: bool) -> bool {
-        let holds = self.further <= 0 || !is_whole && !self.may_begin(source);
+        let holds = self.is_held || self.further <= 0 || !is_whole && !self.may_begin(source);
         holds && !self.takes_arrived
     }
 
@@ -181,6 +184,11 @@ impl Receives {
     /// See [`Fep::allow_many`](crate::fep::Fep::allow_many).
     pub fn allow_many(&mut self, more: u64) {
         self.many.further = self.many.further.saturating_add_unsigned(more);
+    }
+
+    /// See [`Fep::hold_many`](crate::fep::Fep::hold_many).
+    pub fn hold_many(&mut self, holds: bool) {
+        self.many.is_held = holds;
     }
 
     /// The receive that takes a message which has arrived before its turn, however many further ones receives for many take: it was

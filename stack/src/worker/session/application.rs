@@ -83,6 +83,8 @@ pub(super) struct Application {
     pub(super) backlog: VecDeque<Slot>,
     /// Whether its receives for many messages take none, as reports wait.
     pub(super) holds_many: bool,
+    /// Whether it says how many they take.
+    pub(super) allows_many: bool,
     /// Whether there are reports in the ring that have not been published.
     pub(super) news: bool,
     pub(super) link: Link,
@@ -323,6 +325,13 @@ impl Application {
                 self.begin_receive(operation, id, extent)
             }
             Command::Discard { claim } => served.fep_mut().discard(self.process, claim),
+            Command::AllowMany { more } => {
+                if !std::mem::replace(&mut self.allows_many, true) {
+                    served.fep_mut().limit_many(self.process, 0);
+                }
+                served.fep_mut().allow_many(self.process, more);
+                Ok(())
+            }
             Command::SendDatagram { operation, to, extent, header_data } => {
                 self.send_datagram(served, now, all, operation, to, (extent, header_data))
             }
@@ -633,7 +642,7 @@ impl Application {
         }
         if self.holds_many && self.backlog.is_empty() {
             self.holds_many = false;
-            fep.limit_many(self.process, u64::MAX);
+            fep.hold_many(self.process, false);
         }
         count
     }

@@ -235,7 +235,7 @@ impl Client {
 
     /// Posts a receive for many messages: each gets the beginning of what is left of the memory, until fewer than `least`
     /// bytes are left. There is a [`Report::Received`] for each, with its offset; that of the last message to end says that
-    /// there are no more. An application that does not read its reports has the receive cancelled.
+    /// there are no more. It takes none while the application does not read its reports, or beyond what [`Client::allow_many`] says.
     ///
     /// # Errors
     /// As [`Client::connect`].
@@ -249,6 +249,15 @@ impl Client {
     ) -> Result<OperationHandle, ClientError> {
         let many = Some(least);
         self.begin(context, |operation| Command::Receive { operation, extent, from, matching, many })
+    }
+
+    /// Lets receives for many messages take `more` further ones than they may now. Before the first such call they take any number. Beyond
+    /// it messages that would meet one stay with their senders, as [`Fep::limit_many`](crate::fep::Fep::limit_many) says.
+    ///
+    /// # Errors
+    /// [`ClientError::Full`] or [`ClientError::Gone`].
+    pub fn allow_many(&mut self, more: u64) -> Result<(), ClientError> {
+        self.submit(&Command::AllowMany { more })
     }
 
     /// Posts a datagram to a process of a peer: one packet, without a connection, that is never sent again. Its memory belongs to

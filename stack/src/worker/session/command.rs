@@ -3,16 +3,17 @@
 //! | word | bits | meaning |
 //! |---|---|---|
 //! | 0 | 0–7 | 1 connect, 2 send, 3 receive, 4 cancel, 5 close, 6 abort, 7 peer, 8 peek, 9 receive claimed, 10 discard, |
-//! | | | 11 send datagram, 12 receive datagram |
+//! | | | 11 send datagram, 12 receive datagram, 13 allow many |
 //! | | 8–15 | flags: bit 0 tagged; bit 1 from one sender only; bit 2 ordered (ROD); bit 3 with an Ethernet address; |
 //! | | | connect: bit 4 waits without end for a peer that answers |
 //! | | 16–23 | connect: traffic class; peer: IP version |
 //! | | 8–15 | peek: bits 4–5 what becomes of the message: 0 stays, 1 claimed, 2 discarded |
 //! | | 16–31 | receive and peek: the sender's process; send datagram: the peer's process |
-//! | | 32–63 | the connection (connect, close, abort) or the operation (all others but discard) |
+//! | | 32–63 | the connection (connect, close, abort) or the operation (all others but discard and allow many) |
 //! | 1 | 0–31 | connect and send datagram: peer; receive and peek: sender; send: connection |
 //! | | 32–63 | connect: process; all that send or receive: region |
 //! | | 0–47 | peer: Ethernet address, its first byte lowest |
+//! | | 0–63 | allow many: number of messages |
 //! | 2 | | all that send or receive: offset in the region; peer: lower half of the IP address |
 //! | 3 | 0–31 | all that send or receive: length |
 //! | | 0–63 | peer: upper half of the IP address |
@@ -97,6 +98,11 @@ pub enum Command {
     Discard {
         /// The message.
         claim: Claim,
+    },
+    /// Lets receives for many messages take further ones. Before the first of these commands they take any number.
+    AllowMany {
+        /// So many more than they may take now.
+        more: u64,
     },
     /// Posts a datagram.
     SendDatagram {
@@ -200,9 +206,10 @@ const RECEIVE_CLAIMED: u8 = 9;
 const DISCARD: u8 = 10;
 pub(super) const SEND_DATAGRAM: u8 = 11;
 const RECEIVE_DATAGRAM: u8 = 12;
+const ALLOW_MANY: u8 = 13;
 /// Kinds of commands are below this number.
 #[cfg(any(test, feature = "fuzzing"))]
-pub(super) const KINDS: u8 = 13;
+pub(super) const KINDS: u8 = 14;
 
 /// The bits of each word that a kind of command gives a meaning to.
 pub(super) fn meaningful(kind: u8) -> Option<Slot> {
@@ -222,6 +229,7 @@ pub(super) fn meaningful(kind: u8) -> Option<Slot> {
         DISCARD => [0xff, 0, 0, 0, 0, ALL, 0, 0],
         SEND_DATAGRAM => [NAME | 0xffff_0000, ALL, ALL, LOW, 0, ALL, 0, 0],
         RECEIVE_DATAGRAM => [NAME, !LOW, ALL, LOW, 0, 0, 0, 0],
+        ALLOW_MANY => [0xff, ALL, 0, 0, 0, 0, 0, 0],
         PEER => [NAME | flags(HAS_MAC) | 0xff_0000, (1 << 48) - 1, ALL, ALL, 0, 0, 0, 0],
         CANCEL | CLOSE | ABORT => [NAME, 0, 0, 0, 0, 0, 0, 0],
         _ => return None,
@@ -300,6 +308,7 @@ impl Command {
                 [word0, pair(0, region), offset, len.into(), 0, claim.to_bits(), 0, 0]
             }
             Command::Discard { claim } => [DISCARD.into(), 0, 0, 0, 0, claim.to_bits(), 0, 0],
+            Command::AllowMany { more } => [ALLOW_MANY.into(), more, 0, 0, 0, 0, 0, 0],
             Command::SendDatagram { operation, to, extent, header_data } => {
                 let (Extent { region, offset, len }, Source { peer, process }) = (extent, to);
                 let word0 = word0(SEND_DATAGRAM, 0, operation) | u64::from(process) << 16;
@@ -382,6 +391,7 @@ impl Command {
                 Command::ReceiveClaimed { operation: name, extent, claim }
             }
             DISCARD => Command::Discard { claim: Claim::from_bits(slot[5]) },
+            ALLOW_MANY => Command::AllowMany { more: slot[1] },
             SEND_DATAGRAM => {
                 let to = Source { peer: Addr(low), process: process(bits(slot[0], 16, 16))? };
                 Command::SendDatagram { operation: name, to, extent, header_data: slot[5] }
@@ -450,6 +460,7 @@ mod tests {
                 Command::Peek { operation: name, from, matching, found },
                 Command::ReceiveClaimed { operation: name, extent, claim: Claim::from_bits(data) },
                 Command::Discard { claim: Claim::from_bits(ignore) },
+                Command::AllowMany { more: data },
                 Command::SendDatagram {
                     operation: name,
                     to: Source { peer: Addr(other), process },
@@ -479,6 +490,7 @@ mod tests {
         assert_eq!(Command::decode(&[to_no_process, 0, 0, 0, 0, 0, 0, 0]), Err(process));
         assert_eq!(Command::decode(&[11, 0, 0, 0, 1, 0, 0, 0]), Err(DescriptorError::Reserved(4)));
         assert_eq!(Command::decode(&[12, 1, 0, 0, 0, 0, 0, 0]), Err(DescriptorError::Reserved(1)));
+        assert_eq!(Command::decode(&[13 | 1 << 32, 1, 0, 0, 0, 0, 0, 0]), Err(DescriptorError::Reserved(0)));
         let v4 = 7 | 4 << 16;
         assert_eq!(Command::decode(&[v4, 1, 2, 0, 0, 0, 0, 0]), Err(DescriptorError::Reserved(1)));
         assert_eq!(Command::decode(&[v4, 0, 1 << 32, 0, 0, 0, 0, 0]), Err(DescriptorError::Reserved(2)));

@@ -3,7 +3,7 @@
 //! | bytes | request | reply |
 //! |---|---|---|
 //! | 0–7 | `weft-ses` | `weft-ses` |
-//! | 8–11 | version: 9 | version |
+//! | 8–11 | version: 10 | version |
 //! | 12–15 | process; 0 if any | 0 joined, 1 refused |
 //! | 16–19 | commands | the endpoint's address |
 //! | 20–23 | reports | process |
@@ -46,7 +46,7 @@ use crate::wire::ses::JobId;
 use crate::worker::credentials::Credentials;
 
 const MAGIC: [u8; 8] = *b"weft-ses";
-const VERSION: u32 = 9;
+const VERSION: u32 = 10;
 pub(super) const REQUEST: usize = 64;
 /// Kinds of a request: for a session with the process that is named, for one with any process, or for the server's address
 /// and the longest datagram alone.

@@ -240,6 +240,7 @@ impl Sessions {
             held_peers: BTreeSet::new(),
             backlog: VecDeque::with_capacity(Application::most_unread(operations, connections)),
             holds_many: false,
+            allows_many: false,
             news: false,
             link,
             broken: None,
@@ -778,7 +779,7 @@ impl Sessions {
                     if !more {
                         session.finish(operation, report);
                     } else if !session.go_on(operation, report) {
-                        fep.limit_many(session.process, 0);
+                        fep.hold_many(session.process, true);
                     }
                 }
             }

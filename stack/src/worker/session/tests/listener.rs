@@ -200,9 +200,9 @@ fn replies_of_other_versions_and_of_other_programs_are_named() {
         })
     };
     let text = |what: &str| format!("{}: {what}", path.display());
-    assert_eq!(answer(message(3)), text("it speaks version 3, this is version 9: use the same weft"));
+    assert_eq!(answer(message(3)), text("it speaks version 3, this is version 10: use the same weft"));
     assert_eq!(answer([0xaa; 256]), text("no server of weft: it does not answer as one"));
-    assert_eq!(answer(message(9)), text("no server of weft: no memory came with it"));
+    assert_eq!(answer(message(10)), text("no server of weft: no memory came with it"));
 }
 
 #[test]
@@ -216,12 +216,12 @@ fn silent_and_malformed_requests_do_not_keep_applications_from_joining() {
     let mut answer = Vec::new();
     mad.read_to_end(&mut answer).unwrap();
     assert_eq!(answer.len(), 256);
-    assert!(String::from_utf8_lossy(&answer).contains("expected a request of version 9"));
+    assert!(String::from_utf8_lossy(&answer).contains("expected a request of version 10"));
     let mut old = UnixStream::connect(&hosts.sockets[0]).unwrap();
     old.write_all(&message::<64>(3)).unwrap();
     answer.clear();
     old.read_to_end(&mut answer).unwrap();
-    let text = "the request is of version 3, this server of version 9";
+    let text = "the request is of version 3, this server of version 10";
     assert!(String::from_utf8_lossy(&answer).contains(text));
     for stream in &mut silent {
         stream.set_read_timeout(Some(LIMIT)).unwrap();

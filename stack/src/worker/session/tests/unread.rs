@@ -17,10 +17,20 @@ fn open(world: &mut World, operations: u32, reports: u32) -> Client {
 /// Their messages stay with the sender, and nothing is lost or cancelled. The ring of eight reports is full again and again.
 #[test]
 fn receives_for_many_messages_are_held_while_reports_wait() {
+    hold_while_reports_wait(|_| ());
+}
+
+#[test]
+fn receives_for_many_messages_are_held_while_reports_wait_however_many_their_application_allows() {
+    hold_while_reports_wait(|bob| (0..3).for_each(|_| bob.allow_many(u64::MAX).unwrap()));
+}
+
+fn hold_while_reports_wait(prepare: impl FnOnce(&mut Client)) {
     const RECEIVES: u64 = 256;
     const MESSAGES: u64 = 2_000;
     let mut world = World::new();
     let mut bob = open(&mut world, RECEIVES as u32, 8);
+    prepare(&mut bob);
     for n in 0..RECEIVES {
         bob.receive_many(extent(0, 16 << 10), None, ANY, NonZeroU32::MIN, n).unwrap();
     }
@@ -42,6 +52,39 @@ fn receives_for_many_messages_are_held_while_reports_wait() {
             other => panic!("{other:?}"),
         }
     }
+    world.feps[0].abort(world.now, connection).unwrap();
+    drop(bob);
+    world.assert_nothing_is_left();
+}
+
+/// The rest stays with the sender.
+#[test]
+fn receives_for_many_messages_take_as_many_as_their_application_allows() {
+    const MESSAGES: u64 = 40;
+    let mut world = World::new();
+    let mut bob = open(&mut world, 4, 64);
+    let mut got = 0;
+    let mut read = |world: &mut World, bob: &mut Client, count: u64| {
+        for _ in 0..count {
+            match world.event(bob).report {
+                Report::Received { tag, more: true, result: Ok(()), .. } => assert_eq!(tag, Some(got)),
+                other => panic!("{other:?}"),
+            }
+            got += 1;
+        }
+        (0..10_000).for_each(|_| world.step(64));
+        assert!(bob.poll().unwrap().is_none(), "more than {got} messages");
+    };
+    bob.allow_many(0).unwrap();
+    bob.receive_many(extent(0, 16 << 10), None, ANY, NonZeroU32::MIN, 1).unwrap();
+    world.serve(1);
+    let connection = sender(&mut world, bob.process());
+    post(&mut world, connection, 1, 0..MESSAGES);
+    read(&mut world, &mut bob, 0);
+    bob.allow_many(3).unwrap();
+    read(&mut world, &mut bob, 3);
+    bob.allow_many(u64::MAX).unwrap();
+    read(&mut world, &mut bob, MESSAGES - 3);
     world.feps[0].abort(world.now, connection).unwrap();
     drop(bob);
     world.assert_nothing_is_left();
