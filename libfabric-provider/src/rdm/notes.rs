@@ -32,13 +32,16 @@ const DROPPED: u64 = u64::MAX - 4;
 /// The most notices to one peer that are under way or wait: twice as many as it has messages under way, since those that it has got
 /// count until they are acknowledged.
 const NOTICES: usize = 2 * DEPTH;
-/// As many to all peers.
+/// As many to all peers, beyond those of which each is sure.
 const TO_ALL: usize = 8 * NOTICES;
+/// Of so many each peer is sure, whatever others have, and as many to all peers: as of operations without a server.
+const SURE: usize = 4;
+const ALL_SURE: usize = SURE * DEPTH;
 /// The most to one peer that have failed and wait to be sent again: one for each of its messages that may be under way. Those that
 /// another process refuses, in the place of the one that they are for, do not wait. One that a peer has not answered does: it may have
 /// stood still, and waits for what it has not heard.
 const AGAIN: usize = DEPTH;
-/// As many to all peers. A peer has no more of them than it leaves to others.
+/// As many to all peers, beyond those of which each is sure. A peer has no more of them than it leaves to others.
 const ALL_AGAIN: usize = TO_ALL / 2;
 /// How often one is sent, 2 s after it has failed.
 const TRIES: u32 = 32;
@@ -95,13 +98,51 @@ pub(super) struct Notice {
     tries: u32,
 }
 
+/// How many notices there are to a peer, or to all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Count {
+    all: usize,
+    /// Those of which peers are sure.
+    sure: usize,
+}
+
+impl Count {
+    /// Whether a peer that has `own` of these may have one more, of `most` to one peer and `to_all` to all.
+    fn has_room(&self, own: Count, most: usize, to_all: usize) -> bool {
+        let left = to_all.saturating_sub(self.all - self.sure);
+        self.is_sure(own) || own.all < most && own.all - own.sure < left
+    }
+
+    fn is_sure(&self, own: Count) -> bool {
+        own.sure < SURE && self.sure < ALL_SURE
+    }
+
+    fn add(&mut self, own: &mut Count) {
+        let is_sure = usize::from(self.is_sure(*own));
+        for count in [self, own] {
+            count.all += 1;
+            count.sure += is_sure;
+        }
+    }
+
+    fn remove(&mut self, own: &mut Count) {
+        if own.all > 0 {
+            let was_sure = usize::from(own.sure == own.all);
+            for count in [self, own] {
+                count.all -= 1;
+                count.sure -= was_sure;
+            }
+        }
+    }
+}
+
 /// The notices to one peer. One that has none has no entry: strangers are as many as they like.
 #[derive(Debug, Default)]
 struct Told {
     /// Those that have not ended.
-    count: usize,
+    notices: Count,
     /// Of those, the ones that have failed and wait to be sent again.
-    failed: usize,
+    failed: Count,
     /// How many numbers were given.
     given: u64,
     /// The numbers of those that have not ended, and how many were given before, the oldest first.
@@ -118,8 +159,9 @@ pub(super) struct Notes {
     again: VecDeque<Notice>,
     /// What each peer is told.
     told: HashMap<Source, Told>,
-    /// Notices that have not ended, of all peers.
-    total: usize,
+    /// Notices that have not ended, to all peers, and those of them that have failed.
+    all: Count,
+    all_failed: Count,
     /// The number of the next that a message was dropped. The first is random, so that no process at this place has sent it before.
     next: Option<u64>,
     pub(super) readings: Readings,
@@ -128,11 +170,10 @@ pub(super) struct Notes {
 impl Notes {
     /// Counts one of `peer`. Returns false if that has as many as it may, or as it leaves to others.
     fn begin(&mut self, peer: Source) -> bool {
-        let count = self.told.get(&peer).map_or(0, |told| told.count);
-        let may_begin = count < NOTICES.min(TO_ALL.saturating_sub(self.total));
+        let own = self.told.get(&peer).map_or(Count::default(), |told| told.notices);
+        let may_begin = self.all.has_room(own, NOTICES, TO_ALL);
         if may_begin {
-            self.told.entry(peer).or_default().count += 1;
-            self.total += 1;
+            self.all.add(&mut self.told.entry(peer).or_default().notices);
         }
         may_begin
     }
@@ -153,22 +194,21 @@ impl Notes {
 
     fn end(&mut self, notice: &Notice) {
         let Some(told) = self.told.get_mut(&notice.named.peer) else { return };
-        self.total = self.total.saturating_sub(1);
-        told.count = told.count.saturating_sub(1);
+        self.all.remove(&mut told.notices);
         // One that says that a message was read has no number, and there may be thousands of others that do.
         if let Some(ended) = notice.number
             && let Some(at) = told.numbers.iter().position(|(_, number)| *number == ended)
         {
             told.numbers.remove(at);
         }
-        if told.count == 0 {
+        if told.notices.all == 0 {
             self.told.remove(&notice.named.peer);
         }
     }
 
     /// Whether a sender has not been told yet, or a message not been read.
     pub(super) fn are_waiting(&self) -> bool {
-        self.total > 0 || self.readings.are_waiting()
+        self.all.all > 0 || self.readings.are_waiting()
     }
 
     /// Keeps one that has failed, unless there is nobody to be told. A peer that did not answer may do so later: its sender, which hears
@@ -176,10 +216,9 @@ impl Notes {
     fn keep(&mut self, mut notice: Notice, why: FiError) {
         notice.tries += 1;
         let is_over = why == FiError::REFUSED || why == FiError::GONE || notice.tries >= TRIES;
-        let left = ALL_AGAIN.saturating_sub(self.failed.len() + self.again.len());
         match self.told.get_mut(&notice.named.peer) {
-            Some(told) if !is_over && told.failed < AGAIN.min(left) => {
-                told.failed += 1;
+            Some(told) if !is_over && self.all_failed.has_room(told.failed, AGAIN, ALL_AGAIN) => {
+                self.all_failed.add(&mut told.failed);
                 self.failed.push(notice);
             }
             _ => self.end(&notice),
@@ -193,7 +232,7 @@ impl Notes {
         }
         let notice = self.again.pop_front()?;
         if let Some(told) = self.told.get_mut(&notice.named.peer) {
-            told.failed = told.failed.saturating_sub(1);
+            self.all_failed.remove(&mut told.failed);
         }
         Some(notice)
     }
@@ -450,16 +489,20 @@ mod tests {
         assert!(notes.failed.is_empty() && notes.begin(PEERS[0]));
         notes.keep(notice(None), FiError::OTHER);
         assert!(notes.failed.len() == 1 && !notes.begin(PEERS[0]));
-        // However many peers there are, so many wait.
-        let more = (3..20).map(|process| Source { process, ..PEERS[0] });
-        let counts: Vec<_> = more.map(|peer| (0..NOTICES).filter(|_| notes.begin(peer)).count()).collect();
-        assert!(
-            counts[..6].iter().all(|count| *count == NOTICES) && counts[..16].iter().all(|count| *count > 0)
-        );
-        let all = notes.total;
-        assert_eq!(all, NOTICES + 1 + counts.iter().sum::<usize>());
+        // However many peers there are, so many wait, and each has some.
+        let more = (3..4_096).map(|process| Source { process, ..PEERS[0] });
+        let counts: Vec<_> =
+            more.map(|peer| (0..NOTICES).take_while(|_| notes.begin(peer)).count()).collect();
+        assert!(counts[..6].iter().all(|count| *count == NOTICES));
+        assert!(counts.iter().all(|count| *count >= SURE));
+        assert!(notes.all.all <= TO_ALL + ALL_SURE && notes.all.sure <= ALL_SURE);
+        let stranger = |process| Source { peer: weft::Addr(2), process };
+        let strangers = (0..4_096).filter(|process| notes.begin(stranger(*process))).count();
+        assert!(strangers < 2 * SURE, "beyond that there is a bound");
+        let all = notes.all.all;
+        assert_eq!(all, NOTICES + 1 + counts.iter().sum::<usize>() + strangers);
         (0..2 * AGAIN).for_each(|_| notes.keep(notice(None), FiError::OTHER));
-        assert_eq!((notes.failed.len(), notes.total), (AGAIN, all - AGAIN - 1));
+        assert_eq!((notes.failed.len(), notes.all.all), (AGAIN, all - AGAIN - 1));
     }
 
     /// A peer that stands still for longer than an answer may take goes on with what it waits for.
@@ -470,12 +513,12 @@ mod tests {
         let mut told = notice(None);
         for tries in 1..TRIES {
             notes.keep(told, [FiError::TIMED_OUT, FiError::OTHER][tries as usize % 2]);
-            assert_eq!((notes.failed.len(), notes.total), (1, 1), "{tries}");
+            assert_eq!((notes.failed.len(), notes.all.all), (1, 1), "{tries}");
             notes.again.extend(notes.failed.drain(..));
             told = notes.take(true).unwrap();
         }
         notes.keep(told, FiError::TIMED_OUT);
-        assert!(notes.failed.is_empty() && notes.told.is_empty() && notes.total == 0);
+        assert!(notes.failed.is_empty() && notes.told.is_empty() && notes.all.all == 0);
     }
 
     #[test]
@@ -491,12 +534,25 @@ mod tests {
         };
         for process in 1..=12 {
             (0..AGAIN + 1).for_each(|_| fail(&mut notes, to(process)));
-            assert!(notes.told[&to(process)].failed > 100, "{process}");
+            assert!(notes.told[&to(process)].failed.all > 100, "{process}");
         }
-        assert_eq!((notes.told[&to(1)].failed, notes.total), (AGAIN, notes.failed.len()));
-        assert!(notes.total < ALL_AGAIN);
-        fail(&mut notes, to(13));
-        assert_eq!(notes.told[&to(13)].failed, 1);
+        assert_eq!((notes.told[&to(1)].failed.all, notes.all.all), (AGAIN, notes.failed.len()));
+        assert!(notes.all.all < ALL_AGAIN);
+        // However many they are, each is sure of some.
+        for process in 13..=100 {
+            (0..SURE + 1).for_each(|_| fail(&mut notes, to(process)));
+            assert!(notes.told[&to(process)].failed.all >= SURE, "{process}");
+        }
+        assert_eq!(notes.all_failed.all, notes.failed.len());
+        // When all have been told nothing is left, of whatever was counted.
+        let count = notes.failed.len();
+        notes.again.extend(notes.failed.drain(..));
+        for _ in 0..count {
+            let told = notes.take(true).unwrap();
+            notes.end(&told);
+        }
+        assert!(notes.told.is_empty());
+        assert_eq!([notes.all, notes.all_failed], [Count::default(); 2]);
     }
 
     /// Another one that reads messages may take its place.
@@ -547,9 +603,9 @@ mod tests {
             assert!(number.is_some());
             notes.end(&Notice { named: named(peer), number, tries: 0 });
         }
-        assert!(notes.told.is_empty() && notes.total == 0);
+        assert!(notes.told.is_empty() && notes.all.all == 0);
         // Nor when there is no room for what they are to be told.
-        notes.total = TO_ALL;
+        notes.all = Count { all: TO_ALL + ALL_SURE, sure: ALL_SURE };
         assert!(!peers().any(|peer| notes.begin(peer)) && notes.told.is_empty());
     }
 
