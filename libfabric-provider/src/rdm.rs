@@ -190,6 +190,8 @@ struct State {
     takings: Takings,
     /// Messages that have not ended, and without a server accesses.
     pending: Pending,
+    /// Accesses through a server that have not ended.
+    carried_accesses: Pending,
     /// Without a server: notices to peers that their messages were received or dropped, and what is read of long messages.
     notes: Notes,
     eager: Eager,
@@ -236,7 +238,7 @@ impl Rdm {
         let connections = Connections::of_messages(&endpoint);
         let mut state = State::new(Some(endpoint));
         if carrier.is_none() {
-            state.pending = Pending::without_a_server();
+            state.pending = Pending::of_operations();
         }
         state.peers.connections = connections;
         state.stand_ins.by_notes = has_notes;
@@ -422,6 +424,7 @@ impl State {
             budgets: Budgets::default(),
             takings: Takings::default(),
             pending: Pending::default(),
+            carried_accesses: Pending::of_operations(),
             notes: Notes::default(),
             eager: Eager::default(),
         }

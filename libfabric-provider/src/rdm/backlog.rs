@@ -803,6 +803,9 @@ impl State {
         if let Some(peer) = operation.to {
             self.pending.end(peer);
         }
+        if let Some(peer) = operation.carried_to {
+            self.carried_accesses.end(peer);
+        }
         let Bindings { transmit, receive, sent, received, .. } = &self.bindings;
         let (count, binding, counter) = match way {
             Way::Out => (&mut self.sends, transmit, sent),

@@ -53,6 +53,8 @@ pub(super) struct Operation {
     pub(super) memory: Option<u64>,
     /// The peer of a message, and without a server that of an access, which it counts for as long as it has not ended.
     pub(super) to: Option<Source>,
+    /// The peer of an access through a server, which it counts for as long.
+    pub(super) carried_to: Option<Source>,
     /// The number of what stands for the message that it sends.
     pub(super) stand_in: Option<u16>,
     /// The message that is fetched for a receive.

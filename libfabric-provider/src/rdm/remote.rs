@@ -11,7 +11,8 @@ use weft::{
 
 use super::notes;
 use super::operation::Piece;
-use super::{Binding, Bindings, DEPTH, Operation, OutgoingBytes, Rdm, Room, State, Wanted, report};
+use super::pending::Pending;
+use super::{Binding, Bindings, Operation, OutgoingBytes, Rdm, Room, State, Wanted, report};
 use crate::counter::Counter;
 use crate::error::{FiError, lock};
 use crate::memory::{Registration, lock_of_atomics};
@@ -156,16 +157,15 @@ impl State {
     fn access(&mut self, access: Access) -> Result<(), FiError> {
         let Access { peer, addr, key, context, wanted, what, further, .. } = access;
         let binding = self.ready(|bindings| &bindings.transmit)?;
-        let is_carried = self.carrier.is_some();
-        if is_carried && self.accesses() >= DEPTH || !binding.queue.has_room()? {
+        if !binding.queue.has_room()? {
             return Err(FiError::AGAIN);
         }
         let reported = wanted.is_reported(binding.selective);
         let peer = self.peer(peer)?;
-        let to = (!is_carried).then_some(peer);
-        if to.is_some_and(|peer| !self.pending.has_room(peer)) {
+        if !self.counts_of_accesses().has_room(peer) {
             return Err(FiError::AGAIN);
         }
+        let (to, carried_to) = if self.carrier.is_some() { (None, Some(peer)) } else { (Some(peer), None) };
         let flags = match &what {
             What::Read(_) => sys::FI_RMA | sys::FI_READ,
             What::Write { .. } => sys::FI_RMA | sys::FI_WRITE,
@@ -173,21 +173,30 @@ impl State {
             What::Atomic(_) => sys::FI_ATOMIC | sys::FI_WRITE,
         };
         let further = (!further.is_empty()).then(|| Box::new(Further { peer, parts: further.into_iter() }));
-        let operation = Operation { context, flags, reported, further, to, ..Operation::default() };
+        let operation =
+            Operation { context, flags, reported, further, to, carried_to, ..Operation::default() };
         let number = self.operations.insert(operation);
         let memory = RemoteMemory { key, offset: addr };
         self.sends += 1;
-        to.into_iter().for_each(|peer| self.pending.begin(peer));
+        self.counts_of_accesses().begin(peer);
         let posted = match self.carrier {
             Some(_) => self.carry(peer, memory, what, number),
             None => self.post_access(peer, memory, what, number),
         };
         if posted.is_err() {
             self.sends -= 1;
-            to.into_iter().for_each(|peer| self.pending.end(peer));
+            self.counts_of_accesses().end(peer);
             self.operations.remove(number);
         }
         posted
+    }
+
+    /// What accesses count for: without a server they are among the operations of their peer.
+    fn counts_of_accesses(&mut self) -> &mut Pending {
+        match self.carrier {
+            Some(_) => &mut self.carried_accesses,
+            None => &mut self.pending,
+        }
     }
 
     fn post_access(

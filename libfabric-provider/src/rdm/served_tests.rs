@@ -470,6 +470,37 @@ fn senders_that_do_not_answer_keep_no_pieces_that_others_wait_for() {
     }
 }
 
+/// It is stopped, for example, and keeps as many as it may have.
+#[test]
+fn accesses_to_a_peer_that_answers_none_leave_room_for_those_to_others() {
+    let served = Served::start("127.40.7.93");
+    let [asker, silent, other] = [(); 3].map(|()| served.open(LITTLE));
+    let [to_silent, to_other] = [&silent, &other].map(|side| asker.insert(side));
+    let access = |peer| {
+        let what = What::Write { bytes: OutgoingBytes::Copied(Bytes::from_static(&[1])), data: None };
+        let (wanted, further) = (Wanted::AsBound, Vec::new());
+        asker.rdm.access(Access { peer, addr: 0, key: 5, context: 1, wanted, more: true, what, further })
+    };
+    assert!((0..DEPTH).all(|_| access(to_silent).is_ok()));
+    assert_eq!(access(to_silent), Err(FiError::AGAIN));
+    assert_eq!(access(to_other), Ok(()));
+    let entry = until("the other one answers", || {
+        assert!(other.turn().is_none());
+        asker.turn()
+    });
+    // There is no memory under this key, which the other one says.
+    let no_key = FiError::from(&weft::Error::Access(weft::ReadFault::Answered(ReturnCode::BAD_MKEY)));
+    assert_eq!(entry.problem.map(|problem| problem.error), Some(no_key));
+    // The endpoint that was silent answers when it goes on, and each access ends.
+    let mut ended = 0;
+    until("all accesses end", || {
+        assert!(silent.turn().is_none());
+        ended += usize::from(asker.turn().is_some());
+        (ended == DEPTH).then_some(())
+    });
+    asker.with(|state| assert_eq!(state.carried_accesses.total(), 0));
+}
+
 /// The receiver has no room for a byte of the message's number, so its notice says only what many messages have.
 #[test]
 fn an_endpoint_that_is_closed_says_once_more_that_a_message_is_done() {
