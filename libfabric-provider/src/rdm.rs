@@ -300,7 +300,7 @@ impl Rdm {
         let mut state = lock(&self.state)?;
         let State { endpoint, operations, .. } = &mut *state;
         let endpoint = endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
-        let is_it = |operation: &Operation| operation.context == context && operation.is_of_application();
+        let is_it = |operation: &Operation| operation.is_named(context);
         let can_be = |operation: &Operation| operation.stand_in.is_none() && operation.fetched.is_none();
         let best = operations.position(|operation| is_it(operation) && can_be(operation));
         let number = best.or_else(|| operations.position(is_it)).ok_or(FiError::NO_ENTRY)?;

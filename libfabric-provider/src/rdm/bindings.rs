@@ -60,6 +60,7 @@ pub(crate) enum Wanted {
     /// All, unless the queue is bound for selective completion.
     AsBound,
     Always,
+    /// Of calls for injection.
     Never,
 }
 
@@ -70,6 +71,11 @@ impl Wanted {
             Wanted::Always => true,
             Wanted::Never => false,
         }
+    }
+
+    /// Whether it is wanted of a call for injection, which has no context.
+    pub(super) fn is_injected(self) -> bool {
+        self == Wanted::Never
     }
 }
 

@@ -25,7 +25,9 @@ impl State {
         }
         let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
         let (flags, reported) = (sys::FI_MSG | sys::FI_SEND, wanted.is_reported(binding.selective));
-        let number = self.operations.insert(Operation { context, flags, reported, ..Operation::default() });
+        let injected = wanted.is_injected();
+        let operation = Operation { context, flags, reported, injected, ..Operation::default() };
+        let number = self.operations.insert(operation);
         let header_data = data.map_or(0, |data| HAS_DATA | data & u64::from(u32::MAX));
         let buffer = bytes.into_buffer(endpoint);
         let posted = endpoint.send_datagram(peer, buffer, header_data, number as u64);

@@ -27,6 +27,8 @@ pub(super) struct Operation {
     /// The places that an access has not come to yet.
     pub(super) further: Option<Box<Further>>,
     pub(super) reported: bool,
+    /// A call for injection has begun it: the application has no context for it, and never hears of it again unless it fails.
+    pub(super) injected: bool,
     /// Whether it receives many messages.
     pub(super) many: bool,
     /// How a message is sent, and to whom, should it come back unsent.
@@ -105,6 +107,11 @@ impl Operation {
     /// Whether it is one of the application's.
     pub(super) fn is_of_application(&self) -> bool {
         self.asks.is_none() && self.notice.is_none() && self.reads.is_none()
+    }
+
+    /// Whether `fi_cancel` with this context means it. What was injected has none, and programs without contexts name 0.
+    pub(super) fn is_named(&self, context: usize) -> bool {
+        self.context == context && !self.injected && self.is_of_application()
     }
 
     /// Copies `bytes` to the pieces of a receive that has several, from byte `at` on.

@@ -173,8 +173,9 @@ impl State {
             What::Atomic(_) => sys::FI_ATOMIC | sys::FI_WRITE,
         };
         let further = (!further.is_empty()).then(|| Box::new(Further { peer, parts: further.into_iter() }));
+        let injected = wanted.is_injected();
         let operation =
-            Operation { context, flags, reported, further, to, carried_to, ..Operation::default() };
+            Operation { context, flags, reported, injected, further, to, carried_to, ..Operation::default() };
         let number = self.operations.insert(operation);
         let memory = RemoteMemory { key, offset: addr };
         self.sends += 1;

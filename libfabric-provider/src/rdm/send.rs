@@ -116,7 +116,8 @@ impl State {
             return Err(FiError::AGAIN);
         }
         let to = Some(peer);
-        let operation = Operation { context, flags, reported, order, to, ..Operation::default() };
+        let injected = wanted.is_injected();
+        let operation = Operation { context, flags, reported, injected, order, to, ..Operation::default() };
         let number = self.operations.insert(operation);
         let header_data = data.map_or(0, |data| HAS_DATA | data & u64::from(u32::MAX));
         let mut options = SendOptions::default().header_data(header_data).context(number as u64);

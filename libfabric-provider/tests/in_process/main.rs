@@ -7,6 +7,7 @@ mod common;
 mod atomic_values;
 mod busy_peers;
 mod calls;
+mod cancels;
 mod capabilities;
 mod choices;
 mod datagrams;

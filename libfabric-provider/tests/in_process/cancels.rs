@@ -1,0 +1,125 @@
+//! `fi_cancel` of programs that give their operations no contexts.
+
+use std::ffi::c_void;
+use std::ptr::{null_mut, without_provenance_mut};
+
+use crate::common::fabric::{BOUND, Exposed, Failed, How, Side, Wish, table};
+use crate::common::processes::{self, Process};
+use crate::common::{inside, stop};
+use weft_fi::sys::{self, FI_ADDR_UNSPEC};
+
+const NAME: &str = "a_cancel_without_a_context_takes_the_receive_and_nothing_that_was_injected";
+const KEY: u64 = 9;
+/// Bytes of each message that is injected.
+const LEN: usize = 4_000;
+/// Messages with this tag, of which most wait in the endpoint, as their peer acknowledges nothing.
+const TAG: u64 = 7;
+const COUNT: usize = 100;
+/// Where the write and the sum go to.
+const WRITTEN: u64 = 16;
+const SUM: u64 = 8;
+
+fn content(n: usize) -> Vec<u8> {
+    (0..LEN).map(|at| (at * 3 + n * 29 + 1) as u8).collect()
+}
+
+fn cancel(side: &Side) -> isize {
+    // SAFETY: the endpoint is open.
+    unsafe { (*(*side.ep).ops).cancel.unwrap()(side.ep.cast(), null_mut()) }
+}
+
+/// Receives without a context, cancels what has none, and demands that it was the receive.
+fn cancel_a_receive(side: &Side, after: &str) {
+    let mut room = [0u8; 8];
+    side.receive(&mut room, FI_ADDR_UNSPEC, Some((TAG + 1, 0)), 0);
+    assert_eq!(cancel(side), 0, "after {after}");
+    let cancelled = Failed { context: 0, error: sys::FI_ECANCELED, beyond: 0 };
+    assert_eq!(side.cq.read_within(BOUND.as_millis() as i32), Some(Err(cancelled)), "after {after}");
+    assert_eq!(cancel(side), -(sys::FI_ENOENT as isize), "something without a context is left after {after}");
+}
+
+/// The peer, which is stopped while everything is injected.
+fn receive_all() {
+    let side = Side::open(&Wish::default(), How::default());
+    println!("name {}", u128::from_be_bytes(side.name()));
+    let to = side.insert(&processes::told().parse::<u128>().unwrap().to_be_bytes());
+    let mut memory = vec![0u8; WRITTEN as usize + LEN];
+    let exposed = Exposed::new(&side, &mut memory, KEY);
+    side.send(to, &[], Some(TAG), 1);
+    assert_eq!(side.cq.next().unwrap().context, 1);
+    println!("is there");
+    // It is told so when it goes on.
+    processes::told();
+    let mut room = vec![0u8; LEN];
+    side.receive(&mut room, to, None, 2);
+    assert_eq!(side.cq.next().map(|entry| (entry.context, entry.len)), Ok((2, LEN)));
+    assert!(room == content(0));
+    for n in 1..=COUNT {
+        side.receive(&mut room, to, Some((TAG, 0)), 2 + n);
+        assert_eq!(side.cq.next().map(|entry| (entry.context, entry.len)), Ok((2 + n, LEN)));
+        assert!(room == content(n), "message {n}");
+    }
+    // The write and the sum were injected before the last messages; nothing says when they are done.
+    let expected = [&5u64.to_le_bytes()[..], &content(COUNT + 1)].concat();
+    let begin = std::time::Instant::now();
+    loop {
+        assert!(side.cq.read().is_none());
+        // SAFETY: the bytes are there.
+        let now: Vec<u8> = unsafe {
+            (SUM as usize..memory.len()).map(|at| memory.as_ptr().add(at).read_volatile()).collect()
+        };
+        if now == expected {
+            break;
+        }
+        assert!(begin.elapsed() < BOUND, "the write or the sum is not done");
+    }
+    drop(exposed);
+    println!("has all");
+}
+
+/// What is injected has no context either: its entry in the provider's books says 0, as programs do that give none.
+#[test]
+fn a_cancel_without_a_context_takes_the_receive_and_nothing_that_was_injected() {
+    if !inside(NAME) {
+        return;
+    }
+    if processes::number().is_some() {
+        return receive_all();
+    }
+    let side = Side::open(&Wish::default(), How::default());
+    let mut process = Process::start(NAME, 1, &[]);
+    let to = side.insert(&process.says("name ").parse::<u128>().unwrap().to_be_bytes());
+    process.tell(&u128::from_be_bytes(side.name()).to_string());
+    process.says("is there");
+    side.receive(&mut [], to, Some((TAG, 0)), 1);
+    assert_eq!(side.cq.next().unwrap().context, 1);
+    stop(&process);
+    let at = |bytes: &[u8]| -> *const c_void { bytes.as_ptr().cast() };
+    let message = content(0);
+    side.post(|| table!(side.ep, msg.inject(at(&message), LEN, to)));
+    cancel_a_receive(&side, "fi_inject");
+    let message = content(COUNT + 1);
+    side.post(|| table!(side.ep, rma.inject(at(&message), LEN, to, WRITTEN, KEY)));
+    cancel_a_receive(&side, "fi_inject_write");
+    let five = 5u64.to_le_bytes();
+    side.post(|| table!(side.ep, atomic.inject(at(&five), 1, to, SUM, KEY, sys::FI_UINT64, sys::FI_SUM)));
+    cancel_a_receive(&side, "fi_inject_atomic");
+    for n in 1..=COUNT {
+        let message = content(n);
+        side.post(|| table!(side.ep, tagged.inject(at(&message), LEN, to, TAG)));
+    }
+    cancel_a_receive(&side, "fi_tinject");
+    // A message with a context is found behind those that were injected.
+    let (room, context) = ([1u8; 8], without_provenance_mut(3));
+    side.send(to, &room, Some(TAG + 2), 3);
+    // SAFETY: the endpoint is open.
+    assert_eq!(unsafe { (*(*side.ep).ops).cancel.unwrap()(side.ep.cast(), context) }, 0);
+    // SAFETY: it is the number of a process that has not been waited for.
+    assert_eq!(unsafe { libc::kill(process.child.id() as i32, libc::SIGCONT) }, 0);
+    process.tell("it goes on");
+    process.says("has all");
+    // It may have left before it was cancelled.
+    let end = side.cq.next().map_or_else(|failed| failed.context, |entry| entry.context);
+    assert_eq!(end, 3);
+    assert!(process.child.wait().unwrap().success());
+}
