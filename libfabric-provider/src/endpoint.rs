@@ -409,7 +409,8 @@ extern "C" fn getopt(
         // SAFETY: it is an endpoint of this provider's.
         let object: &EndpointObject = unsafe { abi::object(fid)? };
         let size = match (level as u32, name as u32) {
-            (sys::FI_OPT_ENDPOINT, sys::FI_OPT_TX_SIZE | sys::FI_OPT_RX_SIZE) => DEPTH,
+            (sys::FI_OPT_ENDPOINT, sys::FI_OPT_TX_SIZE) => DEPTH,
+            (sys::FI_OPT_ENDPOINT, sys::FI_OPT_RX_SIZE) => object.kind.receives(),
             (sys::FI_OPT_ENDPOINT, sys::FI_OPT_MIN_MULTI_RECV) => object.rdm.least()? as usize,
             // There is no data of connection requests.
             (sys::FI_OPT_ENDPOINT, sys::FI_OPT_CM_DATA_SIZE) => 0,

@@ -136,6 +136,8 @@ struct Answer {
     longest: u64,
     /// The most bytes to inject that the hints ask for.
     inject: usize,
+    /// Receives that may be posted.
+    receives: usize,
     caps: u64,
     transmit: Direction,
     receive: Direction,
@@ -196,6 +198,7 @@ impl Answer {
             },
             longest: if kind == Kind::Rdm { MAX_MESSAGE } else { 0 },
             inject: 0,
+            receives: kind.receives(),
             caps: kind.caps(),
             transmit: Direction { caps: 0, op_flags: 0, order: kind.order() },
             receive: Direction { caps: 0, op_flags: 0, order: kind.order() },
@@ -320,7 +323,10 @@ impl Answer {
         self.receive.narrow(flags, hints.msg_order, hints.comp_order)?;
         (self.receive.caps, self.receive.op_flags) = (hints.caps, hints.op_flags);
         demand(hints.total_buffered_recv <= self.buffered(), "a buffer of that size")?;
-        demand(hints.size <= DEPTH, "a receive queue of that size")?;
+        demand(hints.size <= self.receives, "a receive queue of that size")?;
+        if hints.size > 0 {
+            self.receives = hints.size;
+        }
         demand(hints.iov_limit <= IOV_LIMIT, "so many pieces of a message")
     }
 
@@ -451,7 +457,7 @@ impl Answer {
         rx.caps = self.receive.caps;
         rx.op_flags = self.receive.op_flags;
         rx.msg_order = self.receive.order;
-        (rx.total_buffered_recv, rx.size, rx.iov_limit) = (self.buffered(), DEPTH, IOV_LIMIT);
+        (rx.total_buffered_recv, rx.size, rx.iov_limit) = (self.buffered(), self.receives, IOV_LIMIT);
         ep.type_ = self.kind.ep_type();
         (ep.protocol, ep.protocol_version) = (PROTOCOL, PROTOCOL_VERSION);
         ep.max_msg_size = longest as usize;

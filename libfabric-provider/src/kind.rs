@@ -1,6 +1,7 @@
 //! The types of endpoints, and what each of them offers.
 
 use crate::info::{RECEIVE_FLAGS, RELIABLE_CAPS, SEND_FLAGS, UNRELIABLE_CAPS};
+use crate::rdm::{DEPTH, RECEIVES};
 use crate::sys;
 
 /// A type of endpoints.
@@ -55,6 +56,14 @@ impl Kind {
         match self {
             Kind::Rdm => RECEIVE_FLAGS,
             Kind::Datagram => RECEIVE_FLAGS & !sys::FI_MULTI_RECV,
+        }
+    }
+
+    /// Receives that may be posted.
+    pub(crate) fn receives(self) -> usize {
+        match self {
+            Kind::Rdm => RECEIVES,
+            Kind::Datagram => DEPTH,
         }
     }
 

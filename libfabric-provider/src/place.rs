@@ -17,7 +17,7 @@ use crate::addresses::Addresses;
 use crate::error::FiError;
 use crate::kind::Kind;
 use crate::params::Params;
-use crate::rdm::{DEPTH, RESERVED_TAG, is_key_of_notes};
+use crate::rdm::{DEPTH, RECEIVES, RESERVED_TAG, is_key_of_notes};
 
 /// Prefixes of the names of ports and servers.
 const SCHEMES: [&str; 4] = ["serve:", "memif:", "udp:", DEVICE];
@@ -198,7 +198,7 @@ impl Place {
             None => {
                 // A program may have as many kinds of receives as it has receives, and takes its own time.
                 // Its process shares the room for unexpected messages with one other at most, which process 0 is while it ends.
-                let limits = Limits { receive_kinds: DEPTH, processes: 2, ..Limits::default() };
+                let limits = Limits { receive_kinds: RECEIVES, processes: 2, ..Limits::default() };
                 (builder.longest_payload().limits(limits), Some(BusyTimeout::Endless))
             }
         };
@@ -214,7 +214,7 @@ fn session(kind: Kind, params: &Params) -> SessionConfig {
     SessionConfig {
         commands: 1 << 12,
         reports: 1 << 13,
-        // Sends, receives, and requests to add peers.
+        // Sends, receives that do not wait in the provider, and requests to add peers.
         operations: 4 * DEPTH as u32,
         // Datagrams need none, but a session has one at least.
         connections: if kind == Kind::Rdm { CONNECTIONS } else { 1 },

@@ -14,6 +14,7 @@ mod eager;
 mod kinds;
 mod looks;
 mod notes;
+mod offered;
 mod operation;
 mod peers;
 mod pending;
@@ -67,8 +68,10 @@ use crate::place::{Names, Place};
 use crate::slab::Slab;
 use crate::sys;
 
-/// Operations of one direction that may be under way.
+/// Operations of one direction that may be under way, but receives of messages.
 pub(crate) const DEPTH: usize = 4096;
+/// Receives of messages that may be posted.
+pub(crate) const RECEIVES: usize = 1 << 16;
 /// Completions that one call takes from the endpoint, so that it ends while messages keep arriving.
 const BATCH: usize = 256;
 /// Bytes that a receive for many messages has left at least while it goes on, unless the application sets it
@@ -320,7 +323,8 @@ impl Rdm {
     /// Operations that could be posted now: messages and receives. There may be more, which depends on the peer of a message.
     pub(crate) fn left(&self) -> Result<(usize, usize), FiError> {
         let state = lock(&self.state)?;
-        Ok((DEPTH.saturating_sub(state.accesses()), DEPTH.saturating_sub(state.receives)))
+        let receives = self.caps.kind.receives();
+        Ok((DEPTH.saturating_sub(state.accesses()), receives.saturating_sub(state.receives)))
     }
 
     /// Lets the endpoint work, and takes what has ended.

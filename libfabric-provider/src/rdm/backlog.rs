@@ -8,7 +8,7 @@
 //! |---|---|
 //! | up to an eighth | requests and answers ([`Carrier`](super::carried::Carrier)) |
 //! | half of the rest | messages that are sent, a part of it for short ones only and for what stands for long ones; the others wait here, those to one peer in order |
-//! | the other half | receives that were handed to the server; the others wait here |
+//! | the other half | receives that were handed to the server, [`AT_THE_SERVER`] at most; the others wait here |
 //! | a quarter, reserved | one message that waits to be sent, if the parts above have no piece that is long enough |
 //! | a quarter, reserved | the first message that was claimed for a receive, likewise |
 
@@ -33,6 +33,10 @@ use crate::queue::Problem;
 /// How long the first message to a peer waits for memory, or for its budget, unless others to that get it, before something stands
 /// for it: as long as these come back, it goes faster at once than it would be fetched.
 const PATIENCE: Duration = Duration::from_millis(100);
+/// Receives that the server has at most: they are operations of the session, as sends are.
+const AT_THE_SERVER: usize = DEPTH;
+/// Those of them that only receives for many messages get, which cannot wait here.
+const FOR_MANY: usize = 64;
 /// Bytes for as many stand-ins as there may be sends.
 const SHORTS: u64 = 5 << 20;
 
@@ -47,7 +51,7 @@ pub(super) struct Backlog {
     held: HashMap<Source, Held>,
     /// The peer that a message which had waited was sent to last.
     served: Option<Source>,
-    /// Receives for which there is no memory, and what may not overtake them, in the order of the calls.
+    /// Receives for which there is no memory, or no place at the server, and what may not overtake them, in the order of the calls.
     pub(super) takers: VecDeque<Taker>,
     /// Messages that were claimed for receives, in order.
     pub(super) claimed: VecDeque<Claimed>,
@@ -148,7 +152,7 @@ impl std::fmt::Debug for Space {
 }
 
 impl Space {
-    fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         match self {
             Space::One(room) => room.as_ref().len(),
             Space::Several(len) => *len,
@@ -316,6 +320,18 @@ impl Backlog {
     /// Whether a receive or a look has to wait, as what was called before it could take the same message.
     pub(super) fn is_behind(&self, filter: Filter) -> bool {
         self.takers.iter().any(|waiting| waiting.filter.meets(filter))
+    }
+
+    /// Whether the server has as many receives as it may have before one more, which is for many messages or not.
+    pub(super) fn has_all_receives(&self, many: bool) -> bool {
+        let most = if many { AT_THE_SERVER } else { AT_THE_SERVER - FOR_MANY };
+        self.parts.is_some() && self.kinds.total() >= most
+    }
+
+    /// The receive that waits before all others, unless a look is under way, which may find its message.
+    fn first_receive(&self) -> Option<(Filter, usize)> {
+        let first = self.takers.front().filter(|first| self.look.is_none() && !first.cancelled)?;
+        if let TakerKind::Receive(space) = &first.kind { Some((first.filter, space.len())) } else { None }
     }
 
     /// Whether the part of receives has no room for `len` bytes.
@@ -508,8 +524,13 @@ fn has_memory(endpoint: &mut Endpoint, len: usize) -> bool {
 impl State {
     /// Whether a receive with `len` bytes of room has to wait.
     pub(super) fn delays_receive(&mut self, filter: Filter, len: usize) -> bool {
+        self.backlog.is_behind(filter) || self.lacks_room(filter, len)
+    }
+
+    /// Whether the server cannot have a receive with `len` bytes of room now.
+    fn lacks_room(&mut self, filter: Filter, len: usize) -> bool {
         let has_room = |endpoint: &mut Endpoint| has_memory(endpoint, len);
-        self.backlog.is_behind(filter)
+        self.backlog.has_all_receives(false)
             || self.backlog.has_full_receives(len)
             || self.backlog.parts.is_some() && self.backlog.kinds.is_full_for(filter.kind())
             || self.backlog.parts.is_some() && !self.endpoint.as_mut().is_some_and(has_room)
@@ -522,7 +543,44 @@ impl State {
         }
         self.resume_sends()?;
         self.resume_claimed()?;
+        self.resume_receives()?;
         self.look()
+    }
+
+    /// Hands receives that have waited to the server while it has room for the first of them. Those at the server that take the same
+    /// messages were called before it, and everything else that waits was called after it, so it gets what it would have got there
+    /// from the beginning.
+    fn resume_receives(&mut self) -> Result<(), FiError> {
+        while let Some((filter, len)) = self.backlog.first_receive() {
+            if self.lacks_room(filter, len) {
+                return Ok(());
+            }
+            let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
+            let Some(Taker { number, kind: TakerKind::Receive(space), .. }) = self.backlog.takers.pop_front()
+            else {
+                return Ok(());
+            };
+            // Those behind it have moved up.
+            self.backlog.next = self.backlog.next.saturating_sub(1);
+            let (offered, back) = space.offered();
+            let posted = endpoint.receive_with(offered, filter.options().context(number as u64));
+            match posted.map_err(|refused| refused.error) {
+                Ok(id) => {
+                    let (memory, kind) = (self.backlog.begin_receive(len), self.backlog.begin_kind(filter));
+                    if let Some(operation) = self.operations.get_mut(number) {
+                        (operation.id, operation.memory, operation.kind) = (Some(id), memory, kind);
+                    }
+                }
+                Err(error) => {
+                    let space = back.take().filter(|_| error.is_back_pressure());
+                    let Some(space) = space else { return self.fail(number, Way::In, FiError::from(&error)) };
+                    let kind = TakerKind::Receive(space);
+                    self.backlog.takers.push_front(Taker { number, filter, kind, cancelled: false });
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
     }
 
     fn resume_sends(&mut self) -> Result<(), FiError> {

@@ -30,28 +30,38 @@ impl Filter {
 
 /// How many receives of each kind the server has.
 #[derive(Debug, Default)]
-pub(super) struct Kinds(HashMap<Kind, u32>);
+pub(super) struct Kinds {
+    each: HashMap<Kind, u32>,
+    total: usize,
+}
 
 impl Kinds {
     /// Whether one of this kind has to wait.
     pub(super) fn is_full_for(&self, kind: Kind) -> bool {
-        self.0.len() >= MOST && !self.0.contains_key(&kind)
+        self.each.len() >= MOST && !self.each.contains_key(&kind)
+    }
+
+    /// Receives of all kinds.
+    pub(super) fn total(&self) -> usize {
+        self.total
     }
 
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.each.len()
     }
 
     pub(super) fn begin(&mut self, kind: Kind) {
-        *self.0.entry(kind).or_default() += 1;
+        *self.each.entry(kind).or_default() += 1;
+        self.total += 1;
     }
 
     pub(super) fn end(&mut self, kind: Kind) {
-        if let Some(count) = self.0.get_mut(&kind) {
+        if let Some(count) = self.each.get_mut(&kind) {
             *count -= 1;
+            self.total -= 1;
             if *count == 0 {
-                self.0.remove(&kind);
+                self.each.remove(&kind);
             }
         }
     }
@@ -75,8 +85,10 @@ mod tests {
         assert!(!kinds.is_full_for(kind(3)) && kinds.is_full_for(kind(99)));
         kinds.end(kind(5));
         assert!(kinds.is_full_for(kind(99)));
+        assert_eq!(kinds.total(), 2 * MOST - 1);
         kinds.end(kind(5));
         kinds.end(kind(5));
+        assert_eq!(kinds.total(), 2 * MOST - 2, "one that is not there ends");
         assert!(!kinds.is_full_for(kind(99)));
         kinds.begin(kind(99));
         assert!(kinds.is_full_for(Filter { from: None, matching: Matching::Untagged }.kind()));

@@ -6,7 +6,7 @@ use super::backlog::Space;
 use super::looks::Filter;
 use super::operation::Piece;
 use super::waiting::Claimed;
-use super::{Binding, Bindings, DEPTH, Operation, Rdm, State, Wanted, report};
+use super::{Binding, Bindings, Operation, RECEIVES, Rdm, State, Wanted, report};
 use crate::abi::AppRoom;
 use crate::error::{FiError, lock};
 use crate::kind::Kind;
@@ -78,15 +78,15 @@ impl State {
     fn receive(&mut self, receive: Incoming, directed: bool) -> Result<(), FiError> {
         let Incoming { room, from, matching, context, wanted, which } = receive;
         let binding = self.ready(|bindings| &bindings.receive)?;
-        if self.receives >= DEPTH || !binding.queue.has_room()? {
+        if self.receives >= RECEIVES || !binding.queue.has_room()? {
             return Err(FiError::AGAIN);
         }
         let matching = self.unreserved(matching)?;
         let kind = if matching == Matching::Untagged { sys::FI_MSG } else { sys::FI_TAGGED };
         let from = if directed && from != FI_ADDR_UNSPEC { Some(self.peer(from)?) } else { None };
         let (filter, len, many) = (Filter { from, matching }, room.len(), which == Which::Many);
-        if many && self.backlog.is_behind(filter) {
-            // It would take the messages of what waits.
+        if many && (self.backlog.is_behind(filter) || self.backlog.has_all_receives(true)) {
+            // It would take the messages of what waits, or has no place at the server.
             return Err(FiError::AGAIN);
         }
         let claimed = match which {

@@ -6,7 +6,7 @@ use weft::{Claim, Found, Matching, Waiting};
 
 use super::looks::Filter;
 use super::stand_in::Named;
-use super::{Bindings, DEPTH, Operation, Rdm, State, Wanted, report};
+use super::{Bindings, Operation, RECEIVES, Rdm, State, Wanted, report};
 use crate::error::{FiError, lock};
 use crate::queue::Problem;
 use crate::sys::{self, FI_ADDR_UNSPEC, fi_addr_t};
@@ -68,7 +68,7 @@ impl State {
     fn peek(&mut self, peek: Peek, directed: bool) -> Result<(), FiError> {
         let Peek { from, matching, found, context, wanted } = peek;
         let binding = self.ready(|bindings| &bindings.receive)?;
-        if self.receives >= DEPTH || !binding.queue.has_room()? {
+        if self.receives >= RECEIVES || !binding.queue.has_room()? {
             return Err(FiError::AGAIN);
         }
         let matching = self.unreserved(matching)?;

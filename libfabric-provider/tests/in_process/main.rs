@@ -20,6 +20,7 @@ mod ipv6;
 mod jobs;
 mod killed;
 mod lossy;
+mod many_receives;
 mod own_unexpected;
 mod ports;
 mod refused_connections;
