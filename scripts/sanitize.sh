@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests of rings, regions, sessions and memif, in one process and in several, under a sanitiser of the nightly
-# toolchain; under that of addresses also tests of the libfabric provider, of which one calls every function of every table.
+# toolchain; under that of addresses also tests of the libfabric provider, of which one calls every function of every table, and
+# under that of threads those in which threads share its endpoints.
 # scripts/sanitize.sh [address|thread]      (default: address)
 # The thread sanitiser needs the sources of the standard library (rustup component add rust-src --toolchain nightly).
 set -euo pipefail
@@ -31,10 +32,20 @@ export RUSTFLAGS="-Zsanitizer=$sanitiser --cfg weft_plain_copies"
 cargo +nightly test -p weft-stack --no-default-features --lib --target "$host" "${extra[@]}" -- \
     region worker::ring worker::session port::borrowed port::memif::tests
 
+# The provider, which libfabric loads, uses the sanitiser of the program: that has to export it.
+export RUSTFLAGS="$RUSTFLAGS -Clink-arg=-rdynamic"
+in_process() {
+    cargo +nightly test -p weft-libfabric-provider --target "$host" "${extra[@]}" --test in_process -- "$@"
+}
 if [ "$sanitiser" = address ]; then
-    # The provider, which libfabric loads, uses the sanitiser of the program: that has to export it. Memory that libfabric
-    # keeps to the end of the process is no leak of the provider's.
-    export RUSTFLAGS="$RUSTFLAGS -Clink-arg=-rdynamic" ASAN_OPTIONS=detect_leaks=0
-    cargo +nightly test -p weft-libfabric-provider --target "$host" --test in_process -- \
-        every_function:: calls:: waiting:: remote:: threads:: served_random:: served_gone:: own_unexpected:: served_long::
+    # Memory that libfabric keeps to the end of the process is no leak of the provider's.
+    export ASAN_OPTIONS=detect_leaks=0
+    in_process every_function:: calls:: waiting:: remote:: threads:: served_random:: served_gone:: own_unexpected:: \
+        served_long:: capabilities:: remote_counters:: datagrams:: atomic_values:: formats:: events:: wait_sets:: cancels:: \
+        many_receives::
+    # Fewer seeds than usual: each test has a limit of time.
+    WEFT_FI_SEEDS=1..3 in_process lossy::
+else
+    # Over ports of their own: what a server does on the test's own thread is in the tests above.
+    in_process threads:: --skip server
 fi
