@@ -52,8 +52,8 @@ fn capabilities_that_are_not_there_are_refused() {
     }
 }
 
-/// Mounts an empty file system over libfabric's directory, which shows what is there but keeps no change, installs the provider in it, and
-/// removes it again. Packages that are missing are not installed.
+/// Mounts an empty file system over libfabric's directory, which shows what is there but keeps no change, installs the provider in it,
+/// exchanges messages, and removes it again. Packages that are missing are not installed.
 const INSTALL: &str = r#"
 libraries=$(pkg-config --variable=libdir libfabric) && mount -t tmpfs tmpfs "$1" && mkdir "$1/new" "$1/work" "$1/bin" &&
     mount -t overlay overlay -o "lowerdir=$libraries,upperdir=$1/new,workdir=$1/work" "$libraries" || exit 77
@@ -64,6 +64,16 @@ exit 77
 ' >"$1/bin/apt-get" && chmod +x "$1/bin/apt-get" || exit 1
 PATH=$1/bin:$PATH "$2/scripts/setup.sh" --system || exit
 fi_info -p weft || exit 1
+ping_pong() { timeout "$4" fi_pingpong -p weft -e rdm -m msg -c -I 10 -S all "$5" "$3" $6 >"$1/$5" 2>&1; }
+ping_pong "$@" -B &
+server=$!
+# It may not listen yet.
+until ping_pong "$@" -P 127.0.0.1; do
+    grep -q "onnection refused" "$1/-P" && kill -0 $server || { cat "$1/-P" "$1/-B"; exit 1; }
+    sleep 0.05
+done
+wait $server || { cat "$1/-B"; exit 1; }
+cat "$1/-P"
 rm "$libraries/libfabric/libweft-fi.so"
 ! fi_info -p weft
 "#;
@@ -74,8 +84,10 @@ fn setup_installs_the_provider_where_libfabric_finds_it_by_itself() {
     let Some(provider) = Provider::get(mpich.to_str().unwrap()) else { return };
     let directory = tempfile::tempdir().unwrap();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let mut command = provider.command("unshare");
-    command.args(["--map-root-user", "--mount", "sh", "-c", INSTALL, "sh"]).arg(directory.path()).arg(root);
+    let _alone = alone();
+    let mut command = provider.command("timeout");
+    command.args([PATIENCE, "unshare", "--map-root-user", "--mount", "sh", "-c", INSTALL, "sh"]);
+    command.arg(directory.path()).arg(root).args([&free_port().to_string(), PATIENCE]);
     command.env("PROVIDER", provider.file()).env("CARGO_TARGET_DIR", target());
     // It is not to be told where the provider is.
     let output = command.env_remove("FI_PROVIDER_PATH").env_remove("SUDO_USER").output().unwrap();
@@ -89,8 +101,11 @@ fn setup_installs_the_provider_where_libfabric_finds_it_by_itself() {
     assert!(output.status.success(), "{said} {errors}");
     let listed =
         said.split_once("setup.sh: installed ").and_then(|(_, rest)| rest.split_once("provider: weft"));
-    assert!(listed.is_some(), "{said} {errors}");
+    assert!(listed.is_some_and(|(_, rest)| rest.contains(LAST_OF_ALL)), "{said} {errors}");
 }
+
+/// What `fi_pingpong` says of the longest messages that it tries.
+const LAST_OF_ALL: &str = "1m      10      =10";
 
 /// Two processes of `fi_pingpong`, with contents compared.
 fn ping_pong(endpoint: &str, with: &[&str], last: &str) {
@@ -134,12 +149,12 @@ fn ping_pong_at(endpoint: &str, with: &[&str], last: &str, places: Option<[Strin
 
 #[test]
 fn fi_pingpong_exchanges_messages() {
-    ping_pong("rdm", &["-m", "msg"], "1m      10      =10");
+    ping_pong("rdm", &["-m", "msg"], LAST_OF_ALL);
 }
 
 #[test]
 fn fi_pingpong_exchanges_tagged_messages() {
-    ping_pong("rdm", &["-m", "tagged"], "1m      10      =10");
+    ping_pong("rdm", &["-m", "tagged"], LAST_OF_ALL);
 }
 
 #[test]
@@ -163,7 +178,7 @@ fn fi_pingpong_exchanges_datagrams_through_servers() {
 fn fi_pingpong_exchanges_tagged_messages_through_servers() {
     let Some(served) = Served::over_memif() else { return };
     let places = [0, 1].map(|server| served.place(server));
-    ping_pong_at("rdm", &["-m", "tagged"], "1m      10      =10", Some(places));
+    ping_pong_at("rdm", &["-m", "tagged"], LAST_OF_ALL, Some(places));
 }
 
 #[test]
@@ -172,7 +187,7 @@ fn fi_pingpong_exchanges_messages_over_memif_ports_of_its_own() {
     let link = directory.path().join("memif").display().to_string();
     let place = |(role, host)| format!("memif:{link},role={role},ip=10.9.0.{host}");
     let places = [("server", 1), ("client", 2)].map(place);
-    ping_pong_at("rdm", &["-m", "msg"], "1m      10      =10", Some(places));
+    ping_pong_at("rdm", &["-m", "msg"], LAST_OF_ALL, Some(places));
 }
 
 #[test]
