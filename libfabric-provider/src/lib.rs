@@ -1,8 +1,10 @@
 //! `libweft-fi.so`: weft as a provider of libfabric, so that programs written for libfabric, such as MPI libraries, run
 //! over weft unchanged. `docs/libfabric.md` says what works.
 //!
-//! libfabric loads the library, calls [`fi_prov_ini`] and from then on the functions of the tables that it is given. The
-//! provider is a translation only: each endpoint of libfabric is a [`weft::Endpoint`].
+//! libfabric loads the library, calls [`fi_prov_ini`] and from then on the functions of the tables that it is given. Each
+//! endpoint of libfabric is a [`weft::Endpoint`]. Outside of `rdm` the provider translates calls. `rdm` also has what libfabric
+//! promises and that one does not: remote memory through servers, long messages that their receivers fetch, budgets of senders,
+//! and operations that wait for a server ([decision 0137](../../docs/decisions/0137-the-libfabric-provider-is-not-thin.md)).
 //!
 //! | module | has |
 //! |---|---|
