@@ -40,9 +40,9 @@ in_process() {
 if [ "$sanitiser" = address ]; then
     # Memory that libfabric keeps to the end of the process is no leak of the provider's.
     export ASAN_OPTIONS=detect_leaks=0
-    in_process every_function:: calls:: waiting:: remote:: threads:: served_random:: served_gone:: own_unexpected:: \
-        served_long:: capabilities:: remote_counters:: datagrams:: atomic_values:: formats:: events:: wait_sets:: cancels:: \
-        many_receives::
+    in_process every_function:: every_capability:: calls:: waiting:: remote:: threads:: served_random:: served_gone:: \
+        own_unexpected:: served_long:: capabilities:: remote_counters:: datagrams:: atomic_values:: formats:: events:: \
+        wait_sets:: cancels:: many_receives::
     # Fewer seeds than usual: each test has a limit of time.
     WEFT_FI_SEEDS=1..3 in_process lossy::
 else

@@ -12,6 +12,7 @@ mod capabilities;
 mod choices;
 mod datagrams;
 mod events;
+mod every_capability;
 mod every_function;
 mod formats;
 mod gone;
