@@ -6,8 +6,6 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::Map;
-use crate::heap;
 use crate::rng::Rng;
 use crate::table::Key;
 use crate::wire::pds::PdcId;
@@ -15,21 +13,37 @@ use crate::wire::pds::PdcId;
 /// PDCs that a target can have before PDCIDs are drawn.
 pub(super) const PREDICTABLE: usize = 1024;
 
-/// Draws before the next free PDCID is searched for. With 60,000 PDCs one draw in twelve finds a free one.
-const DRAWS: u32 = 100;
+/// All numbers that a PDCID can have, 0 included, which names no PDC.
+const NUMBERS: usize = 1 << 16;
+/// PDCIDs of a word of bits, and words of a block.
+const WORD: usize = 64;
+const BLOCK: usize = 16;
+const BLOCKS: usize = NUMBERS / WORD / BLOCK;
 
-/// The PDCIDs that were drawn, and so are not the numbers of their slots.
+/// The PDCIDs of a target that has had many PDCs; `None` if it never had.
 #[derive(Default)]
 pub(super) struct DrawnIds(Option<Box<Drawn>>);
 
+/// As large for a thousand PDCs as for all that there can be, so that a draw and a look-up take as long however many there are.
 struct Drawn {
-    slots: Map<PdcId, u32>,
-    /// PDCIDs are images of a count under a keyed hash: who has been given some can guess no others.
+    free: FreeIds,
+    /// By PDCID, the number after that of the slot of its PDC; 0 if there is none.
+    slots: Box<[u16]>,
+    /// PDCIDs are chosen by images of a count under a keyed hash: who has been given some can guess no others.
     secret: [u64; 2],
     count: u64,
-    /// The last image, which has four PDCIDs, without those that have been used.
+    /// The last image, which chooses two PDCIDs, without those that have been chosen.
     image: u64,
     left: u8,
+}
+
+/// The PDCIDs that no PDC has.
+struct FreeIds {
+    /// A bit for each, in order.
+    words: Box<[u64]>,
+    /// How many each block of words has.
+    of_block: [u16; BLOCKS],
+    all: u32,
 }
 
 /// The PDCID of the PDC in slot `index`, if it was not drawn.
@@ -41,7 +55,7 @@ impl DrawnIds {
     /// The slot of a PDC whose PDCID was drawn.
     #[cold]
     pub(super) fn slot(&self, id: PdcId) -> Option<u32> {
-        self.0.as_ref()?.slots.get(&id).copied()
+        u32::from(self.0.as_ref()?.slots[usize::from(id.0)]).checked_sub(1)
     }
 
     /// The PDCID for a new PDC in the slot of `key`, one of `count` PDCs. `in_slot` tells whether the PDC in a slot has the
@@ -54,61 +68,135 @@ impl DrawnIds {
         count: usize,
         in_slot: impl Fn(u32) -> bool,
     ) -> PdcId {
-        let own = of_slot(key.index);
-        if count <= PREDICTABLE && self.slot(own).is_none() {
-            return own;
+        match &mut self.0 {
+            None if count <= PREDICTABLE => of_slot(key.index),
+            drawn => drawn.get_or_insert_with(|| Drawn::new(rng, in_slot)).choose(key.index, count),
         }
-        self.draw(rng, key.index, in_slot)
-    }
-
-    #[cold]
-    fn draw(&mut self, rng: &mut Rng, index: u32, in_slot: impl Fn(u32) -> bool) -> PdcId {
-        let drawn = self.0.get_or_insert_with(|| {
-            let secret = [rng.next_u64(), rng.next_u64()];
-            Box::new(Drawn { slots: Map::default(), secret, count: 0, image: 0, left: 0 })
-        });
-        let is_free = |drawn: &Drawn, id: PdcId| {
-            id.0 > 0 && !drawn.slots.contains_key(&id) && !in_slot(u32::from(id.0) - 1)
-        };
-        let mut id = drawn.next();
-        for _ in 0..DRAWS {
-            if is_free(drawn, id) {
-                break;
-            }
-            id = drawn.next();
-        }
-        // There are fewer PDCs than PDCIDs.
-        while !is_free(drawn, id) {
-            id = PdcId(id.0.wrapping_add(1));
-        }
-        drawn.slots.insert(id, index);
-        id
     }
 
     /// The PDC `id` is no more.
     #[inline]
     pub(super) fn release(&mut self, id: PdcId) {
         if let Some(drawn) = &mut self.0 {
-            drawn.slots.remove(&id);
+            drawn.slots[usize::from(id.0)] = 0;
+            drawn.free.give_back(id);
         }
     }
 
     pub(super) fn heap_bytes(&self) -> u64 {
-        self.0.as_deref().map_or(0, |drawn| size_of::<Drawn>() as u64 + heap::of_map(&drawn.slots))
+        self.0.as_deref().map_or(0, |drawn| {
+            let own = size_of::<Drawn>() + size_of_val(&*drawn.slots) + size_of_val(&*drawn.free.words);
+            own as u64
+        })
     }
 }
 
 impl Drawn {
-    fn next(&mut self) -> PdcId {
+    /// For the first PDC that is one of too many to have the number of its slot: others are in the first slots.
+    #[cold]
+    fn new(rng: &mut Rng, in_slot: impl Fn(u32) -> bool) -> Box<Drawn> {
+        let mut drawn = Box::new(Drawn {
+            free: FreeIds::all(),
+            slots: vec![0; NUMBERS].into_boxed_slice(),
+            secret: [rng.next_u64(), rng.next_u64()],
+            count: 0,
+            image: 0,
+            left: 0,
+        });
+        for slot in (0..=PREDICTABLE as u32).filter(|slot| in_slot(*slot)) {
+            drawn.give(of_slot(slot), slot);
+        }
+        drawn
+    }
+
+    #[cold]
+    fn choose(&mut self, index: u32, count: usize) -> PdcId {
+        let own = of_slot(index);
+        let id = match count <= PREDICTABLE && self.free.has(own) {
+            true => own,
+            false => {
+                let draw = self.draw();
+                self.free.nth((u64::from(draw) * u64::from(self.free.all)) >> 32)
+            }
+        };
+        self.give(id, index);
+        id
+    }
+
+    fn give(&mut self, id: PdcId, slot: u32) {
+        self.free.take(id);
+        // There are fewer slots than PDCIDs.
+        self.slots[usize::from(id.0)] = (slot + 1) as u16;
+    }
+
+    /// A number that nobody can guess.
+    fn draw(&mut self) -> u32 {
         if self.left == 0 {
             self.count += 1;
             let mut hasher = DefaultHasher::new();
             (self.secret, self.count, self.secret).hash(&mut hasher);
-            (self.image, self.left) = (hasher.finish(), 4);
+            (self.image, self.left) = (hasher.finish(), 2);
         }
-        let id = PdcId(self.image as u16);
-        (self.image, self.left) = (self.image >> 16, self.left - 1);
-        id
+        let draw = self.image as u32;
+        (self.image, self.left) = (self.image >> 32, self.left - 1);
+        draw
+    }
+}
+
+impl FreeIds {
+    /// All but 0.
+    fn all() -> FreeIds {
+        let words = vec![u64::MAX; NUMBERS / WORD].into_boxed_slice();
+        let mut ids = FreeIds { words, of_block: [(WORD * BLOCK) as u16; BLOCKS], all: NUMBERS as u32 };
+        ids.take(PdcId(0));
+        ids
+    }
+
+    fn place(id: PdcId) -> (usize, u64) {
+        let id = usize::from(id.0);
+        (id / WORD, 1 << (id % WORD))
+    }
+
+    fn has(&self, id: PdcId) -> bool {
+        let (word, bit) = FreeIds::place(id);
+        self.words[word] & bit != 0
+    }
+
+    fn take(&mut self, id: PdcId) {
+        let (word, bit) = FreeIds::place(id);
+        if self.words[word] & bit != 0 {
+            self.words[word] &= !bit;
+            self.of_block[word / BLOCK] -= 1;
+            self.all -= 1;
+        }
+    }
+
+    fn give_back(&mut self, id: PdcId) {
+        let (word, bit) = FreeIds::place(id);
+        if self.words[word] & bit == 0 && id.0 > 0 {
+            self.words[word] |= bit;
+            self.of_block[word / BLOCK] += 1;
+            self.all += 1;
+        }
+    }
+
+    /// The one before which there are so many, of which there are more.
+    fn nth(&self, mut before: u64) -> PdcId {
+        let mut block = 0;
+        while let Some(count) = self.of_block.get(block).filter(|count| u64::from(**count) <= before) {
+            before -= u64::from(*count);
+            block += 1;
+        }
+        for (at, word) in self.words.iter().enumerate().skip(block * BLOCK) {
+            let count = u64::from(word.count_ones());
+            if before < count {
+                let others = (0..before).fold(*word, |word, _| word & (word - 1));
+                return PdcId((at * WORD) as u16 | others.trailing_zeros() as u16);
+            }
+            before -= count;
+        }
+        // Not reached: there are fewer PDCs than PDCIDs.
+        PdcId(0)
     }
 }
 
@@ -167,7 +255,9 @@ mod tests {
         }
         assert_eq!(open.iter().filter(|(key, id)| ids.find(*id) == Some(*key)).count(), 40_000);
         open.drain(..).for_each(|(key, _)| ids.close(key));
-        assert!(ids.drawn.0.as_ref().unwrap().slots.is_empty());
+        let drawn = ids.drawn.0.as_ref().unwrap();
+        assert!(drawn.slots.iter().all(|slot| *slot == 0));
+        assert_eq!(drawn.free.all, 65_535);
         let again = ids.open(&mut rng);
         assert_eq!(again.1, of_slot(again.0.index));
     }
@@ -178,5 +268,39 @@ mod tests {
         let mut all: Vec<u16> = (0..u16::MAX).map(|_| ids.open(&mut rng).1.0).collect();
         all.sort_unstable();
         assert!(all.into_iter().eq(1..=u16::MAX));
+    }
+
+    #[test]
+    fn the_nth_free_pdcid_is_the_one_that_a_list_has() {
+        let (mut free, mut rng) = (FreeIds::all(), Rng::new(5, 0));
+        for step in 0..200_000 {
+            let id = PdcId(rng.next_u64() as u16);
+            match rng.next_u64() % 8 {
+                0 => free.give_back(id),
+                _ => free.take(id),
+            }
+            if step % 20_000 == 0 {
+                let listed: Vec<PdcId> = (0..=u16::MAX).map(PdcId).filter(|id| free.has(*id)).collect();
+                assert_eq!(free.all as usize, listed.len());
+                assert!(listed.iter().enumerate().all(|(n, id)| free.nth(n as u64) == *id));
+            }
+        }
+    }
+
+    #[test]
+    fn all_free_pdcids_are_as_likely() {
+        let (mut ids, mut rng) = (Ids::default(), Rng::new(6, 0));
+        let open: Vec<_> = (0..60_000).map(|_| ids.open(&mut rng)).collect();
+        let mut drawn = vec![0u32; NUMBERS];
+        for _ in 0..500_000 {
+            let (key, id) = ids.open(&mut rng);
+            drawn[usize::from(id.0)] += 1;
+            ids.close(key);
+        }
+        open.iter().for_each(|(_, id)| assert_eq!(drawn[usize::from(id.0)], 0));
+        let counts = || drawn.iter().filter(|count| **count > 0);
+        // The mean of 5,535 of them is 90.
+        assert_eq!(counts().count(), 5_535);
+        assert!(counts().all(|count| (30..170).contains(count)), "{:?}", (counts().min(), counts().max()));
     }
 }
