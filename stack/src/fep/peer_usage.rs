@@ -41,6 +41,16 @@ impl Usage {
     pub(super) fn has_closed_too_many(&self, limits: &Limits) -> bool {
         self.open + self.remembered >= limits.closed_pdcs_per_peer
     }
+
+    /// Whether the peer, if it opens one more PDC beside the `open` ones of all peers, leaves as many to the others as it has then.
+    pub(super) fn leaves_pdcs(&self, limits: &Limits, open: usize) -> bool {
+        leaves_as_much(limits.most_pdcs() as u64, open as u64, 1, u64::from(self.open) + 1)
+    }
+
+    /// Whether the peer can open no further PDC.
+    pub(super) fn is_at_limit(&self, limits: &Limits) -> bool {
+        self.has_too_many_open(limits) || self.has_closed_too_many(limits)
+    }
 }
 
 impl PeerUsage {
@@ -56,17 +66,6 @@ impl PeerUsage {
     /// Whether closed PDCs of `peer` are remembered.
     pub(super) fn remembers(&self, peer: Addr) -> bool {
         self.of(peer).remembered > 0
-    }
-
-    /// Whether `peer`, if it opens one more PDC beside the `open` ones of all peers, leaves as many to the others as it has then.
-    pub(super) fn leaves_pdcs(&self, limits: &Limits, peer: Addr, open: usize) -> bool {
-        leaves_as_much(limits.most_pdcs() as u64, open as u64, 1, u64::from(self.of(peer).open) + 1)
-    }
-
-    /// Whether `peer` can open no further PDC.
-    pub(super) fn is_at_limit(&self, limits: &Limits, peer: Addr) -> bool {
-        let used = self.of(peer);
-        used.has_too_many_open(limits) || used.has_closed_too_many(limits)
     }
 
     /// Whether a response that counts for `cost` bytes may be stored for `peer`.

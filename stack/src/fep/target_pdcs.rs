@@ -10,7 +10,7 @@ use super::acquaintance::Proof;
 use super::config::Limits;
 use super::core::Core;
 use super::pdcid::{self, DrawnIds};
-use super::peer_usage::PeerUsage;
+use super::peer_usage::{PeerUsage, Usage};
 use super::suspects::Suspects;
 use super::target_pdc::{Early, Origin, TargetPdc};
 use crate::heap;
@@ -69,11 +69,11 @@ impl TargetPdcs {
         mode: DeliveryMode,
         start: Psn,
     ) -> Result<Key, NackCode> {
-        let is_fair = has_room || self.usage.leaves_pdcs(limits, origin.0, self.table.len());
-        if !is_fair || self.is_full(limits) || self.usage.is_at_limit(limits, origin.0) {
+        let used = self.usage.of(origin.0);
+        let is_fair = has_room || used.leaves_pdcs(limits, self.table.len());
+        if !is_fair || self.is_full(limits) || used.is_at_limit(limits) {
             return Err(NackCode::NO_PDC_AVAIL);
         }
-        let used = self.usage.of(origin.0);
         self.usage.change(origin.0, |used| {
             used.open += 1;
             used.half_open += 1;
@@ -237,23 +237,23 @@ impl TargetPdcs {
         if used.has_too_many_open(limits) {
             let half_open = self.half_open.as_mut()?;
             take_oldest(half_open.by_peer.get_mut(&peer)?, &self.table, now, rto)
-        } else if used.has_closed_too_many(limits) || !self.would_leave_pdcs(limits, peer, used.half_open) {
+        } else if used.has_closed_too_many(limits) || !self.would_leave_pdcs(limits, &used) {
             None
         } else if self.is_full(limits) {
             take_oldest(&mut self.half_open.as_mut()?.suspects, &self.table, now, Span::ZERO)
-        } else if !self.usage.leaves_pdcs(limits, peer, self.table.len()) {
+        } else if !used.leaves_pdcs(limits, self.table.len()) {
             take_oldest(&mut self.half_open.as_mut()?.suspects, &self.table, now, rto)
         } else {
             None
         }
     }
 
-    /// Whether `peer`, of whose PDCs so many are half-open, leaves as many PDCs as it has with one more, if the half-open ones
-    /// of others whose initiators have been asked count as free.
-    fn would_leave_pdcs(&self, limits: &Limits, peer: Addr, own_half_open: u32) -> bool {
+    /// Whether a peer that has `used` so much leaves as many PDCs as it has with one more, if the half-open ones of others whose
+    /// initiators have been asked count as free.
+    fn would_leave_pdcs(&self, limits: &Limits, used: &Usage) -> bool {
         let asked = self.half_open.as_ref().map_or(0, |half_open| half_open.asked);
-        let of_others = asked.saturating_sub(own_half_open) as usize;
-        self.usage.leaves_pdcs(limits, peer, self.table.len() - of_others)
+        let of_others = asked.saturating_sub(used.half_open) as usize;
+        used.leaves_pdcs(limits, self.table.len() - of_others)
     }
 
     /// Closes a PDC and remembers it for `time_wait`. Returns when to forget one again if none was remembered so far.
