@@ -195,7 +195,9 @@ impl Target {
         }
         if suspect && pdc.asked == 0 {
             // Not before its packet is taken: the answer repeats what the question says of it.
-            pdc.ask(core, now);
+            if !pdc.ask_with_last_ack(core, now) {
+                pdc.ask(core, now);
+            }
         }
     }
 

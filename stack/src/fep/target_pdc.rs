@@ -20,8 +20,8 @@ use crate::pdc::{Answer, PdcConfig, RxPdc, Trigger};
 use crate::ses::Order;
 use crate::spray::Entropy;
 use crate::wire::pds::{
-    Ack, AckCc, AckRequest, CcState, Control, ControlKind, DelayEcho, DeliveryMode, Destination, Nack,
-    NextHeader, NsccState, PdcId, Pds, Psn, Request, VendorFlags,
+    Ack, AckCc, AckRequest, AckTrigger, CcState, Control, ControlKind, DelayEcho, DeliveryMode, Destination,
+    Nack, NextHeader, NsccState, PdcId, Pds, Psn, Request, VendorFlags,
 };
 use crate::wire::ses::Ses;
 
@@ -265,6 +265,20 @@ impl TargetPdc {
         core.events.emit(now, Event::AckSent { peer, pdc: self.rx.id, cack });
         let net = core.network(peer, Entropy(0), Class::Control);
         core.push_control(now, Packet { net, payload_len: 0, pds: Pds::Ack(ack), ses: Ses::None });
+    }
+
+    /// Asks with the acknowledgement of the packet that has just opened the PDC. False if there is none that can ask: it would
+    /// have to be for the packet at CACK, as an initiator knows the question by that.
+    #[cold]
+    pub(super) fn ask_with_last_ack(&mut self, core: &mut Core, now: Time) -> bool {
+        let Some(Packet { net, pds: Pds::Ack(ack), .. }) = core.control.back_mut() else { return false };
+        let is_own = (net.dst, ack.spdcid) == (self.rx.peer, self.rx.id);
+        if !is_own || ack.trigger != AckTrigger::Psn(0) || ack.request != AckRequest::None {
+            return false;
+        }
+        (ack.retx, ack.request) = (true, AckRequest::Clear);
+        self.note_asked(now);
+        true
     }
 
     /// Whether NACK `nack` of `peer` denies that there is this PDC at its initiator: it answers a question, and knows
