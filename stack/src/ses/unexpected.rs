@@ -19,10 +19,12 @@ pub(super) struct Unexpected {
     searched: Option<(Pattern, u64)>,
 }
 
-/// The tag and the number of a message, which stand in this order in one number: an insertion compares some thirty of them.
+/// The tag of a message and how many numbers there are above its own, which stand in this order in one number. So a new message
+/// comes before all others of its tag: nodes of trees are searched from their beginning, and an insertion compares a few of them
+/// instead of some thirty.
 type OfTag = u128;
 
-/// The tag, the sender and the number of a message.
+/// The tag and the sender of a message, and how many numbers there are above its own.
 type OfSender = (u64, u64, u64);
 
 /// The largest number that a message may have.
@@ -30,13 +32,13 @@ const LAST: u64 = UNTAGGED - 1;
 
 #[inline]
 fn of_tag(tag: Option<u64>, arrival: u64) -> OfTag {
-    // Tags and numbers of untagged messages have a place of their own: no number is so large.
-    u128::from(tag.unwrap_or(0)) << 64 | u128::from(arrival | untagged(tag))
+    // Untagged messages have a place of their own: no number is so large.
+    u128::from(tag.unwrap_or(0)) << 64 | u128::from((LAST - arrival) | untagged(tag))
 }
 
 #[inline]
 fn of_sender(tag: Option<u64>, source: Source, arrival: u64) -> OfSender {
-    (tag.unwrap_or(0), packed(source) | untagged(tag), arrival)
+    (tag.unwrap_or(0), packed(source) | untagged(tag), LAST - arrival)
 }
 
 #[inline]
@@ -97,17 +99,17 @@ impl Unexpected {
                 };
             }
         };
-        let arrival = match from {
+        let above = match from {
             Some(from) => {
-                let all = of_sender(tag, from, 0)..=of_sender(tag, from, u64::MAX);
-                self.by_sender.range(all).next()?.2
+                let all = of_sender(tag, from, LAST)..=of_sender(tag, from, 0);
+                self.by_sender.range(all).next_back()?.2
             }
             None => {
-                let all = of_tag(tag, 0)..=of_tag(tag, LAST);
-                (self.by_tag.range(all).next()? & u128::from(LAST)) as u64
+                let all = of_tag(tag, LAST)..=of_tag(tag, 0);
+                (self.by_tag.range(all).next_back()? & u128::from(LAST)) as u64
             }
         };
-        self.in_order.get(arrival)
+        self.in_order.get(LAST - above)
     }
 
     /// Looks for the message that [`Unexpected::find`] would find next, until that has cost `budget`, the bytes that it
