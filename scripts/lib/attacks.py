@@ -8,17 +8,19 @@ import statistics
 import subprocess
 import sys
 
-# What is measured, in the program's order; whether more of it is better; whether an attack must leave it.
+# What is measured, in the program's order; whether more of it is better; its name if an attack must leave it.
 MEASURED = [
-    ("round trip, µs", False, True),
-    ("longest turn, µs", False, False),
-    ("Gbit/s", True, True),
-    ("MB", False, False),
-    ("new connection, µs", False, True),
-    ("joins a second", True, True),
+    ("round trip, µs", False, "round trip"),
+    ("longest turn, µs", False, None),
+    ("Gbit/s", True, "goodput"),
+    ("MB", False, None),
+    ("new connection, µs", False, "new connection"),
+    ("joins a second", True, "joins"),
 ]
 GOODPUT, MEMORY = 2, 3
 TENTH = 1.1
+# What the list of attacks says of a row of honest senders.
+HONEST = "="
 
 
 def run(program, *arguments):
@@ -49,11 +51,14 @@ def short(value):
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def cells(rounds):
-    for at in range(len(MEASURED)):
+def cells(rounds, honest):
+    for at, (_, _, must_hold) in enumerate(MEASURED):
         without, with_it = (median([result[at][side] for result in rounds]) for side in (0, 1))
         alone = at == MEMORY or with_it is not None and math.isnan(with_it)
-        yield short(with_it) if alone else f"{short(without)} → {short(with_it)}"
+        cell = short(with_it) if alone else f"{short(without)} → {short(with_it)}"
+        if honest and must_hold and not alone:
+            cell += f" ({short(median([result[at][1] for result in honest]))})"
+        yield cell
 
 
 def times_worse(at, reference, value):
@@ -62,48 +67,56 @@ def times_worse(at, reference, value):
     return reference / value if MEASURED[at][1] else value / reference
 
 
-def beyond(name, rounds, references):
-    """What an attack takes from alice beyond a tenth."""
-    for at, (what, _, must_hold) in enumerate(MEASURED):
+def ratios(rounds, references):
+    """How many times as bad the attack makes each of what it must leave, with its name."""
+    for at, (_, _, must_hold) in enumerate(MEASURED):
         if must_hold:
-            worse = statistics.median(times_worse(at, ref[at], result[at][1]) for ref, result in zip(references, rounds))
-            if worse > TENTH:
-                yield f"{name}: {what}: {worse:.2f} times as bad"
+            worse = [times_worse(at, ref[at], result[at][1]) for ref, result in zip(references, rounds)]
+            if not any(map(math.isnan, worse)):
+                yield statistics.median(worse), must_hold
+
+
+def worst(rounds, references):
+    ratio, what = max(ratios(rounds, references))
+    return "none" if math.isinf(ratio) else f"{ratio:.2f} {what}"
 
 
 def main():
     program, count, names = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
     before = os.environ.get("BEFORE")
     listed = run(program, "list")
-    kinds = {name: kind for name, kind, _ in listed}
-    unknown = [name for name in names if name not in kinds]
+    beside = {name: row for name, row, _ in listed}
+    unknown = [name for name in names if name not in beside]
     if unknown:
-        sys.exit(f"bench-attacks.sh: no attack {', '.join(unknown)}; there are {', '.join(kinds)}")
+        sys.exit(f"bench-attacks.sh: no attack {', '.join(unknown)}; there are {', '.join(beside)}")
     chosen = [(name, what) for name, _, what in listed if not names or name in names]
-    busiest = next(name for name, kind in kinds.items() if kind == "busiest")
-    print("| attack | row | state | " + " | ".join(what for what, _, _ in MEASURED) + " |")
-    print("|---" * (3 + len(MEASURED)) + "|")
+    print("| attack | row | state | " + " | ".join(what for what, _, _ in MEASURED) + " | worst, times |")
+    print("|---" * (4 + len(MEASURED)) + "|")
     slow = []
     for name, what in chosen:
-        old, new, busy_rounds = [], [], []
+        old, new, honest = [], [], []
         for _ in range(count):
             if before:
                 old.append(measured(before, name))
             new.append(measured(program, name))
-            if kinds[name] == "busy":
-                busy_rounds.append(measured(program, busiest))
+            if beside[name] in beside:
+                honest.append(measured(program, beside[name]))
+        alone = [[without for without, _ in result] for result in new]
+        # Honest senders leave the goodput that the peer sends.
+        references = [
+            [without if at == GOODPUT else with_it for at, ((without, _), (_, with_it)) in enumerate(zip(*results))]
+            for results in zip(new, honest)
+        ]
         if before:
-            words = cells(old) if all(old) else ["–"] * len(MEASURED)
+            words = [*cells(old, []), "–"] if all(old) else ["–"] * (len(MEASURED) + 1)
             print(f"| {what} | `{name}` | before | " + " | ".join(words) + " |")
-        print(f"| {'' if before else what} | {'' if before else f'`{name}`'} | now | " + " | ".join(cells(new)) + " |", flush=True)
-        if kinds[name] == "busy":
-            # Goodput has to be what the peer sends.
-            slow += beyond(name, new, [
-                [without if at == GOODPUT else busy for at, ((without, _), (_, busy)) in enumerate(zip(*results))]
-                for results in zip(new, busy_rounds)
-            ])
-        elif kinds[name] != "busiest":
-            slow += beyond(name, new, [[without for without, _ in result] for result in new])
+        last = worst(new, alone) + (f" ({worst(new, references)})" if honest else "")
+        words = [*cells(new, honest), last]
+        print(f"| {'' if before else what} | {'' if before else f'`{name}`'} | now | " + " | ".join(words) + " |", flush=True)
+        if beside[name] != HONEST:
+            of = f" as beside `{beside[name]}`" if honest else ""
+            compared = ratios(new, references or alone)
+            slow += [f"{name}: {what}: {ratio:.2f} times as bad{of}" for ratio, what in compared if ratio > TENTH]
     if slow:
         print("\nbeyond a tenth:", *slow, sep="\n")
         sys.exit(1)

@@ -26,31 +26,60 @@ pub(crate) struct Case {
     pub go_on: fn(&mut Net),
     /// Whether it comes to an end: then it is prepared anew for each measurement.
     pub ends: bool,
-    /// Whether it may cost a round trip as much as an honest application that always has commands.
-    pub is_busy: bool,
+    pub beside: Beside,
+}
+
+/// What an attack is compared with, a tenth of which it may cost more.
+#[derive(Clone, Copy)]
+pub(crate) enum Beside {
+    /// The same without it.
+    Nothing,
+    /// A row of senders that are honest and give the server as much to do: an application that always has commands, or one or a peer
+    /// that sends as many packets in a second.
+    Row(&'static str),
+    /// It is such a row itself.
+    Itself,
+}
+
+impl Beside {
+    /// As in the list of attacks.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Beside::Nothing => "-",
+            Beside::Row(name) => name,
+            Beside::Itself => "=",
+        }
+    }
 }
 
 impl Case {
     const fn new(name: &'static str, what: &'static str, begin: fn(&mut Net), go_on: fn(&mut Net)) -> Case {
-        Case { name, what, limits: |_| {}, begin, go_on, ends: false, is_busy: false }
+        Case { name, what, limits: |_| {}, begin, go_on, ends: false, beside: Beside::Nothing }
     }
 
     const fn with(self, limits: fn(&mut Limits)) -> Case {
         Case { limits, ..self }
     }
 
-    /// An application that gives the worker something to do in each turn.
-    const fn busy(self) -> Case {
-        Case { is_busy: true, ..self }
+    const fn beside(self, row: &'static str) -> Case {
+        Case { beside: Beside::Row(row), ..self }
+    }
+
+    /// No attack.
+    const fn honest(self) -> Case {
+        Case { beside: Beside::Itself, ..self }
     }
 
     const fn once(self) -> Case {
-        Case { ends: true, is_busy: true, ..self }
+        Case { ends: true, ..self }
     }
 }
 
-/// The application to compare with those that are busy.
-pub(crate) const BUSY: &str = "busy-application";
+/// An application that gives the worker something to do in each turn, to compare with those that do so too.
+const BUSY: &str = "busy-application";
+/// A peer that sends as many packets as attacks do, and an application that does.
+const PACKETS: &str = "packets-of-a-peer";
+const MESSAGES: &str = "messages-to-a-peer";
 
 /// Every such time a packet of an attack arrives: 100,000 a second.
 const RATE: Span = Span::from_us(10);
@@ -59,7 +88,7 @@ const NOBODY: u16 = 999;
 /// The length of a message that is lost.
 const LOST: u32 = 777;
 
-pub(crate) const CASES: [Case; 26] = [
+pub(crate) const CASES: [Case; 28] = [
     Case::new("unreceived-messages", "16 peers leave as many messages as they may", unreceived, |_| {}),
     Case::new("unreceived-by-alice", "they do so with alice", unreceived_of_alice, |_| {}),
     Case::new("unreceived-bytes", "16 peers leave as many bytes as they may", unreceived_bytes, |_| {})
@@ -78,17 +107,21 @@ pub(crate) const CASES: [Case; 26] = [
         places,
         |_| {},
     ),
-    Case::new("syns", "100,000 SYNs a second, in the names of 50 hosts", first_syns, syns),
-    Case::new("replaced-pdcs", "the same, each for the PDC of the one before", first_replaced, replaced),
+    Case::new("syns", "100,000 SYNs a second, in the names of 50 hosts", first_syns, syns).beside(PACKETS),
+    Case::new("replaced-pdcs", "the same, each for the PDC of the one before", first_replaced, replaced)
+        .beside(PACKETS),
     Case::new(
         "forged-syns",
         "1,000 SYNs a second in the name of alice's peer, for its PDCs",
         |_| {},
         forged_syns,
     ),
-    Case::new("bytes-twice", "messages of which half is sent twice, and the other half never", |_| {}, twice),
-    Case::new("kinds-of-receives", "all kinds of receives, and a message every 10 µs", kinds, hostile_send),
-    Case::new("connections", "all connections to alice's peer, with a byte every 10 µs", connections, a_byte),
+    Case::new("bytes-twice", "messages of which half is sent twice, and the other half never", |_| {}, twice)
+        .beside(PACKETS),
+    Case::new("kinds-of-receives", "all kinds of receives, and a message every 10 µs", kinds, hostile_send)
+        .beside(PACKETS),
+    Case::new("connections", "all connections to alice's peer, with a byte every 10 µs", connections, a_byte)
+        .beside(MESSAGES),
     Case::new(
         "operations",
         "16 applications post all that they may to a peer that is silent",
@@ -98,20 +131,29 @@ pub(crate) const CASES: [Case; 26] = [
     Case::new("peer-pdcs", "a peer opens as many PDCs as it may", peer_pdcs, |_| {}),
     Case::new("all-pdcs", "16 peers do so", all_pdcs, |_| {}),
     Case::new("remembered-pdcs", "a peer opens and closes PDCs", |_| {}, remembered)
-        .with(|limits| limits.closed_pdcs_per_peer = 1 << 10),
+        .with(|limits| limits.closed_pdcs_per_peer = 1 << 10)
+        .beside(PACKETS),
     Case::new("early-packets", "all early ROD packets that a peer may have", early, |_| {})
         .with(|limits| limits.reorder_bytes = 4 << 20),
     Case::new("stored-responses", "all responses that may be stored for a peer", responses, |_| {})
         .with(|limits| limits.response_bytes_per_peer = 1 << 20),
-    Case::new("refused-messages", "the beginnings of messages for nobody", notes, a_note),
-    Case::new(BUSY, "no attack: an application that always has messages to send", |_| {}, sends).busy(),
-    Case::new("cancels", "60,000 receives, which are cancelled and posted again", receives, cancels).busy(),
+    Case::new("refused-messages", "the beginnings of messages for nobody", notes, a_note).beside(PACKETS),
+    Case::new(PACKETS, "no attack: a peer sends an application a byte every 10 µs", receiver, a_packet)
+        .honest(),
+    Case::new(MESSAGES, "no attack: an application sends a peer a byte every 10 µs", sender, a_message)
+        .honest(),
+    Case::new(BUSY, "no attack: an application that always has messages to send", |_| {}, sends).honest(),
+    Case::new("cancels", "60,000 receives, which are cancelled and posted again", receives, cancels)
+        .beside(BUSY),
     Case::new("masked-receives", "receives that fit none of 60,000 messages that wait", waiting, masked)
-        .busy(),
+        .beside(BUSY),
     Case::new("receive-for-many", "a receive takes 100,000 messages that have waited", many, take_many)
-        .busy(),
-    Case::new("long-messages", "receives for 32 messages of 2 MiB that have waited", long, take_long).once(),
-    Case::new("left-behind", "an application leaves for which 100,000 messages wait", many, leave).busy(),
+        .beside(BUSY),
+    Case::new("long-messages", "receives for 32 messages of 2 MiB that have waited", long, take_long)
+        .once()
+        .beside(BUSY),
+    Case::new("left-behind", "an application leaves for which 100,000 messages wait", many, leave)
+        .beside(BUSY),
     Case::new(
         "joins",
         "an application joins with 65,536 operations and leaves, over and over",
@@ -119,7 +161,7 @@ pub(crate) const CASES: [Case; 26] = [
         Net::attend,
     )
     .with(|limits| limits.sends = 64 << 16)
-    .busy(),
+    .beside(BUSY),
 ];
 
 /// Hostile peers send `each` messages to a hog.
@@ -399,6 +441,49 @@ fn a_note(net: &mut Net) {
         let connection = net.hostile[net.count as usize % net.hostile.len()];
         let _ = net.peers[1].post_send(connection, virtual_send(5_000, Some(7)));
     }
+}
+
+/// Receives that an ordinary application has posted.
+const AHEAD: usize = 64;
+
+/// An ordinary application receives what an ordinary peer sends it.
+fn receiver(net: &mut Net) {
+    let mut count = 0;
+    net.hog_does(0, |hog| {
+        hog.client.receive(extent(1), None, tagged(1), 0)?;
+        count += 1;
+        Ok(count == AHEAD)
+    });
+    net.wait(Span::from_us(100));
+    hostile_connection(net);
+}
+
+fn a_packet(net: &mut Net) {
+    if net.is_time(RATE) {
+        net.peers[1].post_send(net.hostile[0], virtual_send(1, Some(1))).expect("it has room");
+        net.hogs[0].client.receive(extent(1), None, tagged(1), 0).expect("it has room");
+    }
+}
+
+/// An ordinary application sends an ordinary peer what that has posted receives for.
+fn sender(net: &mut Net) {
+    let hog = &mut net.hogs[0];
+    hog.connections.push(hog.client.connect(Addr(PEER + 2), to_process(0), 0).expect("it has none"));
+    for _ in 0..AHEAD {
+        net.peers[2].post_receive(of_a_byte()).expect("it has room");
+    }
+}
+
+fn a_message(net: &mut Net) {
+    if net.is_time(RATE) {
+        let hog = &mut net.hogs[0];
+        hog.client.send(hog.connections[0], extent(1), Some(1), 0, 0).expect("it has room");
+        net.peers[2].post_receive(of_a_byte()).expect("it has room");
+    }
+}
+
+fn of_a_byte() -> Receive {
+    Receive { buffer: Buffer::Virtual(1), from: None, matching: tagged(1), context: 0 }
 }
 
 /// An ordinary application that sends small messages as fast as it can.

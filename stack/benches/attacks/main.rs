@@ -5,8 +5,9 @@
 //! attack in turn, because on a shared machine the same takes longer in one minute than in the next.
 //!
 //! `attacks NAME…` prints a line for each attack, with tabs between its words: the name, and of all that is measured
-//! (`honest.rs`) the value without the attack and with it, `-` if alice did not get it, `*` if it is not measured. `attacks list` prints the names, whether
-//! an attack is an application that is always busy, and what it does.
+//! (`honest.rs`) the value without the attack and with it, `-` if alice did not get it, `*` if it is not measured. `attacks list`
+//! prints the names, what an attack is compared with (a row of honest senders, `-` for what is without it, `=` for such a row), and
+//! what it does.
 
 #[path = "../../tests/attached/mod.rs"]
 mod attached;
@@ -22,9 +23,10 @@ mod strangers;
 
 use std::time::Duration;
 
-use cases::{BUSY, CASES, Case};
+use cases::{CASES, Case};
 use honest::{ALL, GoOn, What, median};
 use net::Net;
+use strangers::Crowd;
 
 /// Parts in which everything is measured without and with an attack in turn.
 const PARTS: usize = 8;
@@ -64,8 +66,17 @@ fn measure(case: &Case) -> [Vec<Option<f64>>; 2] {
     results
 }
 
-/// The attack of `strangers.rs`.
-const STRANGERS: &str = "strangers";
+/// The rows of `strangers.rs`.
+const STRANGERS: [(&str, Crowd, &str, &str); 2] = [
+    (
+        "strangers",
+        Crowd::Strangers,
+        KNOWN,
+        "6,000 hosts send a packet each, and then 100,000 a second, to one that learns its peers",
+    ),
+    (KNOWN, Crowd::Known, "=", "no attack: a client sends it a message every 10 µs"),
+];
+const KNOWN: &str = "packets-of-a-client";
 
 fn print(name: &str, [without, with]: &[Vec<Option<f64>>; 2]) {
     let word = |value: &Option<f64>| match value {
@@ -80,23 +91,20 @@ fn print(name: &str, [without, with]: &[Vec<Option<f64>>; 2]) {
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
     if arguments.first().is_some_and(|first| first == "list") {
-        for case in &CASES {
-            let kind = match case {
-                _ if case.name == BUSY => "busiest",
-                Case { is_busy: true, .. } => "busy",
-                _ => "-",
-            };
-            println!("{}\t{kind}\t{}", case.name, case.what);
+        for Case { name, beside, what, .. } in &CASES {
+            println!("{name}\t{}\t{what}", beside.word());
         }
-        println!(
-            "{STRANGERS}\t-\t6,000 hosts send a packet each, and then 100,000 a second, to one that learns its peers"
-        );
+        for (name, _, beside, what) in STRANGERS {
+            println!("{name}\t{beside}\t{what}");
+        }
         return;
     }
     for case in CASES.iter().filter(|case| arguments.iter().any(|name| name == case.name)) {
         print(case.name, &measure(case));
     }
-    if arguments.iter().any(|name| name == STRANGERS) {
-        print(STRANGERS, &[false, true].map(strangers::measure));
+    for (name, crowd, ..) in STRANGERS {
+        if arguments.iter().any(|argument| argument == name) {
+            print(name, &[Crowd::Nobody, crowd].map(strangers::measure));
+        }
     }
 }

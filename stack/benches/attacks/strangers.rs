@@ -18,11 +18,13 @@ use crate::net::as_server;
 
 /// Entries of the server's address book.
 const BOOK: usize = 4096;
-/// Strangers that have sent before anything is measured, and how often one more does.
+/// Strangers that have sent before anything is measured.
 const STRANGERS: u32 = 6_000;
-const STRANGER_EVERY: Span = Span::from_us(10);
-/// The server's IP address.
+/// How often one more sends, or a client that the server knows.
+const EVERY: Span = Span::from_us(10);
+/// The IP addresses of the server and of that client.
 const SERVER: [u8; 4] = [10, 0, 0, 1];
+const KNOWN: [u8; 4] = [10, 0, 1, 1];
 /// The most frames that arrive in a turn.
 const A_TURN: usize = 24;
 
@@ -42,25 +44,43 @@ impl Host {
     }
 }
 
-/// A server and one client at a time. Time goes on by what the server's turns take.
+/// Who sends to the server besides.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Crowd {
+    Nobody,
+    Strangers,
+    /// A client, with one connection.
+    Known,
+}
+
+/// A receive of the server for a message with this tag.
+fn receive(tag: u64) -> Receive {
+    let matching = Matching::Tagged { tag, ignore: 0 };
+    Receive { buffer: Buffer::Virtual(64), from: None, matching, context: 0 }
+}
+
+/// A server and one client at a time, beside a crowd. Time goes on by what the server's turns take.
 struct Network {
     server: Host,
     client: Host,
     connection: ConnectionId,
     ip: [u8; 4],
+    /// The client of the crowd.
+    known: (Host, ConnectionId),
     now: Time,
     to_server: VecDeque<(Time, Vec<u8>)>,
     to_client: VecDeque<(Time, Vec<u8>)>,
+    to_known: VecDeque<(Time, Vec<u8>)>,
     /// A frame with which a stranger opens a PDC and leaves a message.
     syn: Vec<u8>,
     strangers: u32,
     next: Time,
     longest: core::time::Duration,
-    is_attacked: bool,
+    crowd: Crowd,
 }
 
 impl Network {
-    fn new(is_attacked: bool) -> Network {
+    fn new(crowd: Crowd) -> Network {
         let (mut stranger, connection) = Host::client([11, 0, 0, 1], Time::ZERO);
         let send = Send { buffer: Buffer::Heap(vec![9; 10]), tag: None, header_data: 0, context: 0 };
         stranger.worker.fep_mut().post_send(connection, send).expect("there is room");
@@ -72,18 +92,20 @@ impl Network {
             client,
             connection,
             ip: [10, 0, 0, 2],
+            known: Host::client(KNOWN, Time::ZERO),
             now: Time::ZERO,
             to_server: VecDeque::new(),
             to_client: VecDeque::new(),
+            to_known: VecDeque::new(),
             syn,
             strangers: 0,
             next: Time::ZERO,
             longest: core::time::Duration::ZERO,
-            is_attacked,
+            crowd,
         };
         // The client has a connection before they come.
         network.message();
-        while is_attacked && network.strangers < STRANGERS {
+        while crowd == Crowd::Strangers && network.strangers < STRANGERS {
             (0..8).for_each(|_| network.stranger());
             network.turn();
         }
@@ -97,11 +119,23 @@ impl Network {
         self.to_server.push_back((self.now + HALF_RTT, frame));
     }
 
+    /// The client of the crowd sends a message, for which the server has a receive.
+    fn known(&mut self) {
+        self.server.worker.fep_mut().post_receive(receive(1)).expect("there is room");
+        let send = Send { buffer: Buffer::Heap(vec![9; 10]), tag: Some(1), header_data: 0, context: 0 };
+        let (host, connection) = &mut self.known;
+        host.worker.fep_mut().post_send(*connection, send).expect("there is room");
+    }
+
     fn turn(&mut self) {
         let now = self.now;
-        if self.is_attacked && now.is_at_or_after(self.next) {
-            self.next = now + STRANGER_EVERY;
-            self.stranger();
+        if now.is_at_or_after(self.next) {
+            self.next = now + EVERY;
+            match self.crowd {
+                Crowd::Nobody => {}
+                Crowd::Strangers => self.stranger(),
+                Crowd::Known => self.known(),
+            }
         }
         for _ in 0..A_TURN {
             if self.to_server.front().is_none_or(|(at, _)| !now.is_at_or_after(*at)) {
@@ -117,27 +151,32 @@ impl Network {
         self.longest = self.longest.max(took);
         self.now += Span::from_ns(took.as_nanos() as u64);
         for frame in self.server.frames() {
-            if frame[DESTINATION] == self.ip {
-                self.to_client.push_back((self.now + HALF_RTT, frame));
+            let queue = match <[u8; 4]>::try_from(&frame[DESTINATION]) {
+                Ok(KNOWN) => &mut self.to_known,
+                Ok(to) if to == self.ip => &mut self.to_client,
+                _ => continue,
+            };
+            queue.push_back((self.now + HALF_RTT, frame));
+        }
+        let others = [(&mut self.client, &mut self.to_client), (&mut self.known.0, &mut self.to_known)];
+        for (host, to_host) in others {
+            while to_host.front().is_some_and(|(at, _)| now.is_at_or_after(*at)) {
+                let Some((_, frame)) = to_host.pop_front() else { break };
+                host.send_to(&frame);
+            }
+            host.worker.poll_at(now);
+            for frame in host.frames() {
+                self.to_server.push_back((now + HALF_RTT, frame));
             }
         }
-        while self.to_client.front().is_some_and(|(at, _)| now.is_at_or_after(*at)) {
-            let Some((_, frame)) = self.to_client.pop_front() else { break };
-            self.client.send_to(&frame);
-        }
-        self.client.worker.poll_at(now);
-        for frame in self.client.frames() {
-            self.to_server.push_back((now + HALF_RTT, frame));
-        }
+        while self.known.0.worker.fep_mut().poll_completion().is_some() {}
         while self.server.worker.fep_mut().poll_completion().is_some() {}
     }
 
     /// From sending a message to its acknowledgement, µs.
     fn message(&mut self) -> Option<f64> {
         let begin = self.now;
-        let matching = Matching::Tagged { tag: 7, ignore: 0 };
-        let receive = Receive { buffer: Buffer::Virtual(64), from: None, matching, context: 0 };
-        self.server.worker.fep_mut().post_receive(receive).expect("there is room");
+        self.server.worker.fep_mut().post_receive(receive(7)).expect("there is room");
         let send = Send { buffer: Buffer::Heap(vec![7; 64]), tag: Some(7), header_data: 0, context: 0 };
         self.client.worker.fep_mut().post_send(self.connection, send).ok()?;
         while self.now.since(begin) < PATIENCE {
@@ -156,6 +195,8 @@ impl Network {
         let [a, b, c, d] = self.ip;
         self.ip = if d < 250 { [a, b, c, d + 1] } else { [a, b, c + 1, 2] };
         (self.client, self.connection) = Host::client(self.ip, self.now);
+        // Its memory has taken the place of the server's in the cache, as that of a host far away would not.
+        self.wait(PING_EVERY);
         self.message()
     }
 
@@ -168,8 +209,8 @@ impl Network {
 }
 
 /// What a client gets of the server, in the order of [`crate::honest::ALL`]; NaN for what is not measured.
-pub(crate) fn measure(is_attacked: bool) -> Vec<Option<f64>> {
-    let mut network = Network::new(is_attacked);
+pub(crate) fn measure(crowd: Crowd) -> Vec<Option<f64>> {
+    let mut network = Network::new(crowd);
     network.longest = core::time::Duration::ZERO;
     let mut every = |measure: fn(&mut Network) -> Option<f64>, count| {
         median_of(count, || {
