@@ -36,6 +36,8 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(1
 /// Bytes of the longest IP packet over memif, and over DPDK's devices as far as that is known before one is opened.
 const OVER_MEMIF: u16 = 9_000;
 const OVER_DEVICES: u16 = 1_500;
+/// Bytes that an endpoint without a server keeps of each peer's messages that have met no receive, as senders there count on.
+const KEPT: u64 = 128 << 20;
 /// The process of the only endpoint of a port. 0 would be no name: libfabric's programs take port 0 for none.
 const ALONE: u16 = 1;
 
@@ -198,7 +200,13 @@ impl Place {
             None => {
                 // A program may have as many kinds of receives as it has receives, and takes its own time.
                 // Its process shares the room for unexpected messages with one other at most, which process 0 is while it ends.
-                let limits = Limits { receive_kinds: RECEIVES, processes: 2, ..Limits::default() };
+                let limits = Limits {
+                    receive_kinds: RECEIVES,
+                    processes: 2,
+                    unexpected_messages: 1 << 21,
+                    unexpected_bytes_per_peer: KEPT,
+                    ..Limits::default()
+                };
                 (builder.longest_payload().limits(limits), Some(BusyTimeout::Endless))
             }
         };

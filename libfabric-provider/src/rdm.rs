@@ -11,6 +11,7 @@ mod carried;
 mod connections;
 mod datagrams;
 mod eager;
+mod grants;
 mod kinds;
 mod looks;
 mod notes;
@@ -241,7 +242,7 @@ impl Rdm {
         let connections = Connections::of_messages(&endpoint);
         let mut state = State::new(Some(endpoint));
         if carrier.is_none() {
-            state.pending = Pending::of_operations();
+            state.pending = Pending::without_a_server();
         }
         state.peers.connections = connections;
         state.stand_ins.by_notes = has_notes;
@@ -428,7 +429,7 @@ impl State {
             budgets: Budgets::default(),
             takings: Takings::default(),
             pending: Pending::default(),
-            carried_accesses: Pending::of_operations(),
+            carried_accesses: Pending::of_accesses(),
             notes: Notes::default(),
             eager: Eager::default(),
         }

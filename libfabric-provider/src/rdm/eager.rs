@@ -1,16 +1,19 @@
 //! How much of what was sent to a peer at once nobody may have received there, as far as the sender knows.
 //!
-//! A target keeps 64 MiB of a sender's messages that have met no receive, and refuses further payload: messages behind it wait. So
-//! something stands for long messages before that. The sender counts what it has sent at once. Once that is much, it asks the
-//! target how much that keeps: all else that had been acknowledged when it was asked has been received. A peer whose receives are
-//! there in time is sent everything at once, and costs a question for each few MiB.
+//! A target keeps 128 MiB and 65,536 of a sender's messages that have met no receive, and refuses more: messages behind it wait. So
+//! something stands for long messages before that, and calls are refused. The sender counts all that it has sent. Once that is much, it
+//! asks the target how much that keeps: all else that had been acknowledged when it was asked has been received. The answer also
+//! [grants](super::grants) how much there may be. A peer whose receives are there in time is sent everything at once, and costs a
+//! question for each few MiB.
 
 use std::collections::HashMap;
+use std::ops::{AddAssign, Sub};
 use std::time::{Duration, Instant};
 
 use weft::Source;
 
-use super::stand_in::SHORT;
+use super::grants::{Answer, FIRST, MOST, VALID};
+use super::stand_in::{UNIT, stand_in_len};
 use super::{OutgoingBytes, State};
 use crate::error::FiError;
 
@@ -18,15 +21,19 @@ use crate::error::FiError;
 const MIDDLE: usize = 64 << 10;
 /// Bytes that may not have been received when a longer one is sent at once, itself included.
 const FOR_LONG: u64 = 24 << 20;
-/// The longest one that is sent at once when all before it were received: a target keeps it, and leaves as much to short ones and
-/// stand-ins as beside [`FOR_LONG`] and those of up to [`MIDDLE`]. A flow of such messages whose receives are there costs no reads.
-const ALONE: u64 = 48 << 20;
-/// As many when another one is, longer than [`SHORT`]. The rest of what a target keeps is for short ones and stand-ins.
+/// As many when another one is for which something may stand; or [`MOST`] when all before it were received: a flow of such messages whose
+/// receives are there costs no reads. Shorter ones, and stand-ins, are sent besides: [`MESSAGES`] of them have 57 MiB, so that a target has
+/// 23 MiB for messages without tags.
 const FOR_MIDDLE: u64 = 40 << 20;
-/// Bytes that may not have been received before the target is asked.
+/// Messages that may not have been received when another one is sent. A target keeps 8,192 more: an answer says up to 2,047 too many.
+const MESSAGES: u64 = 56 << 10;
+/// Bytes that may not have been received before the target is asked, if so many are granted; otherwise half of the grant.
 const ASK: u64 = 8 << 20;
-/// Bytes that are sent before it is asked again.
+/// Bytes that are sent before it is asked again, or a quarter of the grant.
 const AGAIN: u64 = 4 << 20;
+/// As many messages.
+const ASK_MESSAGES: u64 = 8 << 10;
+const AGAIN_MESSAGES: u64 = 4 << 10;
 /// How long an answer may take before the question is asked once more.
 const ANSWER: Duration = Duration::from_secs(1);
 
@@ -45,23 +52,61 @@ pub(super) struct Eager {
     of: HashMap<Source, usize>,
     /// The one that was used last.
     last: Option<(Source, usize)>,
+    /// How many ticks of 2 s there were.
+    now: u64,
 }
 
-/// Bytes of messages longer than [`SHORT`] that were sent at once to one peer.
+/// How a message goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Goes {
+    AtOnce,
+    /// Something stands for it.
+    ByStandIn,
+    /// Not now: its call is refused.
+    Not,
+}
+
+/// Messages, and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Amount {
+    messages: u64,
+    bytes: u64,
+}
+
+impl AddAssign for Amount {
+    fn add_assign(&mut self, more: Amount) {
+        self.messages += more.messages;
+        self.bytes += more.bytes;
+    }
+}
+
+impl Sub for Amount {
+    type Output = Amount;
+
+    fn sub(self, less: Amount) -> Amount {
+        let messages = self.messages.saturating_sub(less.messages);
+        Amount { messages, bytes: self.bytes.saturating_sub(less.bytes) }
+    }
+}
+
+/// What was sent to one peer, stand-ins included.
 #[derive(Debug, Default)]
 struct Budget {
-    sent: u64,
+    sent: Amount,
     /// Of those that are not under way any more.
-    ended: u64,
+    ended: Amount,
     /// Of those that are known to have been received.
-    taken: u64,
+    taken: Amount,
+    /// Bytes that may not have been received, and the tick from which on they are [`FIRST`] again.
+    granted: u64,
+    until: u64,
     /// The last question, and what had ended when it was asked.
-    marked: Option<(u32, u64)>,
+    marked: Option<(u32, Amount)>,
     /// Whether a question has no answer yet, and when it was acknowledged.
     is_asked: bool,
     acknowledged: Option<Instant>,
-    /// The bytes that had been sent to the peer when it was asked last.
-    asked_at: u64,
+    /// What had been sent to the peer when it was asked last.
+    asked_at: Amount,
     /// Acknowledged questions since the last answer.
     unheard: u32,
     /// The peer has no memory for questions, or has answered none of many: nothing stands for messages until it has answered one.
@@ -76,8 +121,39 @@ struct Budget {
 }
 
 impl Budget {
-    fn untaken(&self) -> u64 {
-        self.sent.saturating_sub(self.taken)
+    fn untaken(&self) -> Amount {
+        self.sent - self.taken
+    }
+
+    fn granted(&self, now: u64) -> u64 {
+        if now < self.until { self.granted } else { FIRST }
+    }
+
+    /// How a message of `len` bytes goes.
+    fn goes(&self, len: usize, may_stand_in: bool, now: u64) -> Goes {
+        let (untaken, bytes) = (self.untaken(), len as u64);
+        if self.is_blind {
+            return Goes::AtOnce;
+        }
+        if untaken.messages >= MESSAGES && self.gone.is_none() {
+            return Goes::Not;
+        }
+        let all = untaken.bytes + bytes;
+        if !may_stand_in || all <= FIRST {
+            return Goes::AtOnce;
+        }
+        let granted = self.granted(now);
+        let is_in = all <= granted.min(if len > MIDDLE { FOR_LONG } else { FOR_MIDDLE });
+        let is_alone = untaken.bytes == 0 && bytes <= granted;
+        let may_try = self.gone.is_some() && bytes <= FOR_LONG;
+        if is_in || is_alone || may_try { Goes::AtOnce } else { Goes::ByStandIn }
+    }
+
+    /// Whether so much may not have been received that the peer is to be asked, if that is `more` than when it was asked before.
+    fn asks(&self, more: Amount, now: u64) -> bool {
+        let (untaken, granted) = (self.untaken(), self.granted(now));
+        untaken.bytes > ASK.min(granted / 2) && more.bytes >= AGAIN.min(granted / 4)
+            || untaken.messages > ASK_MESSAGES && more.messages >= AGAIN_MESSAGES
     }
 }
 
@@ -99,23 +175,31 @@ impl Eager {
         self.of.get(&peer).and_then(|at| self.all.get_mut(*at))
     }
 
-    /// Whether something has to stand for a message of `len` bytes.
-    pub(super) fn is_over(&mut self, peer: Source, len: usize) -> bool {
-        let most = if len > MIDDLE { FOR_LONG } else { FOR_MIDDLE };
-        let at = self.of(peer);
-        let budget = &self.all[at];
-        let may_try = budget.gone.is_some() && len as u64 <= FOR_LONG;
-        let is_alone = budget.untaken() == 0 && len as u64 <= ALONE;
-        budget.untaken() + len as u64 > most && !is_alone && !budget.is_blind && !may_try
+    /// Another tick: what peers have granted is over after some.
+    pub(super) fn tick(&mut self) {
+        self.now += 1;
     }
 
-    /// A message of `len` bytes is sent at once. Returns what [`Eager::end`] is told, and whether the peer is to be asked.
-    fn begin(&mut self, peer: Source, len: u32) -> (Counted, bool) {
+    /// How a message of `len` bytes goes, for which something `may_stand_in`.
+    pub(super) fn goes(&mut self, peer: Source, len: usize, may_stand_in: bool) -> Goes {
         let at = self.of(peer);
+        self.all[at].goes(len, may_stand_in, self.now)
+    }
+
+    /// A message of `len` bytes is sent at once, or what stands for one. Returns what [`Eager::end`] is told, and whether the peer is to be
+    /// asked.
+    fn begin(&mut self, peer: Source, len: u32, stands: bool) -> (Counted, bool) {
+        let (at, now) = (self.of(peer), self.now);
         let budget = &mut self.all[at];
-        budget.sent += u64::from(len);
-        (budget.gone, budget.wakes) = (None, 0);
-        let asks = budget.untaken() > ASK && budget.sent - budget.asked_at >= AGAIN;
+        budget.sent += Amount { messages: 1, bytes: len.into() };
+        if stands || len >= UNIT {
+            // The application may have been told to call again for it.
+            budget.wakes = 0;
+        }
+        if !stands && len >= UNIT {
+            budget.gone = None;
+        }
+        let asks = budget.asks(budget.sent - budget.asked_at, now);
         (Counted { budget: at as u32, len }, asks)
     }
 
@@ -123,8 +207,9 @@ impl Eager {
     /// have said nothing of the last ones.
     pub(super) fn end(&mut self, counted: Counted) -> bool {
         let Some(budget) = self.all.get_mut(counted.budget as usize) else { return false };
-        budget.ended += u64::from(counted.len);
-        budget.ended == budget.sent && budget.untaken() > ASK && !budget.is_blind
+        budget.ended += Amount { messages: 1, bytes: counted.len.into() };
+        let all = Amount { messages: u64::MAX, bytes: u64::MAX };
+        budget.ended == budget.sent && !budget.is_blind && budget.asks(all, self.now)
     }
 
     /// Whether the peer may be asked now, which it is then.
@@ -173,12 +258,16 @@ impl Eager {
         (at.elapsed() < GONE).then_some(why)
     }
 
-    /// The peer keeps `kept` bytes, as it says in answer to `question`.
-    pub(super) fn learn(&mut self, peer: Source, question: u32, kept: u64) {
+    /// The peer says this in answer to `question`.
+    pub(super) fn learn(&mut self, peer: Source, question: u32, said: &Answer) {
+        let until = self.now + VALID;
         let Some(budget) = self.get(peer) else { return };
         let Some((_, ended)) = budget.marked.filter(|(marked, _)| *marked == question) else { return };
         // If some of what is kept has ended since then, more than this was taken.
-        budget.taken = budget.taken.max(ended.saturating_sub(kept));
+        let taken = ended - Amount { messages: said.messages, bytes: said.bytes };
+        budget.taken.messages = budget.taken.messages.max(taken.messages);
+        budget.taken.bytes = budget.taken.bytes.max(taken.bytes);
+        (budget.granted, budget.until) = (said.granted.clamp(FIRST, MOST), until);
         (budget.is_asked, budget.acknowledged, budget.unheard) = (false, None, 0);
         (budget.is_blind, budget.gone) = (false, None);
     }
@@ -187,13 +276,6 @@ impl Eager {
     fn refuse(&mut self, peer: Source) {
         if let Some(budget) = self.get(peer) {
             (budget.wakes, budget.was_woken) = (WAKES, false);
-        }
-    }
-
-    /// What it was told to repeat has been sent.
-    fn has_sent(&mut self, peer: Source) {
-        if let Some(budget) = self.get(peer) {
-            budget.wakes = 0;
         }
     }
 
@@ -218,7 +300,7 @@ impl Eager {
     }
 }
 
-/// What a message that was sent at once counts for, and where.
+/// What a message that was sent counts for, and where.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counted {
     budget: u32,
@@ -230,7 +312,8 @@ impl State {
     /// be sent at once.
     ///
     /// # Errors
-    /// [`FiError::AGAIN`] until the peer has said which process it is, and the error of the question if that says that it is gone.
+    /// [`FiError::AGAIN`] if the peer may have too many, and until it has said which process it is; and the error of the question if that
+    /// says that it is gone.
     pub(super) fn stand_in_if_over(
         &mut self,
         number: usize,
@@ -238,7 +321,12 @@ impl State {
         bytes: OutgoingBytes,
         options: weft::SendOptions,
     ) -> Result<Option<OutgoingBytes>, FiError> {
-        if !self.stand_ins.by_notes || options.tag.is_none() || !self.eager.is_over(peer, bytes.len()) {
+        if !self.stand_ins.by_notes {
+            return Ok(Some(bytes));
+        }
+        let may_stand_in = options.tag.is_some() && bytes.len() >= UNIT as usize;
+        let goes = self.eager.goes(peer, bytes.len(), may_stand_in);
+        if goes == Goes::AtOnce {
             return Ok(Some(bytes));
         }
         if let Some(error) = self.eager.take_gone(peer) {
@@ -248,21 +336,22 @@ impl State {
             Ok(()) | Err(FiError::AGAIN) => {}
             Err(error) => return Err(error),
         }
-        if !self.stand_ins.knows_life(peer) {
+        if goes == Goes::Not || !self.stand_ins.knows_life(peer) {
             self.eager.refuse(peer);
             return Err(FiError::AGAIN);
         }
+        let len = stand_in_len(bytes.len() as u32);
         self.post_stand_in(number, peer, bytes.into_bytes(), options).map_err(|(error, _)| error)?;
-        self.eager.has_sent(peer);
+        self.count_sent(number, peer, len as usize, true);
         Ok(None)
     }
 
-    /// A message of `len` bytes has been sent at once.
-    pub(super) fn count_sent(&mut self, number: usize, peer: Source, len: usize) {
-        if len <= SHORT || !self.stand_ins.by_notes {
+    /// A message of `len` bytes has been sent at once, or what `stands` for one.
+    pub(super) fn count_sent(&mut self, number: usize, peer: Source, len: usize, stands: bool) {
+        if !self.stand_ins.by_notes {
             return;
         }
-        let (counted, asks) = self.eager.begin(peer, len as u32);
+        let (counted, asks) = self.eager.begin(peer, len as u32, stands);
         if let Some(operation) = self.operations.get_mut(number) {
             operation.counted = Some(counted);
         }
@@ -296,51 +385,129 @@ mod tests {
     const PEER: Source = Source { peer: weft::Addr(3), process: 4 };
     const MIB: usize = 1 << 20;
 
+    fn stands(eager: &mut Eager, len: usize) -> bool {
+        eager.goes(PEER, len, true) == Goes::ByStandIn
+    }
+
+    /// The peer has received all but so many messages and bytes of what had ended when it was asked, and grants as much as it ever does.
+    fn answer(eager: &mut Eager, question: u32, messages: u64, bytes: usize) {
+        eager.learn(PEER, question, &Answer { messages, bytes: bytes as u64, granted: MOST });
+    }
+
+    /// A peer that has been asked, and has granted as much as it ever does.
+    fn granted() -> Eager {
+        let mut eager = Eager::default();
+        assert!(eager.ask(PEER));
+        eager.mark(PEER, 0);
+        answer(&mut eager, 0, 0, 0);
+        eager
+    }
+
     #[test]
     fn what_a_peer_has_received_makes_room_and_what_it_keeps_does_not() {
-        let mut eager = Eager::default();
+        let mut eager = granted();
         let (mut sent, mut asks) = (Vec::new(), 0);
         for n in 0..24 {
-            assert!(!eager.is_over(PEER, MIB), "{n}");
-            let (counted, is_much) = eager.begin(PEER, MIB as u32);
+            assert!(!stands(&mut eager, MIB), "{n}");
+            let (counted, is_much) = eager.begin(PEER, MIB as u32, false);
             sent.push(counted);
             asks += u32::from(is_much && eager.ask(PEER));
         }
         assert_eq!(asks, 1, "one question is under way");
-        assert!(eager.is_over(PEER, MIB) && !eager.is_over(PEER, MIDDLE));
-        let other = Source { process: 5, ..PEER };
-        assert!(!eager.is_over(other, 48 * MIB) && eager.is_over(other, 48 * MIB + 1));
+        assert!(stands(&mut eager, MIB) && !stands(&mut eager, MIDDLE));
+        assert_eq!(eager.goes(PEER, MIB, false), Goes::AtOnce);
         // Twenty have been acknowledged when it is asked, and it keeps six, of which two have come since.
         (0..20).for_each(|n| assert!(!eager.end(sent[n])));
         eager.mark(PEER, 7);
         (20..22).for_each(|n| assert!(!eager.end(sent[n])));
-        eager.learn(PEER, 6, 0);
-        assert!(eager.is_over(PEER, MIB), "the answer to another question");
-        eager.learn(PEER, 7, 6 * MIB as u64);
-        assert!(!eager.is_over(PEER, 14 * MIB) && eager.is_over(PEER, 14 * MIB + 1));
+        answer(&mut eager, 6, 0, 0);
+        assert!(stands(&mut eager, MIB), "the answer to another question");
+        answer(&mut eager, 7, 6, 6 * MIB);
+        assert!(!stands(&mut eager, 14 * MIB) && stands(&mut eager, 14 * MIB + 1));
         // A question that has failed changes nothing, and one to a peer that is gone lets a message end as all do that are sent to it.
         eager.has_failed(PEER, FiError::OTHER);
-        assert!(eager.is_over(PEER, 24 * MIB) && eager.take_gone(PEER).is_none());
+        assert!(stands(&mut eager, 24 * MIB) && eager.take_gone(PEER).is_none());
         eager.has_failed(PEER, FiError::REFUSED);
-        assert!(!eager.is_over(PEER, 24 * MIB));
-        eager.begin(PEER, MIB as u32);
-        assert!(eager.is_over(PEER, 24 * MIB) && eager.take_gone(PEER).is_none());
+        assert!(!stands(&mut eager, 24 * MIB));
+        eager.begin(PEER, 1, false);
+        assert!(!stands(&mut eager, 24 * MIB), "a short one is always sent");
+        eager.begin(PEER, MIB as u32, false);
+        assert!(stands(&mut eager, 24 * MIB) && eager.take_gone(PEER).is_none());
         // One that no target keeps is not sent there: its call is refused, and the next one asks again.
         eager.has_failed(PEER, FiError::TIMED_OUT);
-        assert!(eager.is_over(PEER, 25 * MIB));
+        assert!(stands(&mut eager, 25 * MIB));
         assert_eq!([eager.take_gone(PEER), eager.take_gone(PEER)], [Some(FiError::TIMED_OUT), None]);
-        assert!(eager.is_over(PEER, 24 * MIB));
+        assert!(stands(&mut eager, 24 * MIB));
         // One that cannot be asked is sent everything, until it has answered.
         eager.is_unasked(PEER);
-        assert!(!eager.is_over(PEER, 99 * MIB));
-        eager.learn(PEER, 7, 24 * MIB as u64);
-        assert!(eager.is_over(PEER, 99 * MIB));
+        assert!(!stands(&mut eager, 99 * MIB));
+        answer(&mut eager, 7, 24, 24 * MIB);
+        assert!(stands(&mut eager, 99 * MIB));
+    }
+
+    /// However short they are: what a target keeps is bounded by their number, and what stands for longer ones is as short.
+    #[test]
+    fn so_many_messages_are_sent_that_a_target_keeps_them_and_the_next_ones_are_refused() {
+        let mut eager = granted();
+        let (mut sent, mut asks, mut bytes) = (Vec::new(), 0, 0);
+        for n in 0..MESSAGES {
+            // Long ones as long as there is room, and short ones and stand-ins of the greatest lengths.
+            let len = [MIDDLE, 1_023][n as usize % 2];
+            let goes = eager.goes(PEER, len, len >= UNIT as usize);
+            assert!(goes != Goes::Not, "message {n}");
+            let len = if goes == Goes::ByStandIn { 1_039 } else { len as u32 };
+            bytes += u64::from(len);
+            let (counted, is_much) = eager.begin(PEER, len, goes == Goes::ByStandIn);
+            sent.push(counted);
+            asks += u32::from(is_much && eager.ask(PEER));
+        }
+        assert!(asks == 1 && bytes <= 98 << 20, "{asks} questions, {bytes} bytes");
+        assert_eq!([0, 5_000].map(|len| eager.goes(PEER, len, len > 0)), [Goes::Not; 2]);
+        assert_eq!(eager.goes(PEER, 5_000, false), Goes::Not);
+        let ends = sent.into_iter().filter(|counted| eager.end(*counted)).count();
+        assert_eq!(ends, 1, "the last one");
+        eager.mark(PEER, 1);
+        answer(&mut eager, 1, MESSAGES - 1, 1 << 20);
+        assert_eq!(eager.goes(PEER, 0, false), Goes::AtOnce);
+        eager.begin(PEER, 0, false);
+        assert_eq!(eager.goes(PEER, 0, false), Goes::Not);
+        // Who is gone refuses them itself.
+        eager.has_failed(PEER, FiError::REFUSED);
+        assert_eq!(eager.goes(PEER, 0, false), Goes::AtOnce);
+    }
+
+    #[test]
+    fn a_peer_that_has_granted_nothing_for_long_is_sent_little_before_it_is_asked() {
+        let mut eager = Eager::default();
+        let first = FIRST as usize;
+        for begin in [0, VALID] {
+            assert!(!stands(&mut eager, first) && stands(&mut eager, first + 1), "at {begin}");
+            let (counted, asks) = eager.begin(PEER, (first / 2) as u32, false);
+            assert!(!asks && stands(&mut eager, first / 2 + 1) && !stands(&mut eager, first / 2));
+            let (_, asks) = eager.begin(PEER, 1, false);
+            assert!(asks && eager.ask(PEER));
+            eager.end(counted);
+            eager.end(Counted { len: 1, ..counted });
+            eager.mark(PEER, begin as u32);
+            answer(&mut eager, begin as u32, 0, 0);
+            for n in 0..VALID {
+                assert!(!stands(&mut eager, 48 * MIB) && stands(&mut eager, 48 * MIB + 1), "{n}");
+                eager.tick();
+            }
+        }
+        // Less is granted to one of many.
+        assert!(eager.ask(PEER));
+        eager.mark(PEER, 99);
+        eager.learn(PEER, 99, &Answer { granted: 1 << 20, ..Answer::default() });
+        assert!(!stands(&mut eager, MIB) && stands(&mut eager, MIB + 1));
+        let (counted, asks) = eager.begin(PEER, MIB as u32, false);
+        assert!(asks && eager.end(counted) && stands(&mut eager, UNIT as usize));
     }
 
     #[test]
     fn an_application_is_woken_again_until_it_has_called() {
         let mut eager = Eager::default();
-        assert!(!eager.wakes(PEER) && eager.is_over(PEER, 49 * MIB));
+        assert!(!eager.wakes(PEER) && stands(&mut eager, 49 * MIB));
         eager.refuse(PEER);
         assert!(eager.to_wake().is_empty(), "the peer has not answered");
         for n in 1..=WAKES {
@@ -351,11 +518,9 @@ mod tests {
         for stands_in in [true, false] {
             eager.refuse(PEER);
             assert!(eager.wakes(PEER));
-            if stands_in {
-                eager.has_sent(PEER);
-            } else {
-                eager.begin(PEER, 1);
-            }
+            eager.begin(PEER, 16, false);
+            assert!(!eager.to_wake().is_empty(), "that was another one");
+            eager.begin(PEER, if stands_in { 16 } else { UNIT }, stands_in);
             assert!(!eager.wakes(PEER) && eager.to_wake().is_empty());
         }
     }
@@ -363,17 +528,17 @@ mod tests {
     /// Each message that is received in time is sent at once, up to what a target keeps.
     #[test]
     fn one_message_beyond_the_budget_is_sent_at_once_when_all_before_it_were_received() {
-        let mut eager = Eager::default();
+        let mut eager = granted();
         for question in 1..4 {
-            assert!(!eager.is_over(PEER, 48 * MIB) && eager.is_over(PEER, 49 * MIB), "{question}");
-            let (counted, _) = eager.begin(PEER, 48 << 20);
-            assert!(eager.is_over(PEER, SHORT + 1), "{question}");
+            assert!(!stands(&mut eager, 48 * MIB) && stands(&mut eager, 49 * MIB), "{question}");
+            let (counted, _) = eager.begin(PEER, 48 << 20, false);
+            assert!(stands(&mut eager, UNIT as usize), "{question}");
             // Only a question that is asked when it has arrived says that it was received.
             assert!(eager.end(counted) && eager.ask(PEER), "{question}");
             eager.mark(PEER, question);
-            eager.learn(PEER, question, 0);
+            answer(&mut eager, question, 0, 0);
         }
-        let (counted, _) = eager.begin(PEER, 4 << 20);
+        let (counted, _) = eager.begin(PEER, 4 << 20, false);
         assert!(!eager.end(counted), "too little to be asked for");
     }
 
@@ -381,7 +546,7 @@ mod tests {
     fn a_peer_that_acknowledges_questions_and_answers_none_is_sent_everything() {
         let mut eager = Eager::default();
         for n in 1..=UNHEARD {
-            assert!(eager.is_over(PEER, 50 * MIB) && eager.ask(PEER) && !eager.ask(PEER), "{n}");
+            assert!(stands(&mut eager, 50 * MIB) && eager.ask(PEER) && !eager.ask(PEER), "{n}");
             // One in between that has failed does not count.
             eager.has_failed(PEER, FiError::OTHER);
             assert!(!eager.has_asked(PEER) && eager.ask(PEER), "{n}");
@@ -389,6 +554,6 @@ mod tests {
             // The time for an answer is over.
             eager.has_failed(PEER, FiError::OTHER);
         }
-        assert!(!eager.is_over(PEER, 50 * MIB));
+        assert!(!stands(&mut eager, 50 * MIB));
     }
 }

@@ -5,7 +5,7 @@
 //! | key | says | data | offset |
 //! |---|---|---|---|
 //! | [`ASKS`] | which process are you, and how much do you keep of mine? | number of the question; none if it only asks whether the process is there | 0 |
-//! | [`HERE`] | this one, in answer to a question | life of the process in the upper half, number of the question in the lower | KiB kept of the asker's messages that nobody has received |
+//! | [`HERE`] | this one, in answer to a question | life of the process in the upper half, number of the question in the lower | [what is kept](super::grants::Answer) of the asker's messages that nobody has received, and what is granted it |
 //! | [`DONE`] | your message was received | the key of its bytes | the number in its stand-in |
 //! | [`DROPPED`] | one like this was dropped, or received by who has seen less than its stand-in | the number of the notice | 32 bits of the hash of its tag and of its stand-in's header data |
 //!
@@ -18,9 +18,11 @@ use bytes::Bytes;
 use weft::core::{Buffer, Exposure};
 use weft::{Endpoint, Error, ReadFault, RemoteMemory, Rights, Source, Written};
 
+use super::grants::{Answer, Grants};
+use super::pending::TO_ONE;
 use super::readings::Readings;
 use super::stand_in::{Alike, Named};
-use super::{DEPTH, Operation, State};
+use super::{Operation, State};
 use crate::error::FiError;
 use crate::random;
 
@@ -31,16 +33,16 @@ const DROPPED: u64 = u64::MAX - 4;
 
 /// The most notices to one peer that are under way or wait: twice as many as it has messages under way, since those that it has got
 /// count until they are acknowledged.
-const NOTICES: usize = 2 * DEPTH;
+const NOTICES: usize = 2 * TO_ONE;
 /// As many to all peers, beyond those of which each is sure.
 const TO_ALL: usize = 8 * NOTICES;
 /// Of so many each peer is sure, whatever others have, and as many to all peers: as of operations without a server.
 const SURE: usize = 4;
-const ALL_SURE: usize = SURE * DEPTH;
+const ALL_SURE: usize = SURE * super::DEPTH;
 /// The most to one peer that have failed and wait to be sent again: one for each of its messages that may be under way. Those that
 /// another process refuses, in the place of the one that they are for, do not wait. One that a peer has not answered does: it may have
 /// stood still, and waits for what it has not heard.
-const AGAIN: usize = DEPTH;
+const AGAIN: usize = TO_ONE;
 /// As many to all peers, beyond those of which each is sure. A peer has no more of them than it leaves to others.
 const ALL_AGAIN: usize = TO_ALL / 2;
 /// How often one is sent, 2 s after it has failed.
@@ -165,6 +167,8 @@ pub(super) struct Notes {
     /// The number of the next that a message was dropped. The first is random, so that no process at this place has sent it before.
     next: Option<u64>,
     pub(super) readings: Readings,
+    /// What peers may have here that nobody has received.
+    pub(super) grants: Grants,
 }
 
 impl Notes {
@@ -271,13 +275,29 @@ impl State {
         self.stand_ins.life() & u64::from(u32::MAX) | 1
     }
 
+    /// Bytes and number of the messages of `peer` that nobody has received.
+    fn kept_of(&self, peer: Source) -> (u64, u64) {
+        let endpoint = self.endpoint.as_ref();
+        let kept = endpoint.and_then(|endpoint| {
+            let (fep, process) = (endpoint.worker()?.fep(), endpoint.process());
+            Some((fep.kept_of(process, peer.peer), fep.kept_messages_of(process, peer.peer).into()))
+        });
+        kept.unwrap_or_default()
+    }
+
+    /// Two seconds have passed, as far as budgets are concerned.
+    pub(super) fn tick_budgets(&mut self) {
+        self.eager.tick();
+        let mut grants = std::mem::take(&mut self.notes.grants);
+        grants.tick(|peer| self.kept_of(peer).0);
+        self.notes.grants = grants;
+    }
+
     /// Answers question `question`.
     pub(super) fn write_here(&mut self, number: usize, peer: Source, question: u32) -> Result<(), FiError> {
-        let kept = self
-            .endpoint
-            .as_ref()
-            .and_then(|endpoint| Some(endpoint.worker()?.fep().kept_of(endpoint.process(), peer.peer)));
-        let offset = kept.unwrap_or(0).div_ceil(1 << 10).min(u32::MAX.into());
+        let (bytes, messages) = self.kept_of(peer);
+        let granted = self.notes.grants.grant(peer, bytes);
+        let offset = Answer { bytes, messages, granted }.noted();
         let data = self.noted_life() << 32 | u64::from(question);
         self.write_note(peer, RemoteMemory { key: HERE, offset }, Some(data), number)
     }
@@ -289,7 +309,7 @@ impl State {
             ASKS => self.say_here(source, data as u32),
             HERE => {
                 let (life, question) = (data >> 32, data as u32);
-                self.eager.learn(source, question, offset << 10);
+                self.eager.learn(source, question, &Answer::of_note(offset));
                 self.learn_life(source, life, question)?;
                 self.wake_caller(source);
             }
@@ -461,6 +481,7 @@ impl State {
 mod tests {
     use weft::core::wire::ses::ReturnCode;
 
+    use super::super::eager::Goes;
     use super::*;
 
     #[test]
@@ -560,14 +581,14 @@ mod tests {
     fn a_process_that_is_gone_is_not_taken_for_one_that_reads_no_messages() {
         let mut state = State::new(None);
         state.stand_ins.by_notes = true;
-        state.count_sent(0, PEERS[0], 1 << 20);
+        state.count_sent(0, PEERS[0], 1 << 20, false);
         let mut fail = |code| {
             let result = Err(Error::Access(ReadFault::Answered(code)));
             state.question_ended(PEERS[0], &Operation::default(), result).unwrap();
-            state.eager.is_over(PEERS[0], 64 << 20)
+            state.eager.goes(PEERS[0], 64 << 20, true)
         };
-        assert!(fail(ReturnCode::BAD_PID));
-        assert!(!fail(ReturnCode::PERM_VIOLATION));
+        assert_eq!(fail(ReturnCode::BAD_PID), Goes::ByStandIn);
+        assert_eq!(fail(ReturnCode::PERM_VIOLATION), Goes::AtOnce);
     }
 
     #[test]

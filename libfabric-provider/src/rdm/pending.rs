@@ -8,7 +8,7 @@ use weft::Source;
 
 use super::DEPTH;
 
-/// The most messages to one peer through a server.
+/// The most to one peer.
 pub(super) const TO_ONE: usize = 8 * DEPTH;
 /// The most to all.
 const TO_ALL: usize = 32 * DEPTH;
@@ -26,9 +26,11 @@ struct Limits {
 }
 
 const THROUGH_SERVERS: Limits = Limits { to_one: TO_ONE, to_all: TO_ALL, sure: 0, all_sure: 0 };
-/// Of operations at ports of one's own each peer is sure of four, as an endpoint has up to 4,096 peers there. None is refused while there
-/// are fewer than [`DEPTH`]. Accesses through servers have the same limits.
-const OPERATIONS: Limits = Limits { to_one: DEPTH, to_all: 8 * DEPTH, sure: 4, all_sure: 4 * DEPTH };
+/// Of operations at ports of one's own, each peer is sure of four: an endpoint has up to 4,096 peers there. None is refused while there are
+/// fewer than [`DEPTH`].
+const WITHOUT_ONE: Limits = Limits { to_one: TO_ONE, to_all: TO_ALL, sure: 4, all_sure: 4 * DEPTH };
+/// Of accesses to remote memory through servers each peer is sure of as many.
+const ACCESSES: Limits = Limits { to_one: DEPTH, to_all: 8 * DEPTH, sure: 4, all_sure: 4 * DEPTH };
 
 #[derive(Debug)]
 pub(super) struct Pending {
@@ -48,9 +50,14 @@ impl Default for Pending {
 }
 
 impl Pending {
-    /// Of operations with peers without a server, or of accesses through one.
-    pub(super) fn of_operations() -> Pending {
-        Pending { limits: OPERATIONS, ..Pending::default() }
+    /// Of an endpoint that no server has.
+    pub(super) fn without_a_server() -> Pending {
+        Pending { limits: WITHOUT_ONE, ..Pending::default() }
+    }
+
+    /// Of accesses to remote memory through a server.
+    pub(super) fn of_accesses() -> Pending {
+        Pending { limits: ACCESSES, ..Pending::default() }
     }
 
     /// Operations with all peers.
@@ -141,11 +148,11 @@ mod tests {
 
     #[test]
     fn each_of_as_many_peers_as_an_endpoint_knows_without_a_server_has_room() {
-        let mut pending = Pending::of_operations();
+        let mut pending = Pending::without_a_server();
         let counts: Vec<usize> = peers(4_096).map(|peer| fill(&mut pending, peer)).collect();
-        assert_eq!(counts[..7], [DEPTH; 7]);
-        assert!(counts.iter().all(|count| *count >= OPERATIONS.sure));
-        assert!(pending.total() <= OPERATIONS.to_all + OPERATIONS.all_sure);
+        assert_eq!(counts[..3], [TO_ONE; 3]);
+        assert!(counts.iter().all(|count| *count >= WITHOUT_ONE.sure));
+        assert!(pending.total() <= WITHOUT_ONE.to_all + WITHOUT_ONE.all_sure);
         // What one gives back is there for it again.
         let mut peers_again = peers(4_096).skip(1_000);
         let again = peers_again.next().unwrap();
@@ -159,7 +166,7 @@ mod tests {
     #[test]
     fn no_operation_without_a_server_is_refused_while_there_are_few() {
         for others in [1u16, 2, 7, 100, 4_095] {
-            let mut pending = Pending::of_operations();
+            let mut pending = Pending::without_a_server();
             for (n, peer) in peers(others).cycle().take(DEPTH).enumerate() {
                 assert!(pending.has_room(peer), "number {n} of {others} peers");
                 pending.begin(peer);

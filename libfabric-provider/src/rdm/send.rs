@@ -9,7 +9,7 @@ use weft::{Endpoint, Error, MAX_COPY, MAX_MESSAGE, OperationId, SendBuffer, Send
 use super::backlog::Unsent;
 use super::budgets::unstamped;
 use super::connections::Returned;
-use super::stand_in::{SHORT, bytes_of};
+use super::stand_in::bytes_of;
 use super::{Bindings, Operation, Rdm, State, Wanted, report};
 use crate::abi::AppBytes;
 use crate::error::{FiError, lock};
@@ -148,12 +148,10 @@ impl State {
             return Err(FiError::TOO_LONG);
         }
         if !self.backlog.keeps_sends() {
-            let at_once =
-                if len > SHORT { self.stand_in_if_over(number, peer, bytes, options)? } else { Some(bytes) };
-            let Some(bytes) = at_once else { return Ok(()) };
+            let Some(bytes) = self.stand_in_if_over(number, peer, bytes, options)? else { return Ok(()) };
             let id = self.post_directly(peer, bytes, options)?;
             self.posted(number, peer, id, options, len);
-            self.count_sent(number, peer, len);
+            self.count_sent(number, peer, len, false);
             return Ok(());
         }
         // Injected bytes are copied too, as a server may give them back unsent.

@@ -55,10 +55,15 @@ pub(super) fn stands_for(header_data: u64, len: u32) -> Option<u32> {
     (whole > len).then_some(whole)
 }
 
+/// Bytes of the stand-in of a message of `whole` bytes.
+pub(super) fn stand_in_len(whole: u32) -> u32 {
+    LEAST + whole % UNIT
+}
+
 /// The stand-in of a message, and its header data.
 fn stand_in(bytes: &[u8], number: u16, header_data: u64) -> Option<(Bytes, u64)> {
     let whole = u32::try_from(bytes.len()).ok()?;
-    let len = LEAST + whole % UNIT;
+    let len = stand_in_len(whole);
     let [low, high] = number.to_le_bytes();
     let header = header_data | STANDS | u64::from(low) << 34 | u64::from(whole / UNIT) << 42;
     let mut stand_in = BytesMut::with_capacity(len as usize);
@@ -290,7 +295,7 @@ impl StandIns {
     /// The next number that no message for `peer` has.
     fn number(&self, peer: Source) -> u16 {
         let mut number = self.next;
-        // An endpoint has far fewer sends under way than there are numbers.
+        // A peer has no more than half as many messages under way as there are numbers.
         while self.messages.contains_key(&(peer, number)) {
             number = number.wrapping_add(1);
         }
@@ -564,7 +569,9 @@ impl State {
         let all = self.stand_ins.messages.iter();
         let failed = all.filter(|(key, message)| is_one(key.0, message));
         let mut failed: Vec<_> = failed.map(|(key, message)| (message.operation, *key)).collect();
-        failed.sort_unstable();
+        // In the order in which they were sent: numbers of operations are used again.
+        let operations = &mut self.operations;
+        failed.sort_by_cached_key(|(number, _)| operations.get_mut(*number).map(|operation| operation.order));
         failed.into_iter().try_for_each(|(number, key)| {
             self.remove_stand_in(key);
             self.end_sent(number, Some(error))
@@ -588,7 +595,7 @@ mod tests {
 
     #[test]
     fn a_look_at_a_stand_in_knows_the_length_of_its_message() {
-        for len in [4_097usize, 65_537, 1 << 20, (1 << 20) + 1_023, 5_000_000] {
+        for len in [1_024, 1_025, 2_047, 4_097usize, 65_537, 1 << 20, (1 << 20) + 1_023, 5_000_000] {
             let bytes: Vec<u8> = (0..len).map(|n| (n * 7) as u8).collect();
             let (stand_in, header) = stand_in(&bytes, 0xabcd, 1 << 32 | 77).unwrap();
             assert_eq!(header & ((1 << 33) - 1), 1 << 32 | 77);

@@ -23,6 +23,7 @@ impl Rdm {
         let State { stand_ins, backlog, .. } = &mut *state;
         stand_ins.keep_receivers(|peer| backlog.has_sends_to(peer));
         state.takings.keep_recent();
+        state.tick_budgets();
         state.withdraw_pieces();
         let asked: HashSet<Source> = state.operations.iter().filter_map(|operation| operation.asks).collect();
         for peer in state.peers_to_ask().difference(&asked) {

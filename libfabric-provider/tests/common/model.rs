@@ -30,8 +30,8 @@ const CALLS: usize = 600;
 const TRUNCATED: i32 = sys::FI_ETRUNC as i32;
 /// Tags are below this.
 const TAGS: u64 = 4;
-/// Of tagged messages to endpoints at ports of their own, those that are longer have stand-ins when much waits there (decision 0123).
-const SHORT: usize = 4_096;
+/// Of tagged messages to endpoints at ports of their own, those that are longer have stand-ins when much waits there (decision 0142).
+const SHORT: usize = 1_023;
 /// More than may wait at a target beside a message at once that is longer than a short one. Alone it goes at once.
 const FILLING: usize = 41 << 20;
 /// Its tag is not among the model's, and what it is known by not among the contexts.

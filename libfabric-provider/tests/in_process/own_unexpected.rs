@@ -19,7 +19,12 @@ fn open() -> Side {
 
 /// Two endpoints, and the number of the other one in each.
 fn pair() -> ([Side; 2], [u64; 2]) {
-    let sides = [open(), open()];
+    pair_with(0)
+}
+
+/// As [`pair`], with queues for so many entries.
+fn pair_with(queue: usize) -> ([Side; 2], [u64; 2]) {
+    let sides = [(); 2].map(|()| Side::open(&Wish::default(), How { queue, ..How::default() }));
     let to = [sides[0].insert(&sides[1].name()), sides[1].insert(&sides[0].name())];
     (sides, to)
 }
@@ -153,6 +158,123 @@ fn one_long_message_is_complete_before_its_receive_and_those_behind_it_are_read(
     assert_eq!(sent, [1, 2]);
 }
 
+/// Sends so many messages with tags of their own, as long as `len` says, and receives them, the last one first.
+fn receive_in_the_opposite_order(count: usize, len: impl Fn(usize) -> usize) {
+    let ([a, b], [to_b, from_a]) = pair_with(count);
+    let longest = (0..count).map(&len).max().unwrap();
+    let all = bytes(longest + 256, 3);
+    let message = |n: usize| &all[n % 251..n % 251 + len(n)];
+    for n in 0..count {
+        a.send(to_b, message(n), Some(n as u64), n);
+    }
+    let mut room = vec![0; longest];
+    for n in (0..count).rev() {
+        b.receive(&mut room, from_a, Some((n as u64, 0)), n);
+        let received = next(&b);
+        assert_eq!((received.context, received.len, received.tag), (n, len(n), n as u64));
+        assert!(room[..len(n)] == *message(n), "message {n}");
+    }
+    let mut sent: Vec<_> = (0..count).map(|_| next(&a).context).collect();
+    sent.sort_unstable();
+    assert!(sent.into_iter().eq(0..count));
+}
+
+/// More bytes than a target keeps are in messages for which something stands only when much is ahead.
+#[test]
+fn fifty_thousand_messages_of_a_kilobyte_and_a_half_are_received_in_the_opposite_order() {
+    if inside("fifty_thousand_messages_of_a_kilobyte_and_a_half_are_received_in_the_opposite_order") {
+        receive_in_the_opposite_order(50_000, |_| 1_500);
+    }
+}
+
+#[test]
+fn forty_thousand_messages_of_four_kilobytes_are_received_in_the_opposite_order() {
+    if inside("forty_thousand_messages_of_four_kilobytes_are_received_in_the_opposite_order") {
+        receive_in_the_opposite_order(40_000, |_| 4_096);
+    }
+}
+
+/// As many bytes as may be sent at once are before messages that are too short for stand-ins.
+#[test]
+fn short_messages_behind_long_ones_are_received_in_the_opposite_order() {
+    if inside("short_messages_behind_long_ones_are_received_in_the_opposite_order") {
+        let long = |n| if n < 24 { 1 << 20 } else { 60_000 };
+        receive_in_the_opposite_order(50_000, |n| if n < 300 { long(n) } else { 1_000 });
+    }
+}
+
+/// So many messages are sent that the receiver has places for, whatever their lengths, and then calls are refused until it receives some.
+#[test]
+fn calls_are_refused_before_a_target_has_no_place_for_messages() {
+    if !inside("calls_are_refused_before_a_target_has_no_place_for_messages") {
+        return;
+    }
+    const SURE: usize = 55_296;
+    let ([a, b], [to_b, from_a]) = pair_with(1 << 17);
+    let message = bytes(7, 1);
+    for n in 0..SURE {
+        a.send(to_b, &message, Some(n as u64), n);
+    }
+    let (at, len, none) = (message.as_ptr().cast(), message.len(), std::ptr::null_mut());
+    let try_next = |n: usize| table!(a.ep, tagged.send(at, len, none, to_b, n as u64, n as *mut _));
+    let (mut count, mut refused) = (SURE, 0);
+    while refused < 100 {
+        match try_next(count) {
+            0 => (count, refused) = (count + 1, 0),
+            answer => {
+                assert_eq!(answer, -(sys::FI_EAGAIN as isize));
+                refused += 1;
+                assert!(table!(a.cq.0, ops.read(none, 0)) <= 0);
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+        }
+        assert!(count < 65_536, "nothing is refused");
+    }
+    // The last one is met, and when some were received there is room for more.
+    let mut room = vec![0; len];
+    for n in [count - 1].into_iter().chain(0..10_000) {
+        b.receive(&mut room, from_a, Some((n as u64, 0)), n);
+        let received = next(&b);
+        assert_eq!((received.context, received.len), (n, len));
+        assert!(room == message, "message {n}");
+    }
+    a.send(to_b, &message, Some(count as u64), count);
+    b.receive(&mut room, from_a, Some((count as u64, 0)), count);
+    assert_eq!(next(&b).context, count);
+}
+
+/// A target does not keep as much of each of them as of a single one.
+#[test]
+fn receives_for_the_last_messages_of_many_senders_are_met() {
+    if !inside("receives_for_the_last_messages_of_many_senders_are_met") {
+        return;
+    }
+    const SENDERS: usize = 64;
+    const COUNT: usize = 650;
+    const LEN: usize = 64 << 10;
+    let all = bytes(LEN + 251, 5);
+    let message = |sender: usize, n: usize| &all[(sender * COUNT + n) % 251..][..LEN];
+    let receiver = open();
+    let senders: Vec<Side> = (0..SENDERS).map(|_| open()).collect();
+    let mut from = Vec::new();
+    for (number, sender) in senders.iter().enumerate() {
+        from.push(receiver.insert(&sender.name()));
+        let to = sender.insert(&receiver.name());
+        (0..COUNT).for_each(|n| sender.send(to, message(number, n), Some(n as u64), n));
+    }
+    let mut room = vec![0u8; LEN];
+    for n in [COUNT - 1, COUNT / 2, 0] {
+        for (number, from) in from.iter().enumerate() {
+            receiver.receive(&mut room, *from, Some((n as u64, 0)), n);
+            let received = next(&receiver);
+            assert_eq!((received.context, received.len), (n, LEN));
+            assert!(room == message(number, n), "message {n} of {number}");
+        }
+    }
+    // Each of them would wait a second for the rest to be received.
+    std::mem::forget(senders);
+}
+
 /// Messages of up to 64 KiB, of which more are kept than of longer ones.
 #[test]
 fn a_receive_for_the_last_of_many_messages_is_met() {
@@ -236,8 +358,8 @@ fn messages_that_one_peer_does_not_receive_leave_room_for_operations_with_others
     if !inside("messages_that_one_peer_does_not_receive_leave_room_for_operations_with_others") {
         return;
     }
-    const COUNT: usize = 4_096;
-    const OTHER: usize = 10_000;
+    const COUNT: usize = 32_768;
+    const OTHER: usize = 100_000;
     let (first, message) = (bytes(24 << 20, 1), bytes(70_000, 2));
     let wish = || Wish { caps: sys::FI_MSG | sys::FI_TAGGED | sys::FI_RMA, ..Wish::default() };
     let [b, c, a] = [wish(), wish(), wish()].map(|wish| Side::open(&wish, How::default()));

@@ -380,6 +380,12 @@ impl Fep {
         self.target.processes.kept_of(process, peer)
     }
 
+    /// Messages of `peer` to process `process` that have met no receive, and those of any process that have arrived before their turn
+    /// with as many as are missing before them. Of each peer's there may be [`Limits::unexpected_messages_per_peer`].
+    pub fn kept_messages_of(&self, process: u16, peer: Addr) -> u32 {
+        self.target.processes.kept_messages_of(process, peer)
+    }
+
     /// How often peers have accessed memory that is exposed: one for each piece of memory that they have, in turn, until there is
     /// none. What was not asked for when memory is withdrawn is forgotten.
     pub fn next_accessed(&mut self) -> Option<Accessed> {

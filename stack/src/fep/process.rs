@@ -89,6 +89,15 @@ impl Processes {
         receives.map_or(0, |receives| receives.kept_of(peer))
     }
 
+    /// See [`Fep::kept_messages_of`](super::Fep::kept_messages_of).
+    pub(super) fn kept_messages_of(&self, process: u16, peer: Addr) -> u32 {
+        let receives = match process {
+            0 => self.zero.as_ref(),
+            _ => self.others.get(&process),
+        };
+        receives.map_or(0, |receives| receives.kept_messages_of(&self.room, peer))
+    }
+
     /// The receives of all processes, those included that have left messages behind.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Receives> {
         self.open_ones().chain(self.closing.values().map(LeftBehind::messages))

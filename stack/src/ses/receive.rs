@@ -851,6 +851,12 @@ impl Receives {
         self.kept.of_peer(peer).bytes
     }
 
+    /// Messages of `peer` that have met no receive, those included that have arrived before their turn, and at most as many more as have
+    /// to arrive before those.
+    pub fn kept_messages_of(&self, room: &Room, peer: Addr) -> u32 {
+        self.kept.of_peer(peer).unexpected.saturating_add(room.early_of(peer))
+    }
+
     /// Checks that `room` counts for this process what there is, and returns that: messages that wait or are claimed, and
     /// the bytes that are kept of messages without a receive.
     #[cfg(test)]

@@ -187,7 +187,7 @@ impl Room {
         may.then_some(Counts::ForSource)
     }
 
-    fn early_of(&self, peer: Addr) -> u32 {
+    pub(super) fn early_of(&self, peer: Addr) -> u32 {
         self.early.get(&peer).copied().unwrap_or(0)
     }
 

@@ -449,10 +449,12 @@ fn an_endpoint_says_how_much_it_keeps_of_a_peers_messages_until_they_are_receive
     let (mut pair, _) = pair_with_messages(&config(1_000, 8), &[300, 250]);
     pair.exchange();
     let kept = |pair: &Pair| [Addr(0), Addr(1)].map(|peer| pair.feps[1].kept_of(0, peer));
+    let messages = |pair: &Pair| [Addr(0), Addr(1)].map(|peer| pair.feps[1].kept_messages_of(0, peer));
     assert_eq!((kept(&pair), pair.feps[1].kept_of(7, Addr(0))), ([550, 0], 0));
-    for (number, left) in [(0, 250), (1, 0)] {
+    assert_eq!((messages(&pair), pair.feps[1].kept_messages_of(7, Addr(0))), ([2, 0], 0));
+    for (number, left) in [(0, (250, 1)), (1, (0, 0))] {
         post(&mut pair, Matching::Untagged, number);
-        assert_eq!(kept(&pair), [left, 0]);
+        assert_eq!((kept(&pair), messages(&pair)), ([left.0, 0], [left.1, 0]));
     }
     assert_eq!(received(&mut pair), [(0, 0), (1, 1)]);
 }
@@ -468,7 +470,9 @@ fn early_messages_reserve_places_for_those_before_them() {
         "two messages before it would need a place"
     );
     assert_eq!(refusals(&mut pair, 1), []);
+    assert_eq!(pair.feps[1].kept_messages_of(0, Addr(0)), 2, "the missing one counts");
     assert_eq!(refusals(&mut pair, 0), [], "its place was reserved");
+    assert_eq!(pair.feps[1].kept_messages_of(0, Addr(0)), 2);
     let under_way: Vec<String> = pair.leaks(1).into_iter().filter(|what| what.contains("messages")).collect();
     assert_eq!(under_way, ["2 messages on their way in"]);
 }

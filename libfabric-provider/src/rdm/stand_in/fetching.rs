@@ -4,7 +4,7 @@ use weft::{ReceiveBuffer, Source};
 
 use super::super::readings::Reading;
 use super::super::{Bindings, State, report};
-use super::{LEAST, Named, UNIT, UNTAGGED};
+use super::{Named, UNTAGGED, stand_in_len};
 use crate::error::FiError;
 use crate::queue::{Entry, Problem};
 
@@ -46,7 +46,7 @@ impl State {
         operation.id = None;
         self.backlog.end_receive(operation.memory.take());
         self.backlog.end_kind(operation.kind.take());
-        let len = LEAST + whole % UNIT;
+        let len = stand_in_len(whole);
         let beginning = len - 1;
         let (mut room, mut total) = (None, 0);
         if operation.pieces.is_empty() && matches!(buffer, ReceiveBuffer::Owned(_)) {
