@@ -2,7 +2,9 @@
 # Random campaigns against weft, simulated and real, until the time is over; prints what was run and what failed.
 #
 # Usage: scripts/soak.sh MINUTES [--seed N] [--only CAMPAIGN] [--list]
-#   MINUTES          how long; each campaign runs once at least, so 0 runs each once
+#   MINUTES          how long, builds not counted; each campaign runs once at least, so 0 runs each once. After that a
+#                    campaign is started only if it would end in time when it takes as long as its longest run so far;
+#                    one that then takes longer is what the soak can be late by
 #   --seed N         the first seed; each round takes the next [the clock]
 #   --only CAMPAIGN  this campaign alone; with MINUTES 0 and --seed it repeats one run
 #   --list           prints the campaigns and ends
@@ -11,7 +13,9 @@
 # assertions.
 # A campaign fails if something that must be true is not, or if nothing moves within its bound after all faults have
 # healed. For each failure the last lines of its output are printed, and the command that repeats it; the exit status is
-# 1 then. A real campaign that fails while the machine keeps processes from running for long is named, and not judged.
+# 1 then. A real campaign that fails while the machine keeps processes from running for long proves nothing: its seed is
+# repeated, twice at most while there is time. The summary says how many seeds were repeated, and names those that were
+# never judged.
 # Real campaigns use kernel UDP on the loopback interface, at addresses in 127.64.0.0/10, and no privileges.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -482,8 +482,10 @@ def libfabric(seed):
 
 CAMPAIGNS = [fabrics, endpoints, joint, siege, path, stopped, killed, soft, serve, libfabric]
 SIMULATED = [fabrics, endpoints, joint, siege]
-# A real campaign proves nothing if the machine has kept its processes from running for as long as peers are waited for.
+# A real campaign that fails proves nothing if the machine has kept its processes from running for as long as peers are waited for.
 HELD_UP = SILENCE / 3
+# How often the seed of such a campaign is repeated, until it is judged.
+REPEATS = 2
 
 
 def parse():
@@ -502,55 +504,105 @@ def parse():
     return options
 
 
-def show(totals, failures, held_up, begin):
-    def number(value):
-        return "-" if value is None else f"{value:,}"
+class Soak:
+    """What was run, and what came of it."""
 
-    print(f"\n{'campaign':<10} {'rounds':>7} {'cases':>12} {'packets':>16} {'payload, bytes':>20} {'failed':>7}")
-    for name, (rounds, counts) in totals.items():
-        failed = sum(1 for failure in failures if failure[0] == name)
-        packets, payload = number(counts.packets), number(counts.bytes)
-        print(f"{name:<10} {rounds:>7} {counts.cases:>12,} {packets:>16} {payload:>20} {failed:>7}")
-    print(f"{time.monotonic() - begin:.0f} s, {len(failures)} failures")
-    for name, seed, seconds in held_up:
-        print(f"not judged: {name} with seed {seed}, in which the machine was held up for {seconds:.1f} s")
-    for name, seed, _ in failures:
-        print(f"repeat with: scripts/soak.sh 0 --only {name} --seed {seed}")
+    def __init__(self, campaigns, minutes, pulse):
+        self.campaigns, self.pulse = campaigns, pulse
+        self.begin = time.monotonic()
+        self.end = self.begin + 60 * minutes
+        # By campaign: rounds, what they have come to, and the seconds that the longest took.
+        self.rounds = {campaign: 0 for campaign in campaigns}
+        self.totals = {campaign: Counts() for campaign in campaigns}
+        self.longest = {campaign: 0.0 for campaign in campaigns}
+        # What failed with its seed and reason; what was run again with its seed; what was never judged, and for how long the
+        # machine was held up.
+        self.failures, self.repeated, self.unjudged = [], [], []
+
+    def fits(self, campaign):
+        """Whether it would be over in time if it takes as long as it has at most. The first run of each does."""
+        return self.rounds[campaign] == 0 or time.monotonic() + self.longest[campaign] <= self.end
+
+    def attempt(self, campaign, seed):
+        """Runs it once. Returns for how many seconds the machine was held up if it has failed, but that proves nothing."""
+        began = time.monotonic()
+        self.pulse.longest = 0.0
+        try:
+            self.totals[campaign].add(campaign(seed))
+        except Failed as failed:
+            print(f"{campaign.__name__}, seed {seed}: {failed}", flush=True)
+            if campaign not in SIMULATED and self.pulse.longest > HELD_UP:
+                return self.pulse.longest
+            self.failures.append((campaign, seed, failed))
+        finally:
+            self.longest[campaign] = max(self.longest[campaign], time.monotonic() - began)
+        return None
+
+    def run(self, campaign, seed):
+        """Runs a campaign, and repeats the seed while the machine keeps it from being judged."""
+        is_first = self.rounds[campaign] == 0
+        self.rounds[campaign] += 1
+        held_up = self.attempt(campaign, seed)
+        for again in range(REPEATS):
+            if held_up is None or not (is_first or self.fits(campaign)):
+                break
+            if again == 0:
+                self.repeated.append((campaign, seed))
+            print(f"{campaign.__name__}, seed {seed}: again, as the machine was held up for {held_up:.1f} s", flush=True)
+            held_up = self.attempt(campaign, seed)
+        if held_up is not None:
+            self.unjudged.append((campaign, seed, held_up))
+
+    def run_all(self, seed):
+        """Runs campaigns with one seed after the other until none would be over in time."""
+        while True:
+            fitting = [campaign for campaign in self.campaigns if self.fits(campaign)]
+            if not fitting:
+                return
+            for campaign in fitting:
+                if self.fits(campaign):
+                    self.run(campaign, seed)
+            seed += 1
+
+    def show(self):
+        def number(value):
+            return "-" if value is None else f"{value:,}"
+
+        print(f"\n{'campaign':<10} {'rounds':>7} {'cases':>12} {'packets':>16} {'payload, bytes':>20} {'failed':>7}")
+        for campaign in self.campaigns:
+            counts = self.totals[campaign]
+            failed = sum(1 for failure in self.failures if failure[0] is campaign)
+            packets, payload = number(counts.packets), number(counts.bytes)
+            rounds = self.rounds[campaign]
+            print(f"{campaign.__name__:<10} {rounds:>7} {counts.cases:>12,} {packets:>16} {payload:>20} {failed:>7}")
+        took, failures = time.monotonic() - self.begin, len(self.failures)
+        repeated, unjudged = len(self.repeated), len(self.unjudged)
+        print(f"{took:.0f} s, {failures} failures; {repeated} seeds repeated as the machine was held up, {unjudged} never judged")
+        for campaign, seed, seconds in self.unjudged:
+            print(f"never judged, as the machine was held up for {seconds:.1f} s: {repeat_of(campaign, seed)}")
+        for campaign, seed, _ in self.failures:
+            print(f"repeat with: {repeat_of(campaign, seed)}")
+
+
+def repeat_of(campaign, seed):
+    """The command that runs it again."""
+    return f"scripts/soak.sh 0 --only {campaign.__name__} --seed {seed}"
 
 
 def main():
     options = parse()
-    begin = time.monotonic()
     chosen = [campaign for campaign in CAMPAIGNS if options.only in (None, campaign.__name__)]
-    totals = {campaign.__name__: [0, Counts()] for campaign in chosen}
-    failures, held_up, pulse = [], [], Pulse()
     print(f"seeds from {options.seed} on, for {options.minutes:g} minutes", flush=True)
-    seed = options.seed
+    soak = Soak(chosen, options.minutes, Pulse())
     try:
-        while True:
-            for campaign in chosen:
-                if seed > options.seed and time.monotonic() - begin > 60 * options.minutes:
-                    return
-                name = campaign.__name__
-                totals[name][0] += 1
-                pulse.longest = 0.0
-                try:
-                    totals[name][1].add(campaign(seed))
-                except Failed as failed:
-                    if campaign not in SIMULATED and pulse.longest > HELD_UP:
-                        held_up.append((name, seed, pulse.longest))
-                    else:
-                        failures.append((name, seed, failed))
-                    print(f"{name}, seed {seed}: {failed}", flush=True)
-            seed += 1
-            if options.minutes == 0:
-                return
+        soak.run_all(options.seed)
     except KeyboardInterrupt:
         print("interrupted", flush=True)
     finally:
-        show(totals, failures, held_up, begin)
-        if failures:
-            sys.exit(1)
+        soak.show()
+    if soak.failures:
+        sys.exit(1)
 
 
-main()
+if __name__ == "__main__":
+    main()
