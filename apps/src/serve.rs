@@ -224,7 +224,7 @@ mod tests {
         serve: ServeArgs,
     }
 
-    fn serve(options: &[&str]) -> ServeArgs {
+    pub(super) fn serve(options: &[&str]) -> ServeArgs {
         let fixed = ["serve", "--socket", "/nonexistent", "--port", "udp:127.0.0.1"];
         Command::try_parse_from(fixed.iter().chain(options)).expect("the options are right").serve
     }

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use weft::core::worker::session::{
-    BYTES_PER_TURN, COMMANDS_PER_TURN, ENDS_PER_QUIET_TURN, ENDS_PER_TURN, GRACE, JOINING, REPORTS_PER_TURN,
-    reserved_part,
+    BYTES_PER_TURN, COMMANDS_PER_TURN, ENDS_PER_QUIET_TURN, ENDS_PER_TURN, GRACE, JOINING, LimitRow,
+    REPORTS_PER_TURN, reserved_part,
 };
 use weft::core::{
     BOOK, CONTEXTS_PER_PEER, INCOMPLETE_PER_PDC, Limits, MESSAGES_PER_CALL, QUESTIONS_PER_CALL,
@@ -15,8 +15,8 @@ use super::{LEAST_UNEXPECTED, PEERS, RESPONSES, ServeArgs};
 
 /// One resource.
 struct Row {
-    /// Its name, and how much of it the endpoint has.
-    what: &'static str,
+    /// Its row, and how much of it the endpoint has.
+    what: LimitRow,
     all: String,
     /// The kind of party that shares it.
     holder: &'static str,
@@ -36,6 +36,7 @@ const HEADER: &str = "\
 pub(super) fn table(args: &ServeArgs) -> String {
     let line = |row: Row| {
         let Row { what, all, holder, reserved, most, then } = row;
+        let what = what.name();
         format!("| {what} | {all} | {holder} | {reserved} | {most} | {then} |\n")
     };
     let rows: String = rows(args).into_iter().map(line).collect();
@@ -84,7 +85,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
     let book = BOOK.saturating_sub(1 + args.peers.len()) as u64;
     vec![
         Row {
-            what: "applications",
+            what: LimitRow::Applications,
             all: applications.to_string(),
             holder: "process",
             reserved: "0".to_owned(),
@@ -92,7 +93,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             then: "the join is refused".into(),
         },
         Row {
-            what: "applications that are joining",
+            what: LimitRow::Joining,
             all: JOINING.to_string(),
             holder: "–",
             reserved: none(),
@@ -100,7 +101,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             then: format!("one that has sent no request for {} ms makes room", GRACE.as_millis()).into(),
         },
         Row {
-            what: "applications that wait for memory",
+            what: LimitRow::WaitingForMemory,
             all: JOINING.to_string(),
             holder: "process",
             reserved: "0".to_owned(),
@@ -108,7 +109,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             then: "the join is refused".into(),
         },
         Row {
-            what: "operations of applications",
+            what: LimitRow::Operations,
             all: sends.to_string(),
             holder: "application",
             reserved: asked(),
@@ -116,7 +117,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             then: "the join is refused; `ClientError::Exhausted`".into(),
         },
         Row {
-            what: "bytes of memory that applications share with the server",
+            what: LimitRow::SessionMemory,
             all: args.memory_total.map_or_else(|| "half of the host's".to_owned(), |bytes| bytes.to_string()),
             holder: "application",
             reserved: asked(),
@@ -127,7 +128,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             then: "the join is refused, or waits while memory is unmapped".into(),
         },
         Row {
-            what: "connections",
+            what: LimitRow::Connections,
             all: connections.to_string(),
             holder: "application",
             reserved: asked(),
@@ -135,7 +136,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             then: "the join is refused; `ClientError::Exhausted`".into(),
         },
         Row {
-            what: "connections to one peer",
+            what: LimitRow::PeerConnections,
             all: pdcs_per_peer.to_string(),
             holder: "process",
             reserved: part(pdcs_per_peer.into()),
@@ -143,7 +144,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             then: "`Limit { PeerConnections }`".into(),
         },
         Row {
-            what: "peers that applications add",
+            what: LimitRow::Peers,
             all: book.to_string(),
             holder: "process",
             reserved: reserved_part(book, applications).min(PEERS.into()).to_string(),
@@ -151,7 +152,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             then: "the one needed least makes room; `Limit { Peers }`, `Limit { SessionPeers }`".into(),
         },
         Row {
-            what: "peers that applications add, or that the port refuses, in 10 s",
+            what: LimitRow::PeerCosts,
             all: none(),
             holder: "process",
             reserved: PEERS.to_string(),
@@ -159,7 +160,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             then: "`Limit { SessionPeers }`".into(),
         },
         Row {
-            what: "kinds of receives",
+            what: LimitRow::ReceiveKinds,
             all: none(),
             holder: "application",
             reserved: receive_kinds.to_string(),
@@ -167,7 +168,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             then: "`Limit { ReceiveKinds }`".into(),
         },
         Row {
-            what: "unexpected messages",
+            what: LimitRow::UnexpectedMessages,
             all: unexpected_messages.to_string(),
             holder: "application",
             reserved: part(unexpected_messages as u64),
@@ -175,7 +176,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             then: "NO_SES_MSG_AVAIL".into(),
         },
         Row {
-            what: "unexpected messages to one application",
+            what: LimitRow::UnexpectedMessagesOfPeer,
             all: "as above".to_owned(),
             holder: "peer and process",
             reserved: "0".to_owned(),
@@ -183,7 +184,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             then: "NO_SES_MSG_AVAIL".into(),
         },
         Row {
-            what: "bytes of unexpected messages",
+            what: LimitRow::UnexpectedBytes,
             all: kept(unexpected_bytes, most.unexpected_bytes, &least_unexpected),
             holder: "application",
             reserved: match args.unexpected_total {
@@ -194,7 +195,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             then: "NO_PKT_BUFFER".into(),
         },
         Row {
-            what: "bytes of unexpected messages to one application",
+            what: LimitRow::UnexpectedBytesOfPeer,
             all: "as above".to_owned(),
             holder: "peer and process",
             reserved: "0".to_owned(),
@@ -202,7 +203,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             then: "NO_PKT_BUFFER".into(),
         },
         Row {
-            what: "messages of which a part has arrived",
+            what: LimitRow::IncompleteMessages,
             all: format!("{unexpected_messages}, and {INCOMPLETE_PER_PDC} of each PDC"),
             holder: "peer and process",
             reserved: format!("{INCOMPLETE_PER_PDC} of each PDC"),
@@ -212,7 +213,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             then: "NO_SES_MSG_AVAIL".into(),
         },
         Row {
-            what: "PDCs that peers open",
+            what: LimitRow::Pdcs,
             all: pdcs.to_string(),
             holder: "peer",
             reserved: "0".to_owned(),
@@ -220,7 +221,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             then: "NO_PDC_AVAIL".into(),
         },
         Row {
-            what: "half-open PDCs",
+            what: LimitRow::HalfOpenPdcs,
             all: half_open_pdcs.to_string(),
             holder: "peer",
             reserved: "0".to_owned(),
@@ -228,7 +229,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             then: "the oldest that was asked makes room, of the peer's own after an RTO; NO_PDC_AVAIL".into(),
         },
         Row {
-            what: "contexts that ask for credit and have no PDC",
+            what: LimitRow::CreditSenders,
             all: credit_senders.to_string(),
             holder: "peer",
             reserved: "0".to_owned(),
@@ -236,7 +237,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             then: "the one that has had none for longest makes room".into(),
         },
         Row {
-            what: "PDCs open or remembered",
+            what: LimitRow::RememberedPdcs,
             all: none(),
             holder: "peer",
             reserved: closed_pdcs_per_peer.to_string(),
@@ -244,7 +245,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             then: "NO_PDC_AVAIL".into(),
         },
         Row {
-            what: "early ROD packets of one PDC",
+            what: LimitRow::EarlyPackets,
             all: none(),
             holder: "peer",
             reserved: reorder_packets.to_string(),
@@ -252,7 +253,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             then: "ROD_OOO".into(),
         },
         Row {
-            what: "bytes of early ROD packets",
+            what: LimitRow::EarlyBytes,
             all: kept(reorder_bytes, most.reorder_bytes, ""),
             holder: "peer",
             reserved: "0".to_owned(),
@@ -260,7 +261,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             then: "ROD_OOO".into(),
         },
         Row {
-            what: "notes of messages of which the rest is refused, 48 bytes each",
+            what: LimitRow::RefusedNotes,
             all: "as above, together".to_owned(),
             holder: "peer",
             reserved: format!("{REFUSED_PER_PDC} of each PDC"),
@@ -268,7 +269,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             then: "NO_GTD_DEL_AVAIL; for the next packet of a PDC those before it make room".into(),
         },
         Row {
-            what: "bytes of stored responses",
+            what: LimitRow::ResponseBytes,
             all: format!("{}, or 1/{RESPONSES} of the host's memory if that is less", most.response_bytes),
             holder: "peer",
             reserved: "the first of each PDC".to_owned(),
@@ -276,7 +277,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             then: "NO_GTD_DEL_AVAIL".into(),
         },
         Row {
-            what: "control packets that wait for the port",
+            what: LimitRow::ControlQueue,
             all: control_queue.to_string(),
             holder: "–",
             reserved: none(),
@@ -284,7 +285,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             then: "dropped and counted (`control_dropped`)".into(),
         },
         Row {
-            what: "commands in a turn of the worker's loop",
+            what: LimitRow::CommandsPerTurn,
             all: none(),
             holder: "application",
             reserved: COMMANDS_PER_TURN.to_string(),
@@ -292,7 +293,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             then: "they wait for the next turn".into(),
         },
         Row {
-            what: "bytes of messages that wait which commands touch in a turn",
+            what: LimitRow::BytesPerTurn,
             all: none(),
             holder: "application",
             reserved: BYTES_PER_TURN.to_string(),
@@ -300,7 +301,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             then: "the command goes on in the next turn".into(),
         },
         Row {
-            what: "unsent messages that end in a turn as their applications leave or their connections fail",
+            what: LimitRow::UnsentPerTurn,
             all: format!("{ENDS_PER_TURN}, or {ENDS_PER_QUIET_TURN} while nothing else happens"),
             holder: "–",
             reserved: none(),
@@ -308,7 +309,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             then: "they end in the next turns".into(),
         },
         Row {
-            what: "PDCs of silent peers, or closed in the middle of many messages, that end in a turn",
+            what: LimitRow::PdcsPerTurn,
             all: format!("{SILENT_PER_CALL}, or fewer with {MESSAGES_PER_CALL} messages"),
             holder: "–",
             reserved: none(),
@@ -316,7 +317,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             then: "they end in the next turns".into(),
         },
         Row {
-            what: "silent initiators that are asked in a turn whether they are there",
+            what: LimitRow::QuestionsPerTurn,
             all: QUESTIONS_PER_CALL.to_string(),
             holder: "–",
             reserved: none(),
@@ -324,7 +325,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             then: "they are asked in the next turns".into(),
         },
         Row {
-            what: "reports that waited and move to the ring of their application in a turn",
+            what: LimitRow::ReportsPerTurn,
             all: none(),
             holder: "application",
             reserved: REPORTS_PER_TURN.to_string(),
@@ -332,7 +333,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             then: "they move in the next turns".into(),
         },
         Row {
-            what: "joins in a turn",
+            what: LimitRow::JoinsPerTurn,
             all: "1".to_owned(),
             holder: "–",
             reserved: none(),
@@ -340,4 +341,16 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             then: "they wait for the next turn".into(),
         },
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serve::tests::serve;
+
+    #[test]
+    fn the_table_has_each_row_once_and_in_order() {
+        let table: Vec<LimitRow> = rows(&serve(&[])).into_iter().map(|row| row.what).collect();
+        assert_eq!(table, LimitRow::ALL);
+    }
 }

@@ -342,6 +342,12 @@ impl AddressBook {
         self.places.release(addr);
     }
 
+    /// How many applications hold each entry that somebody holds.
+    #[cfg(test)]
+    pub(super) fn users(&self) -> BTreeMap<Addr, u32> {
+        self.places.users().collect()
+    }
+
     /// How many entries it can have, and how many of them peers may have that applications add.
     pub(super) fn room(&self) -> BookRoom {
         let (capacity, kept) = (self.places.capacity(), self.places.kept());

@@ -194,6 +194,15 @@ impl Places {
         }
     }
 
+    /// The holders that applications need, and how many of these have asked for each.
+    #[cfg(test)]
+    pub(super) fn users(&self) -> impl Iterator<Item = (Addr, u32)> {
+        self.places.iter().filter_map(|place| match place.tenure {
+            Tenure::Stranger { users } if users > 0 => Some((place.name, users)),
+            _ => None,
+        })
+    }
+
     /// Queues `name` behind all others if it may be forgotten.
     fn queue(&mut self, name: Addr) {
         if let Some(place) = self.holder(name)

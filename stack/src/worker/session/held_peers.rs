@@ -109,6 +109,12 @@ impl HeldPeers {
         losers
     }
 
+    /// How many entries count for `account`.
+    #[cfg(test)]
+    pub(super) fn used(&self, account: u32) -> u64 {
+        self.shares.used(account)
+    }
+
     /// Checks that these are the holders, that each entry counts for one of them, and that what all have together leaves each account
     /// its part.
     #[cfg(test)]

@@ -212,7 +212,7 @@ impl<P: Port> Served for Placing<'_, P> {
     }
 }
 
-fn refusal(error: BookError) -> CallError {
+pub(super) fn refusal(error: BookError) -> CallError {
     match error {
         BookError::Full { capacity } | BookError::Beyond { capacity, .. } => {
             CallError::Limit { what: Resource::Peers, limit: capacity }

@@ -425,15 +425,31 @@ impl Sessions {
         session.regions.first().cloned()
     }
 
-    /// Checks that the entries of the address book that applications hold count for one of their holders each, and leave all others
-    /// their parts.
+    /// Checks that the entries of the address book that applications hold count for one of their holders each, that none has more
+    /// than it may, and that they leave all others their parts.
     #[cfg(test)]
     pub(super) fn check_peers(&self) {
+        for session in self.slots.iter().flatten() {
+            assert!(session.held_peers.len() <= session.peers as usize);
+        }
+        self.connections.held_peers.check(&self.holders(), |slot| self.connections.account(slot));
+    }
+
+    /// Which peers the applications in the slots hold in the address book.
+    #[cfg(test)]
+    pub(super) fn holders(&self) -> BTreeSet<(Addr, u32)> {
         let of_session = |session: &Application| {
             session.held_peers.iter().map(|peer| (*peer, session.id.slot)).collect::<Vec<_>>()
         };
-        let holders = self.slots.iter().flatten().flat_map(of_session).collect();
-        self.connections.held_peers.check(&holders, |slot| self.connections.account(slot));
+        self.slots.iter().flatten().flat_map(of_session).collect()
+    }
+
+    /// How many entries of the address book count for the account of the session of a process.
+    #[cfg(test)]
+    pub(super) fn peers_of(&self, process: u16) -> u64 {
+        let session = self.slots.iter().flatten().find(|session| session.process == process);
+        let account = self.connections.account(session.expect("it has joined").id.slot);
+        self.connections.held_peers.used(account)
     }
 
     /// Whether an application holds `peer` in the address book.

@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use weft_cc::{CcChoice, CcParams, Delays, Rate, Span, Time};
 
+use super::served::refusal;
 use super::{Extent, Served, SessionConfig, Sessions};
-use crate::fep::{CallError, Fep, FepConfig, JobId, Unreachable};
+use crate::fep::{CallError, Fep, FepConfig, JobId, PeerRefusal, Unreachable};
 use crate::packet::{Addr, Packet, Payload};
 use crate::rng::Rng;
 use crate::wire::ethernet::MacAddr;
-use crate::worker::BookRoom;
 use crate::worker::resolutions::Resolutions;
+use crate::worker::{AddressBook, BookError, BookRoom, HostAddr};
 
 pub(super) fn config() -> Arc<FepConfig> {
     let network = CcParams {
@@ -47,14 +48,44 @@ pub(super) struct World {
     pub(super) now: Time,
 }
 
-/// The peers that cannot be reached, in place of a worker's address book and neighbours.
+/// The peers that cannot be reached and the address book, in place of a worker's.
 #[derive(Debug, Default)]
 pub(super) struct Peers {
     unreachable: BTreeMap<Addr, Unreachable>,
     resolutions: Resolutions,
+    /// Without one, applications can add no peers.
+    book: Option<AddressBook>,
+    /// The IP address of a peer that the port refuses.
+    refused: Option<IpAddr>,
 }
 
+/// The Ethernet address of all hosts: frames have none here.
+const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+
 impl Peers {
+    /// The peers of endpoint 0. Its book has endpoints 1 to `kept` for good, and room for so many that applications add.
+    #[cfg(test)]
+    pub(super) fn with_book(kept: u32, room: usize) -> Peers {
+        let host = |n: u32| HostAddr { mac: MAC, ip: IpAddr::from([10, 0, 0, n as u8 + 1]) };
+        let capacity = 1 + kept as usize + room;
+        let strangers = crate::worker::Strangers::Refuse;
+        let mut book = AddressBook::new(Addr(0), host(0), capacity, strangers).expect("room for all");
+        (1..=kept).for_each(|n| book.insert(Addr(n), host(n)).expect("room for all"));
+        Peers { book: Some(book), ..Peers::default() }
+    }
+
+    /// The port refuses the peer with this IP address from now on.
+    #[cfg(test)]
+    pub(super) fn refuse(&mut self, ip: IpAddr) {
+        self.refused = Some(ip);
+    }
+
+    /// How many applications hold each entry of the book that somebody holds.
+    #[cfg(test)]
+    pub(super) fn users(&self) -> BTreeMap<Addr, u32> {
+        self.book.as_ref().map_or_else(BTreeMap::new, AddressBook::users)
+    }
+
     pub(super) fn set(&mut self, peer: Addr, result: Result<(), Unreachable>) {
         match result {
             Ok(()) => self.unreachable.remove(&peer),
@@ -65,7 +96,7 @@ impl Peers {
 }
 
 /// An endpoint, and which of its peers can be reached.
-pub(super) struct Side<'a>(pub(super) &'a mut Fep, pub(super) &'a Peers);
+pub(super) struct Side<'a>(pub(super) &'a mut Fep, pub(super) &'a mut Peers);
 
 impl Served for Side<'_> {
     fn fep_mut(&mut self) -> &mut Fep {
@@ -73,7 +104,11 @@ impl Served for Side<'_> {
     }
 
     fn resolve_peer(&mut self, _: Time, peer: Addr) -> Result<(), Unreachable> {
-        self.1.unreachable.get(&peer).map_or(Ok(()), |why| Err(*why))
+        match self.1.unreachable.get(&peer) {
+            Some(why) => Err(*why),
+            None if self.is_forgotten(peer) => Err(Unreachable::Unknown(peer)),
+            None => Ok(()),
+        }
     }
 
     fn resolutions(&self) -> u64 {
@@ -85,27 +120,51 @@ impl Served for Side<'_> {
     }
 
     fn find_peer(&mut self, ip: IpAddr, mac: Option<MacAddr>) -> Result<Option<Addr>, CallError> {
-        self.0.find_peer(ip, mac)
+        match &self.1.book {
+            Some(book) => Ok(book.find(ip)),
+            None => self.0.find_peer(ip, mac),
+        }
     }
 
     fn add_peer(&mut self, ip: IpAddr, mac: Option<MacAddr>) -> Result<Addr, CallError> {
-        self.0.add_peer(ip, mac)
+        let Side(fep, Peers { book, refused, .. }) = self;
+        let Some(book) = book else { return fep.add_peer(ip, mac) };
+        let host = HostAddr { mac: mac.unwrap_or(MAC), ip };
+        book.check(&host).map_err(refusal)?;
+        if *refused == Some(ip) {
+            return Err(CallError::Peer(PeerRefusal::Port));
+        }
+        let addr = match book.free() {
+            Err(full @ BookError::Full { .. }) => {
+                let forgotten = book.forget_one(|peer| fep.standing(peer));
+                let (peer, _) = forgotten.ok_or(refusal(full))?;
+                fep.forget_peer(peer);
+                book.free()
+            }
+            found => found,
+        };
+        let addr = addr.map_err(refusal)?;
+        book.insert(addr, host).map_err(refusal)?;
+        book.lend(addr);
+        Ok(addr)
     }
 
     fn hold_peer(&mut self, peer: Addr) -> bool {
-        self.0.hold_peer(peer)
+        self.1.book.as_mut().is_some_and(|book| book.hold(peer))
     }
 
     fn release_peer(&mut self, peer: Addr) {
-        self.0.release_peer(peer);
+        if let Some(book) = &mut self.1.book {
+            book.release(peer);
+        }
     }
 
     fn is_forgotten(&self, peer: Addr) -> bool {
-        self.0.is_forgotten(peer)
+        self.1.book.as_ref().is_some_and(|book| book.is_forgotten(peer))
     }
 
     fn book_room(&self) -> BookRoom {
-        self.0.book_room()
+        self.1.book.as_ref().map_or_else(BookRoom::default, AddressBook::room)
     }
 }
 
@@ -130,7 +189,7 @@ impl World {
     }
 
     pub(super) fn serve(&mut self, side: usize) {
-        let mut served = Side(&mut self.feps[side], &self.peers[side]);
+        let mut served = Side(&mut self.feps[side], &mut self.peers[side]);
         self.sessions[side].serve(&mut served, self.now);
     }
 

@@ -1,7 +1,8 @@
 //! An endpoint with applications, its peers, and a channel between them that may lose packets.
 
+use core::net::IpAddr;
 use core::num::NonZeroU32;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 
 use weft_cc::Time;
@@ -19,6 +20,8 @@ pub(super) const PEERS: usize = 3;
 const PACKETS: usize = 32;
 /// Applications that there may be at a time.
 pub(super) const APPLICATIONS: usize = 4;
+/// Entries that the address book has for peers which applications add.
+pub(super) const BOOK_ROOM: usize = 16;
 /// Bytes of the memory that an application sends from; behind it lies that of receives.
 pub(super) const MEMORY: u32 = 8192;
 /// Bytes of a receive of one message.
@@ -36,6 +39,8 @@ pub(super) struct Guest {
     pub(super) config: SessionConfig,
     pub(super) connections: Vec<ConnectionHandle>,
     pub(super) operations: Vec<OperationHandle>,
+    /// Whether it reads its reports.
+    pub(super) reads: bool,
     /// What its memory for sending holds.
     pub(super) seed: u64,
     /// Receives of one message so far.
@@ -47,8 +52,17 @@ pub(super) struct Guest {
 impl Guest {
     fn new(client: Client, tenant: u32, config: SessionConfig, seed: u64) -> Guest {
         client.write(0, &content(seed, MEMORY as usize)).unwrap();
-        let (connections, operations, gatherers) = (Vec::new(), Vec::new(), [false; GATHERERS]);
-        Guest { client, tenant, config, connections, operations, seed, receives: 0, gatherers }
+        Guest {
+            client,
+            tenant,
+            config,
+            connections: Vec::new(),
+            operations: Vec::new(),
+            reads: true,
+            seed,
+            receives: 0,
+            gatherers: [false; GATHERERS],
+        }
     }
 
     /// Posts a receive of one message. Its context says where its memory is.
@@ -99,6 +113,12 @@ impl Guest {
     }
 }
 
+/// The IP address of a peer that applications add, of which there are several kinds.
+pub(super) fn added_ip(kind: u8, number: u16) -> IpAddr {
+    let [high, low] = number.to_be_bytes();
+    [10, kind, high, low].into()
+}
+
 /// An endpoint with applications, which is number 0, and its peers.
 pub(super) struct Fabric {
     pub(super) feps: Vec<Fep>,
@@ -121,7 +141,7 @@ pub(super) struct Fabric {
     pub(super) compares: bool,
     /// Messages whose bytes have been compared.
     pub(super) compared: u64,
-    /// Which peers the worker can reach: all, but for those that are named here.
+    /// Which peers the worker can reach: all, but for those that are named here; and its address book.
     pub(super) peers: Peers,
     /// Packets that have arrived, and their payload, bytes.
     pub(super) arrived: (u64, u64),
@@ -133,6 +153,8 @@ pub(super) struct Fabric {
     pub(super) joins_refused: u64,
     /// Connections that were refused to an application whose process has another one, because others may need what a peer takes.
     pub(super) connections_refused: u64,
+    /// What somebody does before each turn of [`Fabric::go_on`].
+    pub(super) meanwhile: Option<fn(&mut Fabric)>,
     seed: u64,
 }
 
@@ -146,6 +168,7 @@ impl Fabric {
         let fep = |n| Fep::new(Addr(n), config.clone(), Rng::new(5, n.into()), Time::ZERO).unwrap();
         let mut feps: Vec<Fep> = (0..=PEERS as u32).map(fep).collect();
         feps[0].close_process(0).unwrap();
+        feps[0].watch_peers();
         Fabric {
             feps,
             sessions: Sessions::new(APPLICATIONS),
@@ -160,12 +183,13 @@ impl Fabric {
             completions: Vec::new(),
             compares: false,
             compared: 0,
-            peers: Peers::default(),
+            peers: Peers::with_book(PEERS as u32, BOOK_ROOM),
             arrived: (0, 0),
             overheard: None,
             unfinished: 0,
             joins_refused: 0,
             connections_refused: 0,
+            meanwhile: None,
             seed: 0,
         }
     }
@@ -188,6 +212,12 @@ impl Fabric {
     /// Checks that what is counted is there, and within the limits.
     pub(super) fn check(&self) {
         self.sessions.check_accounts(&self.limits());
+        self.sessions.check_peers();
+        let mut users = BTreeMap::new();
+        for (peer, _) in self.sessions.holders() {
+            *users.entry(peer).or_default() += 1;
+        }
+        assert_eq!(self.peers.users(), users, "entries that the address book keeps for applications");
         for fep in &self.feps {
             fep.check_accounts();
             fep.check_datagrams();
@@ -269,6 +299,14 @@ impl Fabric {
         self.events.iter().filter(is_refusal).count() as u64
     }
 
+    /// A turn without losses, before which somebody may do something.
+    pub(super) fn go_on(&mut self) {
+        if let Some(act) = self.meanwhile {
+            act(self);
+        }
+        self.turn(false);
+    }
+
     /// A microsecond.
     pub(super) fn turn(&mut self, loses: bool) {
         self.events.clear();
@@ -296,7 +334,7 @@ impl Fabric {
             }
         }
         self.serve();
-        for (n, guest) in self.guests.iter_mut().enumerate() {
+        for (n, guest) in self.guests.iter_mut().enumerate().filter(|(_, guest)| guest.reads) {
             self.events.extend(iter::from_fn(|| guest.client.poll().ok().flatten()).map(|event| (n, event)));
         }
         self.unfinished += self.sessions.gatherers();
@@ -315,7 +353,7 @@ impl Fabric {
     }
 
     fn serve(&mut self) {
-        self.sessions.serve(&mut Side(&mut self.feps[0], &self.peers), self.now);
+        self.sessions.serve(&mut Side(&mut self.feps[0], &mut self.peers), self.now);
     }
 
     /// Lets `span` pass, from timer to timer where nothing is to be sent.
@@ -328,7 +366,7 @@ impl Fabric {
     }
 
     /// Goes to the next timer, unless something is to be sent before.
-    fn skip_to_next_timer(&mut self) {
+    pub(super) fn skip_to_next_timer(&mut self) {
         let next = self.feps.iter().filter_map(Fep::poll_timeout);
         let next = next.reduce(|a, b| if b.is_before(a) { b } else { a });
         if let Some(next) = next.filter(|at| !self.now.is_at_or_after(*at))

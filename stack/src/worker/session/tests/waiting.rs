@@ -315,7 +315,7 @@ fn a_long_message_is_copied_in_pieces_of_the_share_of_a_turn() {
         other.cancel(receive).unwrap();
         let mut busy = 0;
         let copied = crate::steps::of(|| {
-            let mut served = Side(&mut world.feps[1], &world.peers[1]);
+            let mut served = Side(&mut world.feps[1], &mut world.peers[1]);
             busy = world.sessions[1].serve(&mut served, world.now);
         });
         // Other steps are counted, too, but few.
