@@ -39,6 +39,8 @@ pub(super) struct Guest {
     pub(super) config: SessionConfig,
     pub(super) connections: Vec<ConnectionHandle>,
     pub(super) operations: Vec<OperationHandle>,
+    /// Peers that it has got from the address book.
+    pub(super) added: Vec<Addr>,
     /// Whether it reads its reports.
     pub(super) reads: bool,
     /// What its memory for sending holds.
@@ -58,6 +60,7 @@ impl Guest {
             config,
             connections: Vec::new(),
             operations: Vec::new(),
+            added: Vec::new(),
             reads: true,
             seed,
             receives: 0,
@@ -70,6 +73,13 @@ impl Guest {
         let at = u64::from(MEMORY) + self.receives % ROOMS * u64::from(ROOM);
         self.receives += 1;
         self.operations.extend(self.client.receive(extent(at, ROOM), None, matching, at));
+    }
+
+    /// Cancels its operations and aborts its connections, as many as it has room for commands.
+    fn take_back(&mut self) {
+        let Guest { client, connections, operations, .. } = self;
+        operations.retain(|operation| client.cancel(*operation) == Err(ClientError::Full));
+        connections.retain(|connection| client.abort(*connection) == Err(ClientError::Full));
     }
 
     /// Posts a receive of one datagram, as [`Guest::receive`].
@@ -153,6 +163,9 @@ pub(super) struct Fabric {
     pub(super) joins_refused: u64,
     /// Connections that were refused to an application whose process has another one, because others may need what a peer takes.
     pub(super) connections_refused: u64,
+    /// Peers that applications got from the address book, and that were refused because others may need their places.
+    pub(super) peers_added: u64,
+    pub(super) peers_refused: u64,
     /// What somebody does before each turn of [`Fabric::go_on`].
     pub(super) meanwhile: Option<fn(&mut Fabric)>,
     seed: u64,
@@ -189,6 +202,8 @@ impl Fabric {
             unfinished: 0,
             joins_refused: 0,
             connections_refused: 0,
+            peers_added: 0,
+            peers_refused: 0,
             meanwhile: None,
             seed: 0,
         }
@@ -299,6 +314,22 @@ impl Fabric {
         self.events.iter().filter(is_refusal).count() as u64
     }
 
+    /// Notes the peers that applications have got, and how many were refused.
+    fn note_peers(&mut self) {
+        for (n, Event { report, .. }) in &self.events {
+            match *report {
+                Report::Peer { addr, .. } => {
+                    self.guests[*n].added.push(addr);
+                    self.peers_added += 1;
+                }
+                Report::Refused { error: CallError::Limit { what: Resource::Peers, .. }, .. } => {
+                    self.peers_refused += 1;
+                }
+                _ => {}
+            }
+        }
+    }
+
     /// A turn without losses, before which somebody may do something.
     pub(super) fn go_on(&mut self) {
         if let Some(act) = self.meanwhile {
@@ -339,6 +370,7 @@ impl Fabric {
         }
         self.unfinished += self.sessions.gatherers();
         self.connections_refused += self.count_refused_connections();
+        self.note_peers();
         if self.compares {
             self.compare();
         }
@@ -404,6 +436,36 @@ impl Fabric {
             self.turn(false);
         }
         panic!("commands are not executed");
+    }
+
+    /// Applications take back all that they have asked for, the last of it ends, and they hear of nothing more.
+    pub(super) fn calm_down(&mut self) {
+        for _ in 0..200_000 {
+            self.guests.iter_mut().for_each(Guest::take_back);
+            self.turn(false);
+            let has_ended = |guest: &Guest| guest.connections.is_empty() && guest.operations.is_empty();
+            let is_connected = self.feps[0].leaks().any(|line| line.ends_with(" connections"));
+            if self.guests.iter().all(has_ended)
+                && self.events.is_empty()
+                && !is_connected
+                && self.sessions.have_obeyed()
+            {
+                return;
+            }
+            self.skip_to_next_timer();
+        }
+        panic!("something never ends: {:?}", self.explain());
+    }
+
+    /// The first report that application `guest` gets from now on: commands may have to wait for copies.
+    pub(super) fn next_report(&mut self, guest: usize) -> Report {
+        for _ in 0..1_000 {
+            self.turn(false);
+            if let Some((_, event)) = self.events.iter().find(|(n, _)| *n == guest) {
+                return event.report;
+            }
+        }
+        panic!("no report comes: {:?}", self.explain());
     }
 
     /// What each endpoint waits for.

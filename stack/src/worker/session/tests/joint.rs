@@ -8,10 +8,11 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 
 use super::explore::explore;
-use super::fabric::{APPLICATIONS, Fabric, Guest, MEMORY, PEERS, ROOM};
+use super::fabric::{APPLICATIONS, BOOK_ROOM, Fabric, Guest, MEMORY, PEERS, ROOM, added_ip};
 use super::*;
 use crate::buffer::Buffer;
 use crate::fep::{ConnectionId, Datagram, DatagramReceive, Limits, Receive, Send};
+use crate::ledger::reserved_part;
 use crate::wire::pds::DeliveryMode;
 use crate::worker::session::Found;
 
@@ -44,11 +45,16 @@ pub(super) enum Step {
         process: u32,
         operations: u32,
         connections: u32,
+        peers: u32,
         only_datagrams: bool,
     },
     Leave(Index),
     /// An application connects to a peer, or an application of its own endpoint.
     Connect(Index, u32, bool),
+    /// An application asks for one of some peers that are in no address book at first.
+    AddPeer(Index, u16),
+    /// An application connects to a peer that it has asked for once, and that never answers.
+    ConnectAdded(Index, Index),
     Send {
         application: Index,
         connection: Index,
@@ -129,11 +135,13 @@ pub(super) fn step(first: u32) -> impl Strategy<Value = Step> {
     };
     let found = prop_oneof![Just(Found::Stays), Just(Found::IsClaimed), Just(Found::IsDiscarded)];
     prop_oneof![
-        4 => (process(), 1u32..30, 1u32..8, prop::bool::weighted(0.2)).prop_map(
-            |(process, operations, connections, only_datagrams)| {
-                Step::Join { process, operations, connections, only_datagrams }
+        4 => (process(), 1u32..30, 1u32..8, 0u32..12, prop::bool::weighted(0.2)).prop_map(
+            |(process, operations, connections, peers, only_datagrams)| {
+                Step::Join { process, operations, connections, peers, only_datagrams }
             }
         ),
+        8 => (index(), 0u16..40).prop_map(|(application, number)| Step::AddPeer(application, number)),
+        2 => (index(), index()).prop_map(|(application, added)| Step::ConnectAdded(application, added)),
         6 => (index(), prop::option::of(peer()), len()).prop_map(|(application, to, len)| {
             Step::SendDatagram { application, to, len }
         }),
@@ -174,11 +182,16 @@ pub(super) fn step(first: u32) -> impl Strategy<Value = Step> {
     ]
 }
 
+/// Peers that random steps ask for, and those that are asked for at the end.
+const ANY: u8 = 1;
+const LAST: u8 = 2;
+
 impl Fabric {
     pub(super) fn take(&mut self, step: Step) {
         match step {
-            Step::Join { process, operations, connections, only_datagrams } => {
-                self.join_of(process, SessionConfig { operations, connections, only_datagrams, ..SMALL });
+            Step::Join { process, operations, connections, peers, only_datagrams } => {
+                let config = SessionConfig { operations, connections, peers, only_datagrams, ..SMALL };
+                self.join_of(process, config);
             }
             Step::PeerSendsDatagrams { peer, application, count, len } => {
                 let process = self.guest(application).map_or(1, |guest| guest.client.process());
@@ -243,9 +256,11 @@ impl Fabric {
     fn command(&mut self, step: Step) {
         let process = self.guests.first().map_or(0, |guest| guest.client.process());
         let guest = match step {
-            Step::Connect(index, ..) | Step::Cancel(index, _) | Step::ReceiveDatagram(index) => {
-                self.guest(index)
-            }
+            Step::Connect(index, ..)
+            | Step::AddPeer(index, _)
+            | Step::ConnectAdded(index, _)
+            | Step::Cancel(index, _)
+            | Step::ReceiveDatagram(index) => self.guest(index),
             Step::Send { application, .. }
             | Step::SendDatagram { application, .. }
             | Step::Receive { application, .. }
@@ -262,12 +277,17 @@ impl Fabric {
             }
             _ => {}
         }
-        let Guest { client, connections, operations, seed, .. } = guest;
+        let Guest { client, connections, operations, added, seed, .. } = guest;
         match step {
             Step::Connect(_, peer, own) => {
                 let (peer, process) = if own { (0, process) } else { (peer, 0) };
                 let options = ConnectOptions { process, ..ConnectOptions::default() };
                 connections.extend(client.connect(Addr(peer), options, 0));
+            }
+            Step::AddPeer(_, number) => operations.extend(client.peer(added_ip(ANY, number), None, 0)),
+            Step::ConnectAdded(_, peer) if !added.is_empty() => {
+                let peer = added[peer.index(added.len())];
+                connections.extend(client.connect(peer, ConnectOptions::default(), 0));
             }
             Step::Send { connection, len, tag, .. } if !connections.is_empty() => {
                 let connection = connections[connection.index(connections.len())];
@@ -291,18 +311,40 @@ impl Fabric {
     }
 }
 
+/// Once nobody has connections, each application asks for peers that are not in the address book until its process has its part of
+/// that, or the application as many as it may have. It gets all of them. Returns how many.
+fn all_get_their_parts_of_the_book(fabric: &mut Fabric) -> u64 {
+    let part = reserved_part(BOOK_ROOM as u64, APPLICATIONS as u64);
+    fabric.calm_down();
+    let mut next = 0;
+    for n in 0..fabric.guests.len() {
+        let process = fabric.guests[n].client.process();
+        while fabric.sessions.peers_of(process) < part {
+            fabric.guests[n].client.peer(added_ip(LAST, next), None, 0).expect("all operations have ended");
+            match fabric.next_report(n) {
+                Report::Peer { .. } => next += 1,
+                Report::Refused { error: CallError::Limit { what: Resource::SessionPeers, .. }, .. } => break,
+                other => panic!("{other:?} instead of peer {next}"),
+            }
+            fabric.check();
+        }
+    }
+    next.into()
+}
+
 /// Receives for many messages that last over several turns, messages and datagrams whose bytes are compared, datagrams that
-/// were received, joins that were refused because others need the place, and connections that were refused to one of two applications
-/// of a process: what as many cases as this reach together at least. They reach some four times as much of the first three. A
-/// search lasts so long in one case of a hundred only.
+/// were received, joins that were refused because others need the place, connections that were refused to one of two applications
+/// of a process, peers that were added, and refused because others may need the place, and those that complete a part of the address
+/// book at the end: what as many cases as this reach together at least. They reach some four times as much of most. A search lasts so
+/// long in one case of a hundred only.
 const CASES: u32 = 400;
-const REACHED: [u64; 5] = [20, 1_000, 300, 20, 2];
+const REACHED: [u64; 8] = [20, 1_000, 300, 20, 1, 600, 10, 100];
 
 #[test]
 fn whatever_applications_and_peers_do_limits_add_up_and_nothing_is_left() {
     let joins = prop::collection::vec((process(), 1u32..15, 1u32..5), 0..4);
     let steps = prop::collection::vec(step(1), 0..250);
-    let reached = Cell::new([0; 5]);
+    let reached = Cell::new([0; 8]);
     let cases = explore("JOINT", CASES, (joins, steps), |(joins, steps)| {
         let mut fabric = Fabric::new(limits());
         fabric.compares = true;
@@ -314,15 +356,27 @@ fn whatever_applications_and_peers_do_limits_add_up_and_nothing_is_left() {
             fabric.check();
         }
         fabric.obey_all();
+        let parts = all_get_their_parts_of_the_book(&mut fabric);
         let received: u64 = fabric.feps.iter().map(|fep| fep.counters().datagrams_received).sum();
         let Fabric { unfinished, compared, joins_refused, connections_refused, .. } = fabric;
-        let here = [unfinished, compared, received, joins_refused, connections_refused];
+        let Fabric { peers_added, peers_refused, .. } = fabric;
+        let here = [
+            unfinished,
+            compared,
+            received,
+            joins_refused,
+            connections_refused,
+            peers_added,
+            peers_refused,
+            parts,
+        ];
         let before = reached.get();
         reached.set(std::array::from_fn(|n| before[n] + here[n]));
         fabric.end();
         fabric.arrived
     });
     let reached = reached.get();
+    println!("reached: {reached:?}");
     let least = REACHED.map(|least| least * u64::from(cases / CASES));
     assert!(reached.iter().zip(least).all(|(&reached, least)| reached >= least), "{reached:?}");
 }
