@@ -3,7 +3,7 @@
 
 use crate::common::fabric::{How, Side, Wish};
 use crate::common::lossy::{Faults, Relay};
-use crate::common::model::{play_over_relay, seeds};
+use crate::common::model::games::{play_over_relay, seeds};
 use crate::common::{inside_with, stand_ins};
 
 const FAULTS: Faults = Faults { lost: 20, copied: 20, late: 50, trimmed: 100 };

@@ -1,6 +1,6 @@
 //! Random calls between endpoints of two servers: every operation ends once, and as a model says.
 
-use crate::common::model::{play_at_servers, seeds};
+use crate::common::model::games::{play_at_servers, seeds};
 use crate::common::server::servers;
 use crate::common::{inside, inside_with};
 
