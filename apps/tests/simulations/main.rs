@@ -4,6 +4,7 @@
 mod lab;
 
 mod command;
+mod documents;
 mod goal;
 mod htsim;
 mod htsim_validation;
