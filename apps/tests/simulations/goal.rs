@@ -6,6 +6,13 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
+/// Four ranks, two of them on each host: messages within hosts and between them, any rank, any tag, and computation.
+const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/goal/stencil.goal");
+
+/// A program whose rank 0 waits for a message that rank 1 does not send.
+const NEVER_ENDS: &str =
+    "num_ranks 2\nrank 0 {\nx: recv 8b from 1 tag 7\n}\nrank 1 {\nsend 8b to 0 tag 8\n}\n";
+
 fn weft(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_weft")).args(args).output().expect("weft starts")
 }
@@ -25,44 +32,34 @@ fn workload(path: &str) -> String {
     format!("goal:{path}")
 }
 
-/// The status and the complaint of a command that fails.
-fn failure(args: &[&str]) -> (i32, String) {
-    let output = weft(args);
-    (output.status.code().expect("no signal"), text(&output.stderr).to_owned())
+/// The path of a new file with a program for ranks in a ring; `shape` are the options of its generator.
+fn ring(name: &str, shape: &[&str]) -> String {
+    let path = file(name, "");
+    let made = weft(&[&["goal", "ring"], shape, &["-o", &path]].concat());
+    assert!(made.status.success(), "{}", stderr_of(&made));
+    path
+}
+
+/// Checks that `output` is that of a command that has failed with this exit status, and has said all of this.
+fn fails(output: &Output, status: i32, words: &[impl AsRef<str>]) {
+    let said = stderr_of(output);
+    assert_eq!(output.status.code(), Some(status), "{said}");
+    for word in words.iter().map(AsRef::as_ref) {
+        assert!(said.contains(word), "`{word}` is not in: {said}");
+    }
+}
+
+/// What a run says of [`NEVER_ENDS`] in the file `path`.
+fn who_waits(path: &str) -> [String; 2] {
+    let line = format!("rank 0 on host 0: `x: recv 8b from 1 tag 7` ({path}:3) waits for a message");
+    ["1 of 2 ranks unfinished:".into(), line]
 }
 
 #[test]
 fn a_generated_program_runs_and_each_rank_has_its_time() {
-    let path = file("ring.goal", "");
-    let made = weft(&[
-        "goal",
-        "ring",
-        "--ranks",
-        "8",
-        "--size",
-        "64KiB",
-        "--iterations",
-        "2",
-        "--compute",
-        "5us",
-        "-o",
-        &path,
-    ]);
-    assert!(made.status.success(), "{}", text(&made.stderr));
-    let on_stdout = weft(&[
-        "goal",
-        "ring",
-        "--ranks",
-        "8",
-        "--size",
-        "64KiB",
-        "--iterations",
-        "2",
-        "--compute",
-        "5us",
-        "-o",
-        "-",
-    ]);
+    let shape = ["--ranks", "8", "--size", "64KiB", "--iterations", "2", "--compute", "5us"];
+    let path = ring("ring.goal", &shape);
+    let on_stdout = weft(&[&["goal", "ring"], &shape[..], &["-o", "-"]].concat());
     assert_eq!(text(&on_stdout.stdout), fs::read_to_string(&path).unwrap());
 
     let arguments = ["run", "--workload", &workload(&path), "--ranks-per-host", "2"];
@@ -71,11 +68,7 @@ fn a_generated_program_runs_and_each_rank_has_its_time() {
     assert!(table.contains("8 ranks on 4 hosts"), "{table}");
     assert!(table.contains("ranks     8 of 8 finished; rank "), "{table}");
     assert!(table.contains("messages  112 of 112 done"), "{table}");
-    let report = |more: &[&str]| -> Value {
-        let output = weft(&[&arguments[..], &["--json", "-"], more].concat());
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        serde_json::from_slice(&output.stdout).expect("one JSON document")
-    };
+    let report = |more: &[&str]| json(&weft(&[&arguments[..], &["--json", "-"], more].concat()));
     let (alone, scaled) = (report(&[]), report(&["--compute-scale", "3", "--threads", "2"]));
     let ranks = &alone["ranks"];
     assert_eq!((ranks["total"].as_u64(), ranks["finished"].as_u64()), (Some(8), Some(8)));
@@ -92,65 +85,38 @@ fn a_generated_program_runs_and_each_rank_has_its_time() {
 
 #[test]
 fn the_example_runs_with_real_bytes() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/goal/stencil.goal");
-    let output = weft(&[
-        "run",
-        "--workload",
-        &workload(path),
-        "--payload",
-        "real",
-        "--placement",
-        "round-robin",
-        "--ranks-per-host",
-        "2",
-    ]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    let places = ["--payload", "real", "--placement", "round-robin", "--ranks-per-host", "2"];
+    let output = weft(&[&["run", "--workload", &workload(EXAMPLE)], &places[..]].concat());
+    assert!(output.status.success(), "{}", stderr_of(&output));
     assert!(text(&output.stdout).contains("4 of 4 finished"), "{}", text(&output.stdout));
 }
 
 #[test]
 fn a_program_that_cannot_go_on_says_who_waits_for_what() {
-    let path = file(
-        "waits.goal",
-        "num_ranks 2\nrank 0 {\nx: recv 8b from 1 tag 7\n}\nrank 1 {\nsend 8b to 0 tag 8\n}\n",
-    );
-    let (status, said) = failure(&["run", "--workload", &workload(&path)]);
-    assert_eq!(status, 3, "{said}");
-    assert!(said.contains("1 of 2 ranks unfinished:"), "{said}");
-    let line = format!("rank 0 on host 0: `x: recv 8b from 1 tag 7` ({path}:3) waits for a message");
-    assert!(said.contains(&line), "{said}");
+    let path = file("waits.goal", NEVER_ENDS);
+    fails(&weft(&["run", "--workload", &workload(&path)]), 3, &who_waits(&path));
 }
 
 #[test]
 fn a_program_that_lost_packets_says_where() {
     let path = file("lost.goal", "num_ranks 2\nrank 0 {\nsend 9b to 1\n}\nrank 1 {\nrecv 9b from 0\n}\n");
     let down = ["--link-event", "0us host=1 fail", "--until", "100us"];
-    let (status, said) = failure(&[&["run", "--workload", &workload(&path)], &down[..]].concat());
-    assert_eq!(status, 3, "{said}");
     let line = "the last packet that message 1 from host 0 to host 1 lost was lost at ";
-    assert!(
-        said.contains(line) && said.contains(" by the link tor1>host1, which is down since 0.0 µs"),
-        "{said}"
-    );
+    let link = " by the link tor1>host1, which is down since 0.0 µs";
+    fails(&weft(&[&["run", "--workload", &workload(&path)], &down[..]].concat()), 3, &[line, link]);
 }
 
 #[test]
 fn what_is_no_program_is_refused_with_its_line_and_word() {
     let path = file("wrong.goal", "num_ranks 2\nrank 0 {\nsend 8 to 1\n}\n");
-    let (status, said) = failure(&["run", "--workload", &workload(&path)]);
-    assert_eq!(
-        (status, said.contains(&format!("{path}:3: `8`: expected a number of bytes"))),
-        (1, true),
-        "{said}"
-    );
-    let (status, said) = failure(&["run", "--workload", "goal:no-such-file"]);
-    assert_eq!((status, said.contains("no-such-file: ")), (1, true), "{said}");
+    let line = format!("{path}:3: `8`: expected a number of bytes");
+    fails(&weft(&["run", "--workload", &workload(&path)]), 1, &[line]);
+    fails(&weft(&["run", "--workload", "goal:no-such-file"]), 1, &["no-such-file: "]);
 }
 
 #[test]
 fn options_without_effect_are_refused() {
     let path = workload(&file("good.goal", "num_ranks 2\nrank 0 {\n}\nrank 1 {\n}\n"));
-    let with = |more: &[&str]| failure(&[&["run", "--workload", &path][..], more].concat());
     for (more, word) in [
         (&["--size", "9"][..], "--size: has no effect"),
         (&["--hosts", "9"], "--hosts: has no effect"),
@@ -162,15 +128,10 @@ fn options_without_effect_are_refused() {
         (&["--on", "loopback", "--compute-scale", "x"], "expected a factor"),
         (&["--on", "udp", "--slow", "2"], "--slow: has no effect"),
     ] {
-        let (status, said) = with(more);
-        assert_eq!((status, said.contains(word)), (2, true), "{more:?}: {said}");
+        fails(&weft(&[&["run", "--workload", &path][..], more].concat()), 2, &[word]);
     }
-    let (status, said) = failure(&["run", "--workload", "permutation", "--eager", "5"]);
-    assert_eq!(
-        (status, said.contains("--eager: expected --workload goal:FILE with it")),
-        (2, true),
-        "{said}"
-    );
+    let without = weft(&["run", "--workload", "permutation", "--eager", "5"]);
+    fails(&without, 2, &["--eager: expected --workload goal:FILE with it"]);
     for (more, word) in [
         (
             &["spiral", "--ranks", "2"][..],
@@ -179,13 +140,9 @@ fn options_without_effect_are_refused() {
         (&["recursive-doubling", "--ranks", "6"], "--ranks: 6 ranks; expected a power of two"),
         (&["ring", "--ranks", "2", "--compute", "1ps"], "expected whole nanoseconds"),
     ] {
-        let (status, said) = failure(&[&["goal"], more, &["--size", "1", "-o", "-"]].concat());
-        assert_eq!((status, said.contains(word)), (2, true), "{more:?}: {said}");
+        fails(&weft(&[&["goal"], more, &["--size", "1", "-o", "-"]].concat()), 2, &[word]);
     }
 }
-
-/// Four ranks, two of them on each host: messages within hosts and between them, any rank, any tag, and computation.
-const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/goal/stencil.goal");
 
 /// All ranks of the report of a run have finished, and all bytes between hosts have arrived.
 fn ranks_finish(report: &Value, on: &str) {
@@ -222,28 +179,20 @@ fn programs_run_with_real_bytes_on_every_platform() {
 #[test]
 fn programs_on_too_many_hosts_are_refused() {
     let path = workload(EXAMPLE);
-    let (status, said) = failure(&["run", "--workload", &path, "--on", "loopback"]);
-    let expected = "--on loopback: the ranks are on 4 hosts; expected at most 2, by more --ranks-per-host";
-    assert_eq!((status, said.contains(expected)), (2, true), "{said}");
-    let ring = file("many.goal", "");
-    let made = weft(&["goal", "ring", "--ranks", "65", "--size", "1KiB", "-o", &ring]);
-    assert!(made.status.success(), "{}", stderr_of(&made));
-    let (status, said) = failure(&["run", "--workload", &workload(&ring), "--on", "udp"]);
-    let expected = "--on udp: 65 hosts take part; expected at most 64 in one process";
-    assert_eq!((status, said.contains(expected)), (2, true), "{said}");
+    let refused = weft(&["run", "--workload", &path, "--on", "loopback"]);
+    let why = "--on loopback: the ranks are on 4 hosts; expected at most 2, by more --ranks-per-host";
+    fails(&refused, 2, &[why]);
+    let many = ring("many.goal", &["--ranks", "65", "--size", "1KiB"]);
+    let refused = weft(&["run", "--workload", &workload(&many), "--on", "udp"]);
+    fails(&refused, 2, &["--on udp: 65 hosts take part; expected at most 64 in one process"]);
 }
 
 #[test]
 fn a_real_run_that_cannot_go_on_says_who_waits_for_what() {
-    let text = "num_ranks 2\nrank 0 {\nx: recv 8b from 1 tag 7\n}\nrank 1 {\nsend 8b to 0 tag 8\n}\n";
-    let path = file("waits_really.goal", text);
+    let path = file("waits_really.goal", NEVER_ENDS);
     for on in [&["udp"][..], &["soft", "--processes"]] {
         let common = ["run", "--workload", &workload(&path), "--until", "2s", "--on"];
-        let output = Lab::new().run(&[&common, on].concat());
-        let said = stderr_of(&output);
-        assert_eq!(output.status.code(), Some(3), "{said}");
-        let line = format!("rank 0 on host 0: `x: recv 8b from 1 tag 7` ({path}:3) waits for a message");
-        assert!(said.contains("1 of 2 ranks unfinished:") && said.contains(&line), "{said}");
+        fails(&Lab::new().run(&[&common, on].concat()), 3, &who_waits(&path));
     }
 }
 
@@ -251,25 +200,11 @@ fn a_real_run_that_cannot_go_on_says_who_waits_for_what() {
 /// with a virtual clock (`testbed/tests/soft.rs`), as in real time other work makes them later by any amount.
 #[test]
 fn a_program_over_software_switches_is_reported_beside_its_simulation() {
-    let path = file("side_by_side.goal", "");
     let shape = ["--ranks", "8", "--size", "32KiB", "--iterations", "2", "--compute", "400us"];
-    let made = weft(&[&["goal", "ring"], &shape[..], &["-o", &path]].concat());
-    assert!(made.status.success(), "{}", stderr_of(&made));
-    let report = json(&Lab::new().run(&[
-        "run",
-        "--workload",
-        &workload(&path),
-        "--ranks-per-host",
-        "2",
-        "--on",
-        "soft",
-        "--topology",
-        "leaf-spine:hosts=4,leaves=2,spines=2,link=250M",
-        "--slow",
-        "1000",
-        "--json",
-        "-",
-    ]));
+    let path = ring("side_by_side.goal", &shape);
+    let places = ["run", "--workload", &workload(&path), "--ranks-per-host", "2"];
+    let fabric = ["--topology", "leaf-spine:hosts=4,leaves=2,spines=2,link=250M", "--slow", "1000"];
+    let report = json(&Lab::new().run(&[&places[..], &["--on", "soft", "--json", "-"], &fabric].concat()));
     let (real, simulated) = (&report["ranks"], &report["predicted"]["ranks"]);
     let finished = |ranks: &Value| (ranks["finished"].as_u64(), ranks["each"].as_array().unwrap().len());
     assert_eq!((finished(real), finished(simulated)), ((Some(8), 8), (Some(8), 8)), "{report}");
