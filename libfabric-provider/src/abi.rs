@@ -231,16 +231,16 @@ impl AsMut<[u8]> for AppRoom {
     }
 }
 
-/// The pieces of a vector of an application's.
+/// The elements of an application's vector of pieces, local or remote.
 ///
 /// # Safety
-/// There are `count` elements at `iov`, or none at all.
-pub(crate) unsafe fn pieces<'a>(iov: *const sys::iovec, count: usize) -> Result<&'a [sys::iovec], FiError> {
+/// There are `count` elements at `vector`, or it is null.
+pub(crate) unsafe fn pieces<'a, T>(vector: *const T, count: usize) -> Result<&'a [T], FiError> {
     match count {
         0 => Ok(&[]),
-        count if count > IOV_LIMIT || iov.is_null() => Err(FiError::INVALID),
+        count if count > IOV_LIMIT || vector.is_null() => Err(FiError::INVALID),
         // SAFETY: as the caller promises.
-        count => Ok(unsafe { std::slice::from_raw_parts(iov, count) }),
+        count => Ok(unsafe { std::slice::from_raw_parts(vector, count) }),
     }
 }
 

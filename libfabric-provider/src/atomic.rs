@@ -1,11 +1,11 @@
 //! The table of atomic operations. Any thread may make any of these calls at any time.
 
 use std::ffi::{c_int, c_void};
-use std::slice;
+use std::ptr::null_mut;
 
 use weft::{Atomic, AtomicOp, AtomicType, Split};
 
-use crate::abi::{self, AppBytes, AppRoom, IOV_LIMIT};
+use crate::abi::{self, AppBytes, AppRoom, pieces};
 use crate::endpoint::{EndpointObject, wanted};
 use crate::error::FiError;
 use crate::info::ACCESS_FLAGS;
@@ -119,19 +119,6 @@ struct Call {
     first: usize,
 }
 
-/// The pieces of a vector of an application's.
-///
-/// # Safety
-/// There are `count` elements at `iov`.
-unsafe fn pieces<'a>(iov: *const sys::fi_ioc, count: usize) -> Result<&'a [sys::fi_ioc], FiError> {
-    match count {
-        0 => Ok(&[]),
-        count if count > IOV_LIMIT || iov.is_null() => Err(FiError::INVALID),
-        // SAFETY: as the caller promises.
-        count => Ok(unsafe { std::slice::from_raw_parts(iov, count) }),
-    }
-}
-
 fn one(addr: *const c_void, count: usize) -> [sys::fi_ioc; 1] {
     [sys::fi_ioc { addr: addr.cast_mut(), count }]
 }
@@ -159,6 +146,17 @@ unsafe fn values(iov: &[sys::fi_ioc], size: usize) -> Result<Vec<u8>, FiError> {
 }
 
 impl Call {
+    /// An operation at one place, of a call without flags.
+    fn to(
+        peer: fi_addr_t,
+        addr: u64,
+        key: u64,
+        (datatype, op): (fi_datatype, fi_op),
+        context: *mut c_void,
+    ) -> Call {
+        Call { peer, addr, key, datatype, op, context, flags: None, inject: false, further: &[], first: 0 }
+    }
+
     /// # Safety
     /// `msg` is null or a message whose parts are valid.
     unsafe fn of(
@@ -167,17 +165,12 @@ impl Call {
     ) -> Result<(Call, &'static [sys::fi_ioc]), FiError> {
         // SAFETY: as the caller promises.
         let msg = unsafe { msg.as_ref().ok_or(FiError::INVALID)? };
-        if msg.rma_iov_count > IOV_LIMIT || msg.rma_iov.is_null() {
-            return Err(FiError::INVALID);
-        }
-        // SAFETY: as the caller promises; there are so many places.
-        let (places, iov): (&'static [sys::fi_rma_ioc], _) = unsafe {
-            (slice::from_raw_parts(msg.rma_iov, msg.rma_iov_count), pieces(msg.msg_iov, msg.iov_count)?)
-        };
+        // SAFETY: as the caller promises.
+        let (places, iov): (&'static [sys::fi_rma_ioc], _) =
+            unsafe { (pieces(msg.rma_iov, msg.rma_iov_count)?, pieces(msg.msg_iov, msg.iov_count)?) };
         let (place, further) = places.split_first().ok_or(FiError::INVALID)?;
-        let (datatype, op, flags, first) = (msg.datatype, msg.op, Some(flags), place.count);
-        let (peer, addr, key, context) = (msg.addr, place.addr, place.key, msg.context);
-        Ok((Call { peer, addr, key, datatype, op, context, flags, inject: false, further, first }, iov))
+        let to = Call::to(msg.addr, place.addr, place.key, (msg.datatype, msg.op), msg.context);
+        Ok((Call { flags: Some(flags), further, first: place.count, ..to }, iov))
     }
 
     /// # Safety
@@ -312,8 +305,7 @@ extern "C" fn write(
     op: fi_op,
     context: *mut c_void,
 ) -> isize {
-    let call =
-        Call { peer, addr, key, datatype, op, context, flags: None, inject: false, further: &[], first: 0 };
+    let call = Call::to(peer, addr, key, (datatype, op), context);
     // SAFETY: libfabric promises it.
     abi::answer_size(|| unsafe { call.post(ep, &one(buf, count), None, None) })
 }
@@ -330,8 +322,7 @@ extern "C" fn writev(
     op: fi_op,
     context: *mut c_void,
 ) -> isize {
-    let call =
-        Call { peer, addr, key, datatype, op, context, flags: None, inject: false, further: &[], first: 0 };
+    let call = Call::to(peer, addr, key, (datatype, op), context);
     // SAFETY: libfabric promises it.
     abi::answer_size(|| unsafe { call.post(ep, pieces(iov, count)?, None, None) })
 }
@@ -356,9 +347,7 @@ extern "C" fn inject(
     datatype: fi_datatype,
     op: fi_op,
 ) -> isize {
-    let context = std::ptr::null_mut();
-    let call =
-        Call { peer, addr, key, datatype, op, context, flags: None, inject: true, further: &[], first: 0 };
+    let call = Call { inject: true, ..Call::to(peer, addr, key, (datatype, op), null_mut()) };
     // SAFETY: libfabric promises it.
     abi::answer_size(|| unsafe { call.post(ep, &one(buf, count), None, None) })
 }
@@ -377,8 +366,7 @@ extern "C" fn readwrite(
     op: fi_op,
     context: *mut c_void,
 ) -> isize {
-    let call =
-        Call { peer, addr, key, datatype, op, context, flags: None, inject: false, further: &[], first: 0 };
+    let call = Call::to(peer, addr, key, (datatype, op), context);
     // SAFETY: libfabric promises it.
     abi::answer_size(|| unsafe { call.post(ep, &one(buf, count), None, Some(&one(result, count))) })
 }
@@ -398,8 +386,7 @@ extern "C" fn readwritev(
     op: fi_op,
     context: *mut c_void,
 ) -> isize {
-    let call =
-        Call { peer, addr, key, datatype, op, context, flags: None, inject: false, further: &[], first: 0 };
+    let call = Call::to(peer, addr, key, (datatype, op), context);
     // SAFETY: libfabric promises it.
     abi::answer_size(|| unsafe {
         call.post(ep, pieces(iov, count)?, None, Some(pieces(resultv, result_count)?))
@@ -439,8 +426,7 @@ extern "C" fn compwrite(
     op: fi_op,
     context: *mut c_void,
 ) -> isize {
-    let call =
-        Call { peer, addr, key, datatype, op, context, flags: None, inject: false, further: &[], first: 0 };
+    let call = Call::to(peer, addr, key, (datatype, op), context);
     // SAFETY: libfabric promises it.
     abi::answer_size(|| unsafe {
         call.post(ep, &one(buf, count), Some(&one(compare, count)), Some(&one(result, count)))
@@ -465,8 +451,7 @@ extern "C" fn compwritev(
     op: fi_op,
     context: *mut c_void,
 ) -> isize {
-    let call =
-        Call { peer, addr, key, datatype, op, context, flags: None, inject: false, further: &[], first: 0 };
+    let call = Call::to(peer, addr, key, (datatype, op), context);
     // SAFETY: libfabric promises it.
     abi::answer_size(|| unsafe {
         let compare = pieces(comparev, compare_count)?;

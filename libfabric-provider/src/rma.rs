@@ -1,9 +1,9 @@
 //! The table of reads of and writes to remote memory. Any thread may make any of these calls at any time.
 
 use std::ffi::c_void;
-use std::slice;
+use std::ptr::null_mut;
 
-use crate::abi::{self, AppRoom, IOV_LIMIT};
+use crate::abi::{self, AppRoom};
 use crate::endpoint::{EndpointObject, one, outgoing, wanted};
 use crate::error::FiError;
 use crate::info::ACCESS_FLAGS;
@@ -48,12 +48,9 @@ impl Call {
     unsafe fn of(msg: *const sys::fi_msg_rma, flags: u64) -> Result<(Call, &'static [sys::iovec]), FiError> {
         // SAFETY: as the caller promises.
         let msg = unsafe { msg.as_ref().ok_or(FiError::INVALID)? };
-        if msg.rma_iov_count > IOV_LIMIT || msg.rma_iov.is_null() {
-            return Err(FiError::INVALID);
-        }
-        // SAFETY: as the caller promises; there are so many places.
+        // SAFETY: as the caller promises.
         let (places, iov): (&'static [sys::fi_rma_iov], _) = unsafe {
-            (slice::from_raw_parts(msg.rma_iov, msg.rma_iov_count), abi::pieces(msg.msg_iov, msg.iov_count)?)
+            (abi::pieces(msg.rma_iov, msg.rma_iov_count)?, abi::pieces(msg.msg_iov, msg.iov_count)?)
         };
         let (place, further) = places.split_first().ok_or(FiError::INVALID)?;
         let len = places.iter().try_fold(0usize, |sum, place| sum.checked_add(place.len));
@@ -261,7 +258,7 @@ extern "C" fn inject(
     addr: u64,
     key: u64,
 ) -> isize {
-    let call = Call { inject: true, ..Call::to(dest_addr, addr, key, std::ptr::null_mut()) };
+    let call = Call { inject: true, ..Call::to(dest_addr, addr, key, null_mut()) };
     // SAFETY: libfabric promises it.
     abi::answer_size(|| unsafe { call.write(ep, &one(buf, len)) })
 }
@@ -291,8 +288,7 @@ extern "C" fn injectdata(
     addr: u64,
     key: u64,
 ) -> isize {
-    let to = Call::to(dest_addr, addr, key, std::ptr::null_mut());
-    let call = Call { data: Some(data), inject: true, ..to };
+    let call = Call { data: Some(data), inject: true, ..Call::to(dest_addr, addr, key, null_mut()) };
     // SAFETY: libfabric promises it.
     abi::answer_size(|| unsafe { call.write(ep, &one(buf, len)) })
 }

@@ -3,6 +3,7 @@
 //! Any thread may make any of these calls at any time.
 
 use std::ffi::c_void;
+use std::ptr::null_mut;
 use std::sync::atomic::Ordering;
 
 use weft::{Found, MAX_MESSAGE, Matching};
@@ -48,12 +49,30 @@ struct Message {
     context: *mut c_void,
     /// None if the call has none of its own.
     flags: Option<u64>,
+    /// Whether the call is one for injection: it copies the message, which has no entry when it was sent.
+    inject: bool,
 }
 
 impl Message {
-    /// A message of a call that describes nothing but its bytes.
+    /// A message without a tag of a call that has neither data nor flags.
     fn to(to: fi_addr_t, context: *mut c_void) -> Message {
-        Message { to, tag: None, data: None, context, flags: None }
+        Message { to, tag: None, data: None, context, flags: None, inject: false }
+    }
+
+    /// The same with a tag.
+    fn tagged(to: fi_addr_t, tag: u64, context: *mut c_void) -> Message {
+        Message { tag: Some(tag), ..Message::to(to, context) }
+    }
+
+    /// A message without a tag of a call for injection, which has no context.
+    fn injected(to: fi_addr_t) -> Message {
+        Message { inject: true, ..Message::to(to, null_mut()) }
+    }
+
+    /// The same of a call with flags, which say whether its data counts.
+    fn with_flags(self, flags: u64, data: u64) -> Message {
+        let data = (flags & sys::FI_REMOTE_CQ_DATA != 0).then_some(data);
+        Message { data, flags: Some(flags), ..self }
     }
 
     /// # Safety
@@ -65,26 +84,14 @@ impl Message {
         if flags & !(object.kind.send_flags() | sys::FI_REMOTE_CQ_DATA | sys::FI_MORE) != 0 {
             return Err(FiError::BAD_FLAGS);
         }
+        // The flag may be the endpoint's. It leaves the entry to the other flags, and a call for injection has none.
+        let is_injected = self.inject || flags & sys::FI_INJECT != 0;
         // SAFETY: as the caller promises.
-        let bytes = unsafe { outgoing(iov, flags & sys::FI_INJECT != 0)? };
-        let (tag, data, context, more) =
-            (self.tag, self.data, self.context.addr(), flags & sys::FI_MORE != 0);
-        let message = Outgoing { bytes, to: self.to, tag, data, context, wanted: wanted(flags), more };
-        object.rdm.send(message).map(|()| 0)
-    }
-
-    /// A message that is copied at once, and has no entry when it was sent.
-    ///
-    /// # Safety
-    /// As [`Message::send`].
-    unsafe fn inject(self, ep: *mut sys::fid_ep, iov: &[sys::iovec]) -> Result<usize, FiError> {
-        // SAFETY: as the caller promises.
-        let object: &EndpointObject = unsafe { abi::object(ep)? };
-        // SAFETY: as the caller promises.
-        let bytes = unsafe { outgoing(iov, true)? };
-        let (tag, data, context) = (self.tag, self.data, self.context.addr());
-        let wanted = Wanted::Never;
-        object.rdm.send(Outgoing { bytes, to: self.to, tag, data, context, wanted, more: false }).map(|()| 0)
+        let bytes = unsafe { outgoing(iov, is_injected)? };
+        let Message { to, tag, data, context, inject, .. } = self;
+        let (context, more) = (context.addr(), flags & sys::FI_MORE != 0);
+        let wanted = if inject { Wanted::Never } else { wanted(flags) };
+        object.rdm.send(Outgoing { bytes, to, tag, data, context, wanted, more }).map(|()| 0)
     }
 }
 
@@ -129,6 +136,16 @@ struct Receive {
 }
 
 impl Receive {
+    /// A receive for messages without a tag.
+    fn untagged(from: fi_addr_t, context: *mut c_void) -> Receive {
+        Receive { from, matching: Matching::Untagged, context, flags: None }
+    }
+
+    /// A receive for messages whose tag is `tag`, leaving aside the bits of `ignore`.
+    fn tagged(from: fi_addr_t, tag: u64, ignore: u64, context: *mut c_void) -> Receive {
+        Receive { from, matching: Matching::Tagged { tag, ignore }, context, flags: None }
+    }
+
     /// # Safety
     /// `ep` is an endpoint of this provider's, and the memory of `iov` is as [`AppRoom::new`] demands.
     unsafe fn post(self, ep: *mut sys::fid_ep, iov: &[sys::iovec]) -> Result<usize, FiError> {
@@ -212,8 +229,7 @@ extern "C" fn sendmsg(ep: *mut sys::fid_ep, msg: *const sys::fi_msg, flags: u64)
     abi::answer_size(|| {
         // SAFETY: libfabric passes a message.
         let msg = unsafe { msg.as_ref().ok_or(FiError::INVALID)? };
-        let data = (flags & sys::FI_REMOTE_CQ_DATA != 0).then_some(msg.data);
-        let message = Message { data, flags: Some(flags), ..Message::to(msg.addr, msg.context) };
+        let message = Message::to(msg.addr, msg.context).with_flags(flags, msg.data);
         // SAFETY: libfabric promises it.
         unsafe { message.send(ep, abi::pieces(msg.msg_iov, msg.iov_count)?) }
     })
@@ -221,7 +237,7 @@ extern "C" fn sendmsg(ep: *mut sys::fid_ep, msg: *const sys::fi_msg, flags: u64)
 
 extern "C" fn inject(ep: *mut sys::fid_ep, buf: *const c_void, len: usize, dest_addr: fi_addr_t) -> isize {
     // SAFETY: libfabric promises it.
-    abi::answer_size(|| unsafe { Message::to(dest_addr, std::ptr::null_mut()).inject(ep, &one(buf, len)) })
+    abi::answer_size(|| unsafe { Message::injected(dest_addr).send(ep, &one(buf, len)) })
 }
 
 extern "C" fn senddata(
@@ -245,9 +261,9 @@ extern "C" fn injectdata(
     data: u64,
     dest_addr: fi_addr_t,
 ) -> isize {
-    let message = Message { data: Some(data), ..Message::to(dest_addr, std::ptr::null_mut()) };
+    let message = Message { data: Some(data), ..Message::injected(dest_addr) };
     // SAFETY: libfabric promises it.
-    abi::answer_size(|| unsafe { message.inject(ep, &one(buf, len)) })
+    abi::answer_size(|| unsafe { message.send(ep, &one(buf, len)) })
 }
 
 extern "C" fn tsend(
@@ -259,7 +275,7 @@ extern "C" fn tsend(
     tag: u64,
     context: *mut c_void,
 ) -> isize {
-    let message = Message { tag: Some(tag), ..Message::to(dest_addr, context) };
+    let message = Message::tagged(dest_addr, tag, context);
     // SAFETY: libfabric promises it.
     abi::answer_size(|| unsafe { message.send(ep, &one(buf, len)) })
 }
@@ -273,7 +289,7 @@ extern "C" fn tsendv(
     tag: u64,
     context: *mut c_void,
 ) -> isize {
-    let message = Message { tag: Some(tag), ..Message::to(dest_addr, context) };
+    let message = Message::tagged(dest_addr, tag, context);
     // SAFETY: libfabric promises it.
     abi::answer_size(|| unsafe { message.send(ep, abi::pieces(iov, count)?) })
 }
@@ -282,9 +298,7 @@ extern "C" fn tsendmsg(ep: *mut sys::fid_ep, msg: *const sys::fi_msg_tagged, fla
     abi::answer_size(|| {
         // SAFETY: libfabric passes a message.
         let msg = unsafe { msg.as_ref().ok_or(FiError::INVALID)? };
-        let data = (flags & sys::FI_REMOTE_CQ_DATA != 0).then_some(msg.data);
-        let tag = Some(msg.tag);
-        let message = Message { tag, data, flags: Some(flags), ..Message::to(msg.addr, msg.context) };
+        let message = Message::tagged(msg.addr, msg.tag, msg.context).with_flags(flags, msg.data);
         // SAFETY: libfabric promises it.
         unsafe { message.send(ep, abi::pieces(msg.msg_iov, msg.iov_count)?) }
     })
@@ -297,9 +311,9 @@ extern "C" fn tinject(
     dest_addr: fi_addr_t,
     tag: u64,
 ) -> isize {
-    let message = Message { tag: Some(tag), ..Message::to(dest_addr, std::ptr::null_mut()) };
+    let message = Message { tag: Some(tag), ..Message::injected(dest_addr) };
     // SAFETY: libfabric promises it.
-    abi::answer_size(|| unsafe { message.inject(ep, &one(buf, len)) })
+    abi::answer_size(|| unsafe { message.send(ep, &one(buf, len)) })
 }
 
 extern "C" fn tsenddata(
@@ -312,7 +326,7 @@ extern "C" fn tsenddata(
     tag: u64,
     context: *mut c_void,
 ) -> isize {
-    let message = Message { tag: Some(tag), data: Some(data), ..Message::to(dest_addr, context) };
+    let message = Message { data: Some(data), ..Message::tagged(dest_addr, tag, context) };
     // SAFETY: libfabric promises it.
     abi::answer_size(|| unsafe { message.send(ep, &one(buf, len)) })
 }
@@ -325,10 +339,9 @@ extern "C" fn tinjectdata(
     dest_addr: fi_addr_t,
     tag: u64,
 ) -> isize {
-    let (tag, data) = (Some(tag), Some(data));
-    let message = Message { tag, data, ..Message::to(dest_addr, std::ptr::null_mut()) };
+    let message = Message { tag: Some(tag), data: Some(data), ..Message::injected(dest_addr) };
     // SAFETY: libfabric promises it.
-    abi::answer_size(|| unsafe { message.inject(ep, &one(buf, len)) })
+    abi::answer_size(|| unsafe { message.send(ep, &one(buf, len)) })
 }
 
 extern "C" fn recv(
@@ -339,7 +352,7 @@ extern "C" fn recv(
     src_addr: fi_addr_t,
     context: *mut c_void,
 ) -> isize {
-    let receive = Receive { from: src_addr, matching: Matching::Untagged, context, flags: None };
+    let receive = Receive::untagged(src_addr, context);
     // SAFETY: libfabric promises it.
     abi::answer_size(|| unsafe { receive.post(ep, &one(buf, len)) })
 }
@@ -352,7 +365,7 @@ extern "C" fn recvv(
     src_addr: fi_addr_t,
     context: *mut c_void,
 ) -> isize {
-    let receive = Receive { from: src_addr, matching: Matching::Untagged, context, flags: None };
+    let receive = Receive::untagged(src_addr, context);
     // SAFETY: libfabric promises it.
     abi::answer_size(|| unsafe { receive.post(ep, abi::pieces(iov, count)?) })
 }
@@ -361,12 +374,9 @@ extern "C" fn recvmsg(ep: *mut sys::fid_ep, msg: *const sys::fi_msg, flags: u64)
     abi::answer_size(|| {
         // SAFETY: libfabric passes a message.
         let msg = unsafe { msg.as_ref().ok_or(FiError::INVALID)? };
-        let (from, matching, context) = (msg.addr, Matching::Untagged, msg.context);
+        let receive = Receive { flags: Some(flags), ..Receive::untagged(msg.addr, msg.context) };
         // SAFETY: libfabric promises it.
-        unsafe {
-            let iov = abi::pieces(msg.msg_iov, msg.iov_count)?;
-            Receive { from, matching, context, flags: Some(flags) }.post(ep, iov)
-        }
+        unsafe { receive.post(ep, abi::pieces(msg.msg_iov, msg.iov_count)?) }
     })
 }
 
@@ -380,8 +390,7 @@ extern "C" fn trecv(
     ignore: u64,
     context: *mut c_void,
 ) -> isize {
-    let matching = Matching::Tagged { tag, ignore };
-    let receive = Receive { from: src_addr, matching, context, flags: None };
+    let receive = Receive::tagged(src_addr, tag, ignore, context);
     // SAFETY: libfabric promises it.
     abi::answer_size(|| unsafe { receive.post(ep, &one(buf, len)) })
 }
@@ -396,8 +405,7 @@ extern "C" fn trecvv(
     ignore: u64,
     context: *mut c_void,
 ) -> isize {
-    let matching = Matching::Tagged { tag, ignore };
-    let receive = Receive { from: src_addr, matching, context, flags: None };
+    let receive = Receive::tagged(src_addr, tag, ignore, context);
     // SAFETY: libfabric promises it.
     abi::answer_size(|| unsafe { receive.post(ep, abi::pieces(iov, count)?) })
 }
@@ -406,12 +414,9 @@ extern "C" fn trecvmsg(ep: *mut sys::fid_ep, msg: *const sys::fi_msg_tagged, fla
     abi::answer_size(|| {
         // SAFETY: libfabric passes a message.
         let msg = unsafe { msg.as_ref().ok_or(FiError::INVALID)? };
-        let matching = Matching::Tagged { tag: msg.tag, ignore: msg.ignore };
-        let (from, context) = (msg.addr, msg.context);
+        let tagged = Receive::tagged(msg.addr, msg.tag, msg.ignore, msg.context);
+        let receive = Receive { flags: Some(flags), ..tagged };
         // SAFETY: libfabric promises it.
-        unsafe {
-            let iov = abi::pieces(msg.msg_iov, msg.iov_count)?;
-            Receive { from, matching, context, flags: Some(flags) }.post(ep, iov)
-        }
+        unsafe { receive.post(ep, abi::pieces(msg.msg_iov, msg.iov_count)?) }
     })
 }
