@@ -107,6 +107,16 @@ pub(crate) fn inside_with(name: &str, variables: &[(&str, &str)]) -> bool {
     false
 }
 
+/// As [`inside_with`], for a test with several processes: the further ones that it starts call `other` with their number.
+/// Returns whether this is the first process.
+#[track_caller]
+pub(crate) fn first(name: &str, variables: &[(&str, &str)], other: impl FnOnce(usize)) -> bool {
+    if !inside_with(name, variables) {
+        return false;
+    }
+    processes::number().map(other).is_none()
+}
+
 /// Cargo's target directory.
 pub(crate) fn target() -> PathBuf {
     let tests = std::env::current_exe().unwrap();

@@ -20,6 +20,16 @@ pub(crate) fn told() -> String {
     line.trim().to_owned()
 }
 
+/// Says the name of an endpoint of this process, which [`Process::name`] reads.
+pub(crate) fn say_name(name: [u8; 16]) {
+    println!("name {}", u128::from_be_bytes(name));
+}
+
+/// The name of an endpoint that this process has been told.
+pub(crate) fn told_name() -> [u8; 16] {
+    told().parse::<u128>().unwrap().to_be_bytes()
+}
+
 /// A process that runs a test again.
 pub(crate) struct Process {
     pub(crate) child: Child,
@@ -46,6 +56,16 @@ impl Process {
                 return line[at + word.len()..].to_owned();
             }
         }
+    }
+
+    /// The name of the process's endpoint, when it says it.
+    pub(crate) fn name(&mut self) -> [u8; 16] {
+        self.says("name ").parse::<u128>().unwrap().to_be_bytes()
+    }
+
+    /// Tells the process the name of an endpoint.
+    pub(crate) fn tell_name(&mut self, name: [u8; 16]) {
+        self.tell(&u128::from_be_bytes(name).to_string());
     }
 
     pub(crate) fn tell(&mut self, line: &str) {

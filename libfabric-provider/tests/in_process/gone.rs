@@ -19,14 +19,14 @@ const MEMORY: usize = 1 << 20;
 /// An endpoint of another process, which takes a message.
 fn victim(test: &str) -> (Process, [u8; 16]) {
     let mut process = Process::start(test, 1, &[]);
-    let name = process.says("name ").parse::<u128>().unwrap().to_be_bytes();
+    let name = process.name();
     (process, name)
 }
 
 /// What that process does.
 fn wait_for_the_end() {
     let side = open();
-    println!("name {}", u128::from_be_bytes(side.name()));
+    processes::say_name(side.name());
     let (mut room, mut memory) = ([0; 4], vec![3u8; MEMORY]);
     let _exposed = Exposed::new(&side, &mut memory, KEY);
     side.receive(&mut room, FI_ADDR_UNSPEC, None, 1);
@@ -185,8 +185,8 @@ fn a_receive_that_names_its_peer_ends_when_that_dies_in_the_middle_of_a_message(
     }
     let side = open();
     if processes::number().is_some() {
-        println!("name {}", u128::from_be_bytes(side.name()));
-        let to = side.insert(&processes::told().parse::<u128>().unwrap().to_be_bytes());
+        processes::say_name(side.name());
+        let to = side.insert(&processes::told_name());
         side.send(to, &vec![7u8; LONG], None, 1);
         while side.cq.read().is_none() {}
         panic!("it was to be killed before");
@@ -195,7 +195,7 @@ fn a_receive_that_names_its_peer_ends_when_that_dies_in_the_middle_of_a_message(
     let from = side.insert(&name);
     let mut room = vec![0u8; LONG];
     side.receive(&mut room, from, None, 2);
-    victim.tell(&u128::from_be_bytes(side.name()).to_string());
+    victim.tell_name(side.name());
     let begun = || {
         // SAFETY: the byte is there.
         unsafe { room.as_ptr().read_volatile() == 7 }

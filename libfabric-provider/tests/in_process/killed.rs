@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use crate::common::fabric::{BOUND, Failed, How, SILENCE, Side, Wish};
-use crate::common::inside;
 use crate::common::processes::{self, Process};
 use crate::common::server::server;
+use crate::common::{first, inside};
 use weft_fi::sys;
 
 const NAME: &str = "the_others_of_an_all_to_all_get_errors_when_one_is_killed";
@@ -24,11 +24,8 @@ const IN_TIME: Duration = SILENCE.saturating_add(ASKS_AFTER).saturating_mul(3);
 
 #[test]
 fn the_others_of_an_all_to_all_get_errors_when_one_is_killed() {
-    if !inside(NAME) {
+    if !first(NAME, &[], exchange) {
         return;
-    }
-    if let Some(number) = processes::number() {
-        return exchange(number);
     }
     kill_one(None);
 }
@@ -79,7 +76,7 @@ fn exchange(own: usize) {
     // A server knows at once that a process is gone, others only that it is silent.
     let error = if domain.is_some() { sys::FI_ECONNREFUSED } else { sys::FI_ETIMEDOUT };
     let side = Side::open(&Wish { domain, ..Wish::default() }, How::default());
-    println!("name {}", u128::from_be_bytes(side.name()));
+    processes::say_name(side.name());
     let numbers: Vec<u64> = processes::told()
         .split_whitespace()
         .map(|name| side.insert(&name.parse::<u128>().unwrap().to_be_bytes()))

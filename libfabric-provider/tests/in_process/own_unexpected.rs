@@ -3,7 +3,7 @@
 
 use crate::common::fabric::{Entry, Exposed, Failed, How, Side, Wish, table};
 use crate::common::processes::{self, Process};
-use crate::common::{inside, stand_ins};
+use crate::common::{first, inside, stand_ins};
 use weft_fi::sys;
 
 /// Bytes of a message of which a target keeps four.
@@ -90,14 +90,14 @@ fn both_sides_receive_in_the_opposite_order_at_once() {
     };
     if processes::number().is_some() {
         let side = open();
-        println!("name {}", u128::from_be_bytes(side.name()));
-        let peer = side.insert(&processes::told().parse::<u128>().unwrap().to_be_bytes());
+        processes::say_name(side.name());
+        let peer = side.insert(&processes::told_name());
         return exchange(&side, 1, peer);
     }
     let side = open();
     let mut process = Process::start(NAME, 1, &[]);
-    let peer = side.insert(&process.says("name ").parse::<u128>().unwrap().to_be_bytes());
-    process.tell(&u128::from_be_bytes(side.name()).to_string());
+    let peer = side.insert(&process.name());
+    process.tell_name(side.name());
     exchange(&side, 0, peer);
     assert!(process.child.wait().unwrap().success());
 }
@@ -454,7 +454,7 @@ const AFTER: u64 = 9;
 fn restarted(number: usize) {
     let service = (number == 2).then(|| processes::told().parse().unwrap());
     let side = Side::open(&Wish { service, ..Wish::default() }, How::default());
-    println!("name {}", u128::from_be_bytes(side.name()));
+    processes::say_name(side.name());
     if number == 1 {
         return std::thread::sleep(crate::common::fabric::BOUND);
     }
@@ -476,16 +476,13 @@ fn restarted(number: usize) {
 fn a_receiver_that_is_restarted_at_its_port_gets_no_long_messages_that_were_for_the_one_before() {
     const NAME: &str =
         "a_receiver_that_is_restarted_at_its_port_gets_no_long_messages_that_were_for_the_one_before";
-    if !inside(NAME) {
+    if !first(NAME, &[], restarted) {
         return;
-    }
-    if let Some(number) = processes::number() {
-        return restarted(number);
     }
     let messages = [0, 1, 2, AFTER as usize].map(|n| bytes(LONG, n));
     let a = open();
     let mut before = Process::start(NAME, 1, &[]);
-    let name = before.says("name ").parse::<u128>().unwrap().to_be_bytes();
+    let name = before.name();
     let to = a.insert(&name);
     for (n, message) in messages.iter().enumerate().take(3) {
         a.send(to, message, Some(n as u64), n);
@@ -497,7 +494,7 @@ fn a_receiver_that_is_restarted_at_its_port_gets_no_long_messages_that_were_for_
     before.child.wait().unwrap();
     let mut after = Process::start(NAME, 2, &[]);
     after.tell(&u16::from_be_bytes([name[2], name[3]]).to_string());
-    assert_eq!(after.says("name ").parse::<u128>().unwrap().to_be_bytes(), name);
+    assert_eq!(after.name(), name);
     // The other process may be taken for the one before that is silent until it has answered a question.
     let is_gone = |error: i32| [sys::FI_ECONNREFUSED, sys::FI_ETIMEDOUT].contains(&error);
     let mut ended = [0; 2].map(|_| {
@@ -535,7 +532,7 @@ fn a_receiver_that_is_restarted_at_its_port_gets_no_long_messages_that_were_for_
 /// What a further process does: it sends long messages, or receives none.
 fn peer() {
     let side = open();
-    println!("name {}", u128::from_be_bytes(side.name()));
+    processes::say_name(side.name());
     if let Ok(name) = processes::told().parse::<u128>() {
         let number = side.insert(&name.to_be_bytes());
         let messages = [0, 1, 2].map(|n| bytes(LONG, n));
@@ -551,17 +548,14 @@ fn peer() {
 #[test]
 fn long_messages_at_ports_of_ones_own_end_when_their_sender_or_their_receiver_is_gone() {
     const NAME: &str = "long_messages_at_ports_of_ones_own_end_when_their_sender_or_their_receiver_is_gone";
-    if !inside(NAME) {
+    if !first(NAME, &[], |_| peer()) {
         return;
-    }
-    if processes::number().is_some() {
-        return peer();
     }
     let a = open();
     let own = u128::from_be_bytes(a.name());
     let start = || {
         let mut process = Process::start(NAME, 1, &[]);
-        let name = process.says("name ").parse::<u128>().unwrap().to_be_bytes();
+        let name = process.name();
         (process, name)
     };
     let kill = |mut process: Process| {
@@ -607,8 +601,8 @@ fn all_long_messages_of_a_sender_that_is_gone_end_together() {
     }
     if processes::number().is_some() {
         let side = open();
-        println!("name {}", u128::from_be_bytes(side.name()));
-        let to = side.insert(&processes::told().parse::<u128>().unwrap().to_be_bytes());
+        processes::say_name(side.name());
+        let to = side.insert(&processes::told_name());
         // The first three are sent at once.
         let message = bytes(LEN, 1);
         (0..3 + COUNT).for_each(|n| side.send(to, &message, Some(n as u64), n));
@@ -617,8 +611,8 @@ fn all_long_messages_of_a_sender_that_is_gone_end_together() {
     }
     let a = open();
     let mut process = Process::start(NAME, 1, &[]);
-    let from = a.insert(&process.says("name ").parse::<u128>().unwrap().to_be_bytes());
-    process.tell(&u128::from_be_bytes(a.name()).to_string());
+    let from = a.insert(&process.name());
+    process.tell_name(a.name());
     process.says("sent");
     stand_ins::until_there(&a, 2 + COUNT as u64);
     process.child.kill().unwrap();

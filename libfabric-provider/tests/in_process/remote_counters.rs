@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 
 use crate::common::fabric::{BOUND, Exposed, How, Side, Wish, close, table};
-use crate::common::inside;
+use crate::common::first;
 use crate::common::processes::{self, Process};
 use crate::common::server::servers;
 use weft_fi::sys;
@@ -43,9 +43,9 @@ fn be_accessed() {
     let (second, answer) = exposed[0].count(&side, sys::FI_REMOTE_WRITE);
     assert_eq!(answer, -sys::FI_EINVAL, "the memory has a counter");
     assert_eq!(close(second.0.cast()), 0);
-    println!("name {}", u128::from_be_bytes(side.name()));
+    processes::say_name(side.name());
     // Its server lets in whom it has named.
-    side.insert(&processes::told().parse::<u128>().unwrap().to_be_bytes());
+    side.insert(&processes::told_name());
     println!("knows");
     // It sleeps, and an access wakes it.
     assert_eq!(counter.wait(CHANGES, BOUND.as_millis() as i32), 0);
@@ -63,9 +63,9 @@ fn be_accessed() {
 
 /// Accesses the memory of another process, whose server is the second.
 fn access(side: &Side, owner: &mut Process) {
-    let name = owner.says("name ").parse::<u128>().unwrap().to_be_bytes();
+    let name = owner.name();
     let to = side.insert(&name);
-    owner.tell(&u128::from_be_bytes(side.name()).to_string());
+    owner.tell_name(side.name());
     owner.says("knows");
     let (mut bytes, one) = (vec![7u8; LONG], 1u64);
     let (at, operand) = (bytes.as_mut_ptr(), (&raw const one).cast::<c_void>());
@@ -152,11 +152,8 @@ fn access(side: &Side, owner: &mut Process) {
 #[test]
 fn what_peers_do_with_memory_is_counted() {
     const NAME: &str = "what_peers_do_with_memory_is_counted";
-    if !inside(NAME) {
+    if !first(NAME, &[], |_| be_accessed()) {
         return;
-    }
-    if processes::number().is_some() {
-        return be_accessed();
     }
     access(&open(None), &mut Process::start(NAME, 1, &[]));
 }
@@ -164,11 +161,8 @@ fn what_peers_do_with_memory_is_counted() {
 #[test]
 fn what_peers_do_with_memory_is_counted_through_servers() {
     const NAME: &str = "what_peers_do_with_memory_is_counted_through_servers";
-    if !inside(NAME) {
+    if !first(NAME, &[], |_| be_accessed()) {
         return;
-    }
-    if processes::number().is_some() {
-        return be_accessed();
     }
     let directory = tempfile::tempdir().unwrap();
     let servers = servers(&directory, 41);

@@ -128,7 +128,7 @@ fn accesses_through_a_server_are_cancelled_before_anything_was_asked_for() {
 /// A further process that has memory, and its name.
 fn owner_elsewhere(test: &str, server: &Server) -> (Process, [u8; 16]) {
     let mut process = Process::start(test, 1, &[(SERVER, &server.name())]);
-    let name = process.says("name ").parse::<u128>().unwrap().to_be_bytes();
+    let name = process.name();
     (process, name)
 }
 
@@ -142,7 +142,7 @@ fn an_access_ends_when_another_process_has_the_number_of_its_owner() {
         let side = open_as(std::env::var(SERVER).unwrap(), PROCESS);
         let mut memory = vec![3u8; MEMORY];
         let _exposed = Exposed::new(&side, &mut memory, KEY);
-        println!("name {}", u128::from_be_bytes(side.name()));
+        processes::say_name(side.name());
         return std::thread::sleep(BOUND);
     }
     let directory = tempfile::tempdir().unwrap();

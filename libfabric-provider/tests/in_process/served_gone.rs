@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::common::fabric::{BOUND, Entry, Exposed, Failed, How, QUESTIONS, Side, Wish, table};
 use crate::common::processes::{self, Process};
 use crate::common::server::{Server, open, server};
-use crate::common::{inside, stop};
+use crate::common::{first, inside, stop};
 use weft::{Completion, ConnectOptions, Endpoint, Found, Matching, ReceiveOptions, SendOptions};
 use weft_fi::sys::{self, FI_ADDR_UNSPEC};
 
@@ -19,7 +19,7 @@ const MEMORY: usize = 100_000;
 /// A further process, which has memory under `KEY`, and its name.
 fn victim(test: &str, server: &Server) -> (Process, [u8; 16]) {
     let mut process = Process::start(test, 1, &[(SERVER, &server.name())]);
-    let name = process.says("name ").parse::<u128>().unwrap().to_be_bytes();
+    let name = process.name();
     (process, name)
 }
 
@@ -28,7 +28,7 @@ fn wait_for_the_end() {
     let side = Side::open(&Wish { domain: std::env::var(SERVER).ok(), ..Wish::default() }, How::default());
     let mut memory = vec![3u8; MEMORY];
     let _exposed = Exposed::new(&side, &mut memory, KEY);
-    println!("name {}", u128::from_be_bytes(side.name()));
+    processes::say_name(side.name());
     std::thread::sleep(BOUND);
 }
 
@@ -44,11 +44,8 @@ fn refused(context: usize) -> Result<Entry, Failed> {
 #[test]
 fn receives_that_name_a_process_end_when_it_is_gone() {
     const NAME: &str = "receives_that_name_a_process_end_when_it_is_gone";
-    if !inside(NAME) {
+    if !first(NAME, &[], |_| wait_for_the_end()) {
         return;
-    }
-    if processes::number().is_some() {
-        return wait_for_the_end();
     }
     let directory = tempfile::tempdir().unwrap();
     let server = server(&directory, 21, |builder| builder);
@@ -81,11 +78,8 @@ fn receives_that_name_a_process_end_when_it_is_gone() {
 #[test]
 fn accesses_end_when_the_owner_of_the_memory_is_gone() {
     const NAME: &str = "accesses_end_when_the_owner_of_the_memory_is_gone";
-    if !inside(NAME) {
+    if !first(NAME, &[], |_| wait_for_the_end()) {
         return;
-    }
-    if processes::number().is_some() {
-        return wait_for_the_end();
     }
     let directory = tempfile::tempdir().unwrap();
     let server = server(&directory, 22, |builder| builder);

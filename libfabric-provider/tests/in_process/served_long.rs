@@ -6,10 +6,10 @@ use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
 use crate::common::fabric::{BOUND, Entry, Failed, How, Side, Wish, table};
-use crate::common::inside_with;
 use crate::common::processes::{self, Process};
 use crate::common::server::{Server, open, server, servers};
 use crate::common::stand_ins::until_there;
+use crate::common::{first, inside_with};
 use weft::core::wire::ses::ReturnCode;
 use weft::{Completion, ConnectOptions, Endpoint, Found, Matching, ReceiveOptions, SendOptions};
 use weft_fi::sys::{self, FI_ADDR_UNSPEC};
@@ -212,7 +212,7 @@ fn open_as(server: &str) -> Side {
 /// What a further process does: it sends a long message, or receives one, or none.
 fn peer() {
     let side = open_as(&std::env::var(SERVER).unwrap());
-    println!("name {}", u128::from_be_bytes(side.name()));
+    processes::say_name(side.name());
     let to = processes::told();
     let message = bytes(LONG, 1);
     if let Some(name) = to.strip_prefix("receive ") {
@@ -232,11 +232,8 @@ fn peer() {
 #[test]
 fn long_messages_end_when_their_sender_or_their_receiver_is_gone() {
     const NAME: &str = "long_messages_end_when_their_sender_or_their_receiver_is_gone";
-    if !inside_with(NAME, LITTLE) {
+    if !first(NAME, LITTLE, |_| peer()) {
         return;
-    }
-    if processes::number().is_some() {
-        return peer();
     }
     let directory = tempfile::tempdir().unwrap();
     let server = server(&directory, 59, |builder| builder);
@@ -244,7 +241,7 @@ fn long_messages_end_when_their_sender_or_their_receiver_is_gone() {
     let own = u128::from_be_bytes(a.name());
     let start = |server: &Server| {
         let mut process = Process::start(NAME, 1, &[(SERVER, &server.name())]);
-        let name = process.says("name ").parse::<u128>().unwrap().to_be_bytes();
+        let name = process.name();
         (process, name)
     };
     let end = |context: usize, error: i32| {
@@ -309,18 +306,15 @@ fn long_messages_end_when_their_sender_or_their_receiver_is_gone() {
 #[test]
 fn a_message_to_a_successor_of_its_peer_waits_until_that_receives_it() {
     const NAME: &str = "a_message_to_a_successor_of_its_peer_waits_until_that_receives_it";
-    if !inside_with(NAME, LITTLE) {
+    if !first(NAME, LITTLE, |_| peer()) {
         return;
-    }
-    if processes::number().is_some() {
-        return peer();
     }
     let directory = tempfile::tempdir().unwrap();
     let server = server(&directory, 65, |builder| builder);
     let a = open(&server);
     let own = u128::from_be_bytes(a.name());
     let mut process = Process::start(NAME, 1, &[(SERVER, &server.name())]);
-    let to = a.insert(&process.says("name ").parse::<u128>().unwrap().to_be_bytes());
+    let to = a.insert(&process.name());
     process.tell(&format!("receive {own}"));
     let message = bytes(LONG, 1);
     a.send(to, &message, Some(1), 1);
@@ -343,18 +337,15 @@ fn a_message_to_a_successor_of_its_peer_waits_until_that_receives_it() {
 #[test]
 fn a_message_to_a_process_that_dies_before_it_has_said_its_life_is_for_its_successor() {
     const NAME: &str = "a_message_to_a_process_that_dies_before_it_has_said_its_life_is_for_its_successor";
-    if !inside_with(NAME, LITTLE) {
+    if !first(NAME, LITTLE, |_| peer()) {
         return;
-    }
-    if processes::number().is_some() {
-        return peer();
     }
     let directory = tempfile::tempdir().unwrap();
     let server = server(&directory, 75, |builder| builder);
     let a = open(&server);
     let own = u128::from_be_bytes(a.name());
     let mut process = Process::start(NAME, 1, &[(SERVER, &server.name())]);
-    let to = a.insert(&process.says("name ").parse::<u128>().unwrap().to_be_bytes());
+    let to = a.insert(&process.name());
     common::stop(&process);
     let message = bytes(LONG, 1);
     a.send(to, &message, Some(1), 1);
