@@ -13,6 +13,32 @@ use super::error::{Error, PostError};
 use super::{Backend, Endpoint};
 
 /// A place in a peer's memory.
+///
+/// ```
+/// use std::time::Duration;
+/// use weft::{Completion, Endpoint, RemoteMemory, Rights};
+///
+/// // Here the peer is the endpoint itself.
+/// let mut endpoint = Endpoint::builder("udp:127.20.0.6").build()?;
+/// let own = endpoint.peer("127.20.0.6")?;
+/// let connection = endpoint.connect(own)?;
+///
+/// let key = endpoint.draw_key()?; // a peer needs it, for example from a message
+/// endpoint.expose(key, vec![0; 8192], Rights::ALL, None)?;
+///
+/// let place = RemoteMemory { key, offset: 4096 };
+/// endpoint.write(connection, b"hello", place, Some(7), 1)?;
+/// loop {
+///     match endpoint.wait(Duration::from_secs(5))?.expect("a completion") {
+///         Completion::Wrote { result, .. } => break result?,
+///         Completion::Written(written) => assert_eq!((written.len, written.data), (5, 7)),
+///         _ => {}
+///     }
+/// }
+/// let memory = endpoint.withdraw(key).expect("it was exposed");
+/// assert_eq!(&memory.as_slice().unwrap()[4096..4101], b"hello");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RemoteMemory {
     /// The key under which the peer exposes the memory, which it has told.

@@ -30,7 +30,24 @@ const JOIN: Duration = Duration::from_secs(5);
 /// Options that a process which joins a server has no say in: they are the server's.
 const OF_SERVER: &str = "the server that owns the port decides it";
 
-/// Builds an [`Endpoint`]. Every option has a default that works over kernel UDP on a machine that has other work.
+/// Builds an [`Endpoint`]. Every option has a default, with which endpoints work over kernel UDP on a machine that
+/// other programs use as well.
+///
+/// ```
+/// use weft::{Endpoint, Span};
+///
+/// let endpoint = Endpoint::builder("udp:127.20.0.3")
+///     .cc("swift")
+///     .lb("reps")
+///     .rtt(Span::from_us(20))
+///     .process(3)
+///     .build()?;
+/// assert_eq!(endpoint.process(), 3);
+///
+/// let error = Endpoint::builder("udp:127.20.0.4").cc("cubic").build().unwrap_err();
+/// println!("{error}"); // names the congestion controls that there are
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Builder {
     spec: String,
     port: PortOptions,
@@ -101,45 +118,45 @@ impl Builder {
         self.with("ip", |b| b.port.ip = Some(ip))
     }
 
-    /// The Ethernet address that frames leave with; the device's if nothing is said.
+    /// The Ethernet address that frames leave with. Default: the device's.
     #[must_use]
     pub fn mac(self, mac: MacAddr) -> Builder {
         self.with("mac", |b| b.port.mac = Some(mac))
     }
 
-    /// The VLAN tag that frames leave with; none if nothing is said.
+    /// The VLAN tag that frames leave with. Default: none.
     #[must_use]
     pub fn vlan(self, vlan: VlanTag) -> Builder {
         self.with("vlan", |b| b.port.vlan = Some(vlan))
     }
 
-    /// The longest IP packet, bytes; both ends should have the same. 9000 if nothing is said, or less where the device or
-    /// the interface of a `udp:` port has less.
+    /// The longest IP packet, bytes; both ends should have the same. Default: 9000, or what the device or the interface
+    /// of a `udp:` port takes, if that is less.
     #[must_use]
     pub fn mtu(self, mtu: u16) -> Builder {
         self.with("mtu", |b| b.port.mtu = Some(mtu))
     }
 
-    /// Which IPv4 packets leave with a UDP checksum; [`Checksum::WhereNeeded`] if nothing is said.
+    /// Which IPv4 packets leave with a UDP checksum. Default: [`Checksum::WhereNeeded`].
     #[must_use]
     pub fn checksum(self, checksum: Checksum) -> Builder {
         self.with("checksum", |b| b.port.checksum = checksum)
     }
 
-    /// Packets end with a CRC-32C, and those that arrive must have a right one: the same in a whole network, agreed out of
-    /// band. Not so if nothing is said.
+    /// Whether packets end with a CRC-32C; then packets that arrive must have a correct one. All endpoints of a network
+    /// need the same setting: they do not tell each other. Default: false.
     #[must_use]
     pub fn crc(self, crc: bool) -> Builder {
         self.with("crc", |b| b.port.crc = crc)
     }
 
-    /// DPDK takes its memory from huge pages; for PCI devices it always does.
+    /// Whether DPDK takes its memory from huge pages; for PCI devices it always does. Default: false.
     #[must_use]
     pub fn huge_pages(self, huge_pages: bool) -> Builder {
         self.with("huge_pages", |b| b.port.huge_pages = huge_pages)
     }
 
-    /// All that can be said of the port at once, in place of what was said before.
+    /// All options of the port at once. They replace those that were set before.
     #[must_use]
     pub fn port_options(self, options: PortOptions) -> Builder {
         self.with("port_options", |b| b.port = options)
@@ -157,15 +174,15 @@ impl Builder {
         self
     }
 
-    /// Whether packets of peers that are not known are let in, and their senders given an address: yes if nothing is said.
+    /// Whether packets of unknown peers are accepted, and their senders entered into the address book. Default: true.
     /// Anybody who can send packets here can then fill the address book, which has 4,096 entries.
     #[must_use]
     pub fn learn_peers(self, learn: bool) -> Builder {
         self.with("learn_peers", |b| b.learn = learn)
     }
 
-    /// Congestion control, by its name (`weft list cc`), such as `nscc+rccc` or `median(nscc)`; `nscc` if nothing is said. Both ends need the same
-    /// if it uses credit.
+    /// Congestion control, by its name (`weft list cc`), such as `nscc+rccc` or `median(nscc)`. Default: `nscc`. Both
+    /// ends need the same one if it uses credit.
     #[must_use]
     pub fn cc(self, name: &str) -> Builder {
         self.with("cc", |b| b.cc = Some(name.to_owned()))
@@ -183,7 +200,7 @@ impl Builder {
         self.with("cc_choice", |b| b.settings.cc = cc)
     }
 
-    /// The load balancer, by its name in the registry (`weft list lb`); `mixed` if nothing is said.
+    /// The load balancer, by its name (`weft list lb`). Default: `mixed`.
     #[must_use]
     pub fn lb(self, name: &str) -> Builder {
         self.with("lb", |b| b.lb = Some(name.to_owned()))
@@ -201,20 +218,22 @@ impl Builder {
         self.with("lb_choice", |b| b.settings.lb = lb)
     }
 
-    /// Peers whose IP addresses begin with `prefix` are a zone with settings of its own, whatever is said here for other
-    /// peers: another data centre, for example. The longest prefix that fits a peer decides.
+    /// Makes the peers whose IP addresses begin with `prefix`, such as those of another data centre, a zone with
+    /// settings of its own. The builder's other settings hold for peers in no zone. If several prefixes fit a peer, the
+    /// longest one decides.
     #[must_use]
     pub fn zone(self, prefix: IpPrefix, zone: ZoneSettings) -> Builder {
         self.with("zone", |b| b.settings.zones.push((prefix, zone)))
     }
 
-    /// Which connections share a congestion context, and with it a window; all of a pair of endpoints if nothing is said.
+    /// Which connections share a congestion context, and with it a window. Default: all connections of a pair of
+    /// endpoints.
     #[must_use]
     pub fn windows(self, windows: Windows) -> Builder {
         self.with("windows", |b| b.settings.windows = windows)
     }
 
-    /// Payload of a full packet, bytes; 4096 if nothing is said, or as much as the port's MTU leaves.
+    /// Payload of a full packet, bytes. Default: 4096, or as much as the port's MTU leaves if that is less.
     #[must_use]
     pub fn payload(self, bytes: u32) -> Builder {
         self.with("payload", |b| (b.settings.payload, b.fills_packets) = (Some(bytes), false))
@@ -226,7 +245,7 @@ impl Builder {
         self.with("payload", |b| b.fills_packets = true)
     }
 
-    /// Whether the fabric trims packets; no if nothing is said.
+    /// Whether switches trim packets for which they have no room. Default: false.
     #[must_use]
     pub fn trimming(self, trimming: bool) -> Builder {
         self.with("trimming", |b| b.settings.trimming = trimming)
@@ -238,64 +257,65 @@ impl Builder {
         self.with("link_rate", |b| b.settings.link = Some(rate))
     }
 
-    /// Number of priorities that the network's switches tell apart, 1 to 8; 1 if nothing is said. Data of a connection then
-    /// has the priority of its traffic class ([`ConnectOptions::class`](weft_stack::fep::ConnectOptions::class)), or the
-    /// highest if there are not so many, which its DSCP says.
+    /// Number of priorities that the network's switches tell apart, 1 to 8. Default: 1. Data of a connection then has
+    /// the priority of its traffic class ([`ConnectOptions::class`](weft_stack::fep::ConnectOptions::class)), or the
+    /// highest one if there are not so many. The DSCP of a packet carries it.
     #[must_use]
     pub fn priorities(self, priorities: u8) -> Builder {
         self.with("priorities", |b| b.settings.priorities = priorities)
     }
 
-    /// The round-trip time of the idle network, for congestion control. If nothing is said it begins with 100 µs, and
-    /// algorithms with targets of delay measure what they can reach.
+    /// The round-trip time of the idle network, for congestion control. Default: congestion control begins with 100 µs,
+    /// and algorithms with a target of delay measure which delay they can reach.
     #[must_use]
     pub fn rtt(self, rtt: Span) -> Builder {
         self.with("rtt", |b| b.settings.rtt = Some(rtt))
     }
 
-    /// The first retransmission timeout: longer than the system may take the processor away. 100 ms if nothing is said, 10 ms
-    /// over a network card of DPDK.
+    /// The first retransmission timeout. It should be longer than the time for which the system may take the processor
+    /// away. Default: 100 ms, or 10 ms over a network card of DPDK.
     #[must_use]
     pub fn rto(self, rto: Span) -> Builder {
         self.with("rto", |b| b.settings.rto = Some(rto))
     }
 
-    /// Bytes that are received before they are acknowledged; 16 KiB if nothing is said.
+    /// Number of bytes received after which they are acknowledged. Default: 16 KiB.
     #[must_use]
     pub fn ack_every(self, bytes: u32) -> Builder {
         self.with("ack_every", |b| b.settings.ack_every = bytes)
     }
 
-    /// Silence of a peer after which it is asked whether it is there; after as much again it is given up. 10 s if nothing
-    /// is said; `weft serve` has 5 s, its `--patience`.
+    /// Silence of a peer after which it is asked whether it is there. After as long again it is given up. Default: 10
+    /// s. (`weft serve` has 5 s, its `--patience`.)
     #[must_use]
     pub fn idle_timeout(self, silence: Span) -> Builder {
         self.with("idle_timeout", |b| b.settings.idle_timeout = silence)
     }
 
     /// How long a connection may be without progress while its peer answers, for example because the application there
-    /// posts no receives: a [`Span`], after which it fails, or [`BusyTimeout::Endless`]. 10 s if nothing is said. The
+    /// posts no receives: a [`Span`], after which the connection fails, or [`BusyTimeout::Endless`]. Default: 10 s. The
     /// peer's silence ends a connection in any case.
     #[must_use]
     pub fn busy_timeout(self, timeout: impl Into<BusyTimeout>) -> Builder {
         self.with("busy_timeout", |b| b.settings.busy_timeout = timeout.into())
     }
 
-    /// The limits on what the endpoint's user may use up.
+    /// The limits on what this application and its peers may use: messages, receives, connections, memory. Default:
+    /// [`Limits::default`].
     #[must_use]
     pub fn limits(self, limits: Limits) -> Builder {
         self.with("limits", |b| b.settings.limits = limits)
     }
 
-    /// How the worker, and an application that waits for one, behave when there is nothing to do; [`Idle::ADAPTIVE`] if nothing
-    /// is said. [`Endpoint::wait`] keeps to it.
+    /// How the worker, and an application that waits for it in [`Endpoint::wait`], behave when there is nothing to do.
+    /// Default: [`Idle::ADAPTIVE`].
     #[must_use]
     pub fn idle(self, idle: Idle) -> Builder {
         self.with("idle", |b| b.idle = idle)
     }
 
-    /// Bytes of registered memory for messages; see [`Endpoint::memory`]. None if nothing is said, but 16 MiB where the worker
-    /// runs in another thread or process, as all messages pass through it there.
+    /// Bytes of registered memory for messages; see [`Endpoint::memory`]. Default: none, or 16 MiB if the worker runs
+    /// in another thread or process, because all messages pass through this memory then.
     #[must_use]
     pub fn memory(self, bytes: u32) -> Builder {
         self.with("memory", |b| {
@@ -304,44 +324,49 @@ impl Builder {
         })
     }
 
-    /// The number under which peers reach this endpoint and see its messages ([`Source`](crate::Source)), 0 to 4095. If
-    /// nothing is said it is 0, but with `serve:` one from 1 on that the server chooses. [`Endpoint::connect`] opens connections to process 0: an application of a server
-    /// that is to be reached so asks for 0.
+    /// The process number, 0 to 4095, under which peers reach this endpoint, and which they see as the sender of its
+    /// messages ([`Source`](crate::Source)). Default: 0; with `serve:` a number from 1 on that the server chooses.
+    /// [`Endpoint::connect`] opens connections to process 0, so an application of a server that peers are to reach by
+    /// it has to ask for 0.
     #[must_use]
     pub fn process(self, number: u16) -> Builder {
         self.with("process", |b| b.process = Process::Number(number))
     }
 
-    /// The job that this endpoint belongs to: messages and accesses of peers of other jobs are answered with BAD_JOB_ID, and its
-    /// own carry the job. None if nothing is said, which takes those of any job.
+    /// The job that this endpoint belongs to. Messages and accesses of peers of other jobs are answered with
+    /// BAD_JOB_ID, and the endpoint's own carry the job. Default: no job; then messages and accesses of any job are
+    /// accepted.
     #[must_use]
     pub fn job(self, job: JobId) -> Builder {
         self.with("job", |b| b.job = Some(job))
     }
 
-    /// A process number that nobody else has, for one of several applications of a server; [`Endpoint::process`] tells it.
+    /// Asks for a process number that nobody else has, for one of several applications of a server.
+    /// [`Endpoint::process`] returns it.
     #[must_use]
     pub fn any_process(self) -> Builder {
         self.with("any_process", |b| b.process = Process::Any)
     }
 
-    /// The worker runs on a thread of its own, pinned to `core` if there is one, instead of in the caller's.
+    /// Runs the worker on a thread of its own, pinned to processor `core` if one is given. Default: it runs in the
+    /// caller's thread.
     #[must_use]
     pub fn on_thread(self, core: Option<usize>) -> Builder {
         self.with("on_thread", |b| b.thread = Some(core))
     }
 
-    /// Operations, connections and ring slots for a worker in another thread or process. Its memory is what
-    /// [`Builder::memory`] says, if that is called later.
+    /// How many operations, connections and ring slots the application has at a worker in another thread or process,
+    /// and how much memory, unless [`Builder::memory`] is called later.
     #[must_use]
     pub fn session(self, session: SessionConfig) -> Builder {
         self.with("session", |b| b.session = session)
     }
 
-    /// The endpoint.
+    /// Opens the port or joins the server, and returns the endpoint.
     ///
     /// # Errors
-    /// An option that makes no sense, has no effect, or that the system cannot fulfil.
+    /// [`BuildError`]: the name names no port, an option is wrong or has no effect, the port cannot be opened, or the
+    /// server cannot be joined.
     pub fn build(mut self) -> Result<Endpoint, BuildError> {
         let peers = std::mem::take(&mut self.peers);
         let peers = peers.into_iter().collect::<Result<Vec<_>, _>>().map_err(BuildError::from)?;

@@ -9,7 +9,7 @@ use weft_stack::table::Key;
 use super::Error;
 use super::buffer::{ReceiveBuffer, SendBuffer};
 
-/// Names a connection of an endpoint, until [`Completion::Closed`]. Other endpoints do not know it.
+/// Names a connection of an endpoint, until [`Completion::Closed`]. It means nothing to other endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(pub(super) ConnectionName);
 
@@ -19,8 +19,8 @@ pub(super) enum ConnectionName {
     Session(Key),
 }
 
-/// Names an operation of an endpoint, such as a message that was posted, until its completion. Other endpoints do not
-/// know it.
+/// Names an operation of an endpoint, such as a message that was posted, until its completion. It means nothing to
+/// other endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OperationId(pub(super) OperationName);
 
@@ -35,7 +35,7 @@ pub(super) enum OperationName {
     Session(Key),
 }
 
-/// How a message is sent; untagged, with header data and context 0, unless said otherwise.
+/// How a message is sent. Default: untagged, with header data 0 and context 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SendOptions {
@@ -67,13 +67,21 @@ impl SendOptions {
     }
 }
 
-/// Which messages a receive takes; untagged ones of any sender, with context 0, unless said otherwise.
+/// Which messages a receive takes. Default: untagged ones of any sender, with context 0.
+///
+/// ```
+/// use weft::{Addr, Matching, ReceiveOptions};
+///
+/// // Messages of process 0 of a peer whose tags are 0x100 to 0x1ff.
+/// let options = ReceiveOptions::default().tags(0x100, 0xff).from(Addr(1));
+/// assert_eq!(options.matching, Matching::Tagged { tag: 0x100, ignore: 0xff });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReceiveOptions {
-    /// The tags it takes, or that it takes untagged messages.
+    /// Which tags the receive takes, or that it takes untagged messages.
     pub matching: Matching,
-    /// The only sender whose messages it takes; none for any sender.
+    /// The only sender whose messages the receive takes; `None`: any sender.
     pub from: Option<Source>,
     /// A word of the caller's that the completion carries.
     pub context: u64,
@@ -112,20 +120,21 @@ impl ReceiveOptions {
     }
 }
 
-/// Something has ended, or a connection is open. Every operation that was posted completes once, and every connection
-/// closes once, also when the worker is gone.
+/// What [`Endpoint::poll`](crate::Endpoint::poll) and [`Endpoint::wait`](crate::Endpoint::wait) return: an operation or
+/// a connection has ended, a connection is open, or a peer has written to exposed memory. Every operation that was
+/// posted completes once, and every connection closes once, also when the worker is gone.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Completion {
-    /// A connection is open: the peer's Ethernet address, where it is needed, is known. Messages may have been posted on
-    /// it before.
+    /// A connection is open: the peer's Ethernet address is known, or not needed. Messages may have been posted on the
+    /// connection before.
     Connected {
         /// The connection.
         connection: ConnectionId,
         /// Its peer.
         peer: Addr,
     },
-    /// A message was delivered, or will not be; or a datagram has left.
+    /// A message was delivered, or has failed; or a datagram has left.
     Sent {
         /// The operation.
         operation: OperationId,
@@ -138,29 +147,29 @@ pub enum Completion {
         /// Whether all of it arrived, or the datagram has left.
         result: Result<(), Error>,
     },
-    /// A message or a datagram was received, or none will be.
+    /// A message or a datagram was received, or the receive has ended without one.
     Received {
         /// The operation.
         operation: OperationId,
         /// The context that it was posted with.
         context: u64,
-        /// The sender; none if no message has met the receive.
+        /// The sender; `None` if no message has met the receive.
         source: Option<Source>,
         /// The message's tag, if it has one.
         tag: Option<u64>,
         /// The 64 bits that the sender posted with it.
         header_data: u64,
-        /// The length of the message, bytes; the buffer holds its beginning if that is shorter.
+        /// The length of the message, bytes. If the buffer is shorter, it holds the beginning of the message.
         len: u32,
-        /// The buffer that it was posted with, as long as it was; the message is its first `len` bytes. Of a receive for many
-        /// messages, the part that this one got.
+        /// The buffer that the receive was posted with, in its full length; the message is its first `len` bytes. For a
+        /// receive for many messages, the part of the buffer that this message got.
         buffer: ReceiveBuffer,
         /// Whether the receive goes on: it is one for many messages, and has not ended.
         more: bool,
         /// Whether the buffer holds a whole message.
         result: Result<(), Error>,
     },
-    /// Messages that wait were looked at.
+    /// A [peek](crate::Endpoint::peek) at the messages that wait has ended.
     Peeked {
         /// The operation.
         operation: OperationId,
@@ -205,29 +214,31 @@ pub enum Completion {
         operation: OperationId,
         /// The context that it was posted with.
         context: u64,
-        /// What the memory held before, if that was asked for.
+        /// The bytes that the memory held before, if the operation asked for them
+        /// ([`Atomic::fetch`](crate::Atomic::fetch)).
         fetched: Vec<u8>,
         /// Packets that were sent again on its behalf.
         retransmissions: u32,
-        /// Whether it was done, once.
+        /// Whether the operation was done; if so, it was done once.
         result: Result<(), Error>,
     },
     /// A peer has written to exposed memory, and announces it.
     Written(Written),
-    /// A connection is closed, or could not be opened. Its name is dead, and all its messages have completed.
+    /// A connection is closed, or could not be opened. Its [`ConnectionId`] is invalid from now on, and all its
+    /// messages have completed.
     Closed {
         /// The connection.
         connection: ConnectionId,
         /// Its peer.
         peer: Addr,
-        /// Why, if nobody here asked for it.
+        /// `Ok` if this application has closed or aborted the connection; otherwise the reason.
         result: Result<(), Error>,
     },
 }
 
 impl Completion {
-    /// The bytes that a receive has brought: those of `buffer` that belong to the message, copied if they lie in
-    /// registered memory. None for other completions, and for receives that have failed.
+    /// A copy of the message that a receive has brought: the first `len` bytes of `buffer`. `None` for other
+    /// completions, and for receives that have failed.
     pub fn message(&self) -> Option<Bytes> {
         match self {
             Completion::Received { len, buffer, result: Ok(()), .. } => Some(buffer.to_bytes(*len)),

@@ -120,7 +120,26 @@ impl From<rustix::io::Errno> for Error {
     }
 }
 
-/// A buffer that was not posted, and why. It has gone nowhere.
+/// A buffer that was not posted, and why. The endpoint has not kept it.
+///
+/// ```
+/// use std::time::Duration;
+/// use weft::{ConnectionId, Endpoint, Error, SendBuffer};
+///
+/// /// Posts a message, if necessary after others have completed.
+/// fn post(endpoint: &mut Endpoint, connection: ConnectionId, message: Vec<u8>) -> Result<(), Error> {
+///     let mut buffer = SendBuffer::Vec(message);
+///     while let Err(refused) = endpoint.send(connection, buffer) {
+///         if !refused.error.is_back_pressure() {
+///             return Err(refused.error);
+///         }
+///         buffer = refused.buffer;
+///         let completion = endpoint.wait(Duration::from_secs(1))?;
+///         println!("{completion:?}"); // a program does with it what it does with any other
+///     }
+///     Ok(())
+/// }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct PostError<B> {

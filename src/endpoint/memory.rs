@@ -87,6 +87,29 @@ impl MemorySlice {
 }
 
 /// The registered memory of an endpoint.
+///
+/// ```
+/// use std::time::Duration;
+/// use weft::{Completion, Endpoint, SendBuffer};
+///
+/// let mut endpoint = Endpoint::builder("udp:127.20.0.7").memory(1 << 20).build()?;
+/// let own = endpoint.peer("127.20.0.7")?;
+/// let connection = endpoint.connect(own)?;
+/// endpoint.receive(vec![0; 5])?;
+///
+/// let slice = endpoint.memory().allocate(5)?;
+/// slice.write(0, b"hello");
+/// endpoint.send(connection, slice)?;
+/// loop {
+///     let completion = endpoint.wait(Duration::from_secs(5))?.expect("a completion");
+///     if let Completion::Sent { buffer: SendBuffer::Memory(slice), result, .. } = completion {
+///         result?;
+///         endpoint.memory().free(slice)?;
+///         break;
+///     }
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Default)]
 pub struct Memory {
     region: Option<Region>,

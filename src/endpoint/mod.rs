@@ -44,11 +44,11 @@ pub const MAX_COPY: usize = 4096;
 
 /// An endpoint: it opens connections to peers, sends messages and receives them.
 ///
-/// The name that it is [built](Endpoint::builder) from decides about the network: `udp:ADDRESS` (kernel UDP),
+/// The name from which it is [built](Endpoint::builder) says which network it uses: `udp:ADDRESS` (kernel UDP),
 /// `memif:SOCKET,role=…`, `dpdk:DEVICE`, or `serve:SOCKET`, where a `weft serve` owns the port and several applications
-/// share it. The builder decides where the worker runs, which does the work: in the caller's thread, which has to call
-/// [`Endpoint::poll`] or [`Endpoint::wait`] often, or with [`Builder::on_thread`] on a thread of its own. The code of an
-/// application is the same for all of these.
+/// share it. The *worker* sends and receives the packets. The builder says where it runs: in the caller's thread, which
+/// has to call [`Endpoint::poll`] or [`Endpoint::wait`] often, or with [`Builder::on_thread`] on a thread of its own.
+/// The code of an application is the same for all of these.
 ///
 /// ```
 /// use std::time::Duration;
@@ -73,10 +73,10 @@ pub const MAX_COPY: usize = 4096;
 /// ```
 ///
 /// # Operations
-/// [`Endpoint::send`] and [`Endpoint::receive`] post an operation and return at once. The buffer belongs to the endpoint
-/// until the operation's [`Completion`], which hands it back. Each operation completes once; so does each connection, with
-/// [`Completion::Closed`]. An error of a call says that nothing was begun; where the worker runs elsewhere, it may say so
-/// later, in the completion.
+/// [`Endpoint::send`] and [`Endpoint::receive`] post an operation and return at once. The buffer belongs to the
+/// endpoint until the operation's [`Completion`], which hands it back. Each operation completes once; so does each
+/// connection, with [`Completion::Closed`]. If a call returns an error, nothing was begun. A worker that runs elsewhere
+/// may refuse the operation later; then the completion has the error.
 ///
 /// # Back-pressure
 /// Posting fails while a limit is reached, a ring is full or memory is used up ([`Error::is_back_pressure`]). The
@@ -130,8 +130,8 @@ impl Endpoint {
         Ok(Endpoint { backend: Backend::Direct(Box::new(direct)) })
     }
 
-    /// The number under which peers reach this endpoint, [`ConnectOptions::process`], and see its messages,
-    /// [`Source::process`](weft_stack::ses::Source::process).
+    /// The process number of this endpoint, 0 to 4095. Peers name it in [`ConnectOptions::process`], and see it as the
+    /// [`Source::process`](weft_stack::ses::Source::process) of its messages.
     pub fn process(&self) -> u16 {
         match &self.backend {
             Backend::Direct(direct) => direct.process(),
@@ -147,9 +147,10 @@ impl Endpoint {
         }
     }
 
-    /// The peer at an address, such as `"192.0.2.2"`, an [`IpAddr`](std::net::IpAddr),
-    /// `"192.0.2.2/02:00:00:00:00:02"`, or `"192.0.2.2:5000"` where endpoints share addresses (`shared=on`): one that is known already, or a new one. A worker elsewhere is asked, which takes
-    /// microseconds, and 5 s at most.
+    /// The peer at an address: `"192.0.2.2"`, an [`IpAddr`](std::net::IpAddr), `"192.0.2.2/02:00:00:00:00:02"` with its
+    /// Ethernet address, or `"192.0.2.2:5000"` with its UDP port if endpoints share addresses (`shared=on`). A peer
+    /// that is not known yet is entered into the address book. A worker that runs elsewhere has to be asked, which
+    /// takes microseconds, and 5 s at most.
     ///
     /// # Errors
     /// The text is no address, the port cannot reach it, or there is no room for another peer.
@@ -162,8 +163,8 @@ impl Endpoint {
         each!(self, inner => inner.peer(&peer))
     }
 
-    /// As [`Endpoint::peer`], but a worker elsewhere is asked for at most `bound`. Whoever asks again has the peer once the worker
-    /// has entered it.
+    /// As [`Endpoint::peer`], but waits for the answer of a worker elsewhere for at most `bound`. If that is too short,
+    /// the worker may enter the peer later, and a further call returns it.
     ///
     /// # Errors
     /// As [`Endpoint::peer`]; [`Error::NoReply`] after that time.
@@ -188,10 +189,10 @@ impl Endpoint {
         }
     }
 
-    /// Opens a connection to process 0 of a peer. Messages may be posted on it at once. [`Completion::Connected`] follows
-    /// when the peer can be reached, or after some three seconds [`Completion::Closed`] with
-    /// [`CallError::Unreachable`](weft_stack::fep::CallError::Unreachable), if its Ethernet address has to be asked for and nobody answers. Whether the peer is
-    /// there only messages tell.
+    /// Opens a connection to process 0 of a peer. Messages may be posted on it at once. [`Completion::Connected`]
+    /// follows when the peer can be reached, or after some three seconds [`Completion::Closed`] with
+    /// [`CallError::Unreachable`](weft_stack::fep::CallError::Unreachable), if its Ethernet address has to be asked for
+    /// and nobody answers. Only a message shows whether an endpoint is there.
     ///
     /// # Errors
     /// The peer is not known, a limit is reached, or the worker is gone.
@@ -221,6 +222,34 @@ impl Endpoint {
     }
 
     /// Sends a message of at most 2³² − 1 bytes. [`Completion::Sent`] tells when all of it has arrived.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use weft::{Completion, Endpoint, ReceiveOptions, SendOptions};
+    ///
+    /// // An endpoint reaches itself at its own address.
+    /// let mut endpoint = Endpoint::builder("udp:127.20.0.5").build()?;
+    /// let own = endpoint.peer("127.20.0.5")?;
+    /// let connection = endpoint.connect(own)?;
+    ///
+    /// endpoint.receive_with(vec![0; 100], ReceiveOptions::default().tag(7).context(1))?;
+    /// endpoint.send_with(connection, b"for tag 7", SendOptions::default().tag(7).context(2))?;
+    /// loop {
+    ///     let completion = endpoint.wait(Duration::from_secs(5))?.expect("a completion");
+    ///     let message = completion.message();
+    ///     match completion {
+    ///         Completion::Received { context, tag, result, .. } => {
+    ///             result?;
+    ///             assert_eq!((context, tag), (1, Some(7)));
+    ///             assert_eq!(message.unwrap(), &b"for tag 7"[..]);
+    ///             break;
+    ///         }
+    ///         Completion::Closed { result, .. } => result?, // the connection has failed
+    ///         _ => {}
+    ///     }
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The connection is not open, the message is too long, there is no room for it now
@@ -364,8 +393,8 @@ impl Endpoint {
         each!(self, inner => inner.close(connection, true))
     }
 
-    /// The next completion, if there is one. Never waits. A worker in the caller's thread makes one turn of its loop if
-    /// there is none yet, and works only then: call this all the time, or [`Endpoint::wait`].
+    /// The next completion, if there is one. Never waits. If there is none, a worker in the caller's thread makes one
+    /// turn of its loop. It works only in these calls, so call this or [`Endpoint::wait`] again and again.
     ///
     /// # Errors
     /// The worker is gone, and all that was posted has completed.
@@ -377,8 +406,8 @@ impl Endpoint {
         }
     }
 
-    /// The next completion, or none if there is none for as long as `bound`. Looks and then sleeps as
-    /// [`Builder::idle`] says; `bound` is kept to as exactly as the system's scheduler allows.
+    /// The next completion; `None` if there is none within `bound`. The call looks for completions and then sleeps, as
+    /// [`Builder::idle`] says. It returns as soon after `bound` as the system's scheduler allows.
     ///
     /// # Errors
     /// As [`Endpoint::poll`].
@@ -462,11 +491,11 @@ impl Endpoint {
         self.worker().map_or_else(Vec::new, |worker| worker.fep().explain(worker.clock().now()))
     }
 
-    /// Closes all connections and takes the endpoint down once that is done and peers have had their answers: a worker of
-    /// its own, in the caller's thread or another, waits for a silence of two retransmission timeouts, 200 ms unless set,
-    /// but on a thread no longer than a second. An endpoint whose worker runs in the caller's thread and that is dropped
-    /// instead may leave peers without an answer to their last messages, which they then report as failed. Completions
-    /// meanwhile are dropped.
+    /// Closes all connections, and ends the endpoint once they are closed and peers have had their answers. For the
+    /// latter a worker that is not in a server waits until no packet has come for two retransmission timeouts, which
+    /// are 200 ms by default; on a thread of its own it waits no longer than a second. If an endpoint whose worker runs
+    /// in the caller's thread is dropped instead, peers may get no answer to their last messages, and report them as
+    /// failed. Completions that come during the call are dropped.
     ///
     /// # Errors
     /// [`Error::Busy`] if connections are open, datagrams have not left, or packets of peers still arrive, after `bound`.

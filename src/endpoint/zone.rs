@@ -12,18 +12,18 @@ use crate::port::PortFacts;
 /// ([`Settings::zones`]).
 #[derive(Clone)]
 pub struct ZoneSettings {
-    /// Congestion control; nscc. Both ends need the same if it uses credit.
+    /// Congestion control. Default: `nscc`. Both ends need the same one if it uses credit.
     pub cc: CcChoice,
-    /// Load balancing; mixed.
+    /// Load balancing. Default: `mixed`.
     pub lb: LbChoice,
-    /// Whether the fabric on the way to these peers trims packets; it does not.
+    /// Whether the switches on the way to these peers trim packets. Default: false.
     pub trimming: bool,
-    /// The round-trip time to these peers when the network is idle; that to other peers if nothing is said. Connections to
-    /// them may have six times the bytes in flight that fit into this time, at most 32,640 packets and no fewer than
-    /// [`Settings::mp_range`] says.
+    /// The round-trip time to these peers when the network is idle. Default: as to peers in no zone. A connection to
+    /// these peers may have six times the bytes in flight that the link carries in this time, at most 32,640 packets
+    /// and no fewer than [`Settings::mp_range`] says.
     pub rtt: Option<Span>,
-    /// The first retransmission timeout; if nothing is said, that of other peers, or twice [`ZoneSettings::rtt`] if that
-    /// is longer.
+    /// The first retransmission timeout. Default: that of peers in no zone, or twice [`ZoneSettings::rtt`] if that is
+    /// longer.
     pub rto: Option<Span>,
 }
 
