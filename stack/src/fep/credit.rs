@@ -29,7 +29,8 @@ struct Sender {
     /// not open here, but credit can be sent to it.
     pending: Option<PdcId>,
     last_heard: Time,
-    /// Its place in the order in which senders lost, or began without, an open PDC.
+    /// The sender's place in the order in which senders came to have no open PDC: they lost their last one, or began
+    /// without.
     outside_since: u64,
     /// Announces the credit again although no more was granted.
     announce: bool,
@@ -82,12 +83,13 @@ pub(super) struct Granter {
     /// Number of senders that have no PDC open here, and how many there may be.
     outside: usize,
     most_outside: usize,
-    /// Those that have none, the one that has had none for longest at the front, and some that have one by now or are gone.
+    /// Senders without an open PDC; the one that has had none for longest is at the front. The list also has some that
+    /// have one again, or are gone.
     outsiders: VecDeque<(SenderId, u64)>,
     last_outsider: u64,
     /// The number of each peer, and how many senders it is.
     by_peer: Map<Addr, (PeerId, u16)>,
-    /// Numbers that peers had which are no senders any more.
+    /// Free numbers: peers that are no senders any more had them.
     free_peers: Vec<PeerId>,
     largest_demand: u64,
     pub(super) timer: Option<Time>,

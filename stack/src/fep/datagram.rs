@@ -67,10 +67,10 @@ pub(super) struct Datagrams {
     queues: Map<u16, Queue>,
     /// The processes whose turn comes, in the order of their turns.
     order: VecDeque<u16>,
-    /// The one that [`Fep::poll_transmit_into`] has returned last. It ends with the next call: until then the caller reads
-    /// its bytes.
+    /// The datagram that [`Fep::poll_transmit_into`] has returned last. It ends with the next call, because until then
+    /// the caller reads its bytes.
     handed_out: Option<Key>,
-    /// How many processes have their turn yet in this round.
+    /// How many processes still have their turn in this round.
     left_in_round: usize,
     /// How many other packets have their turn before the next datagram, if there are any.
     others_turns: usize,
@@ -95,7 +95,7 @@ const DROP: i64 = 1 << 10;
 /// The datagrams of one process that wait for the port, in order.
 #[derive(Debug, Default)]
 struct Queue {
-    /// With gaps in the places of those that were cancelled, except at either end.
+    /// Datagrams that were cancelled leave gaps, except at either end.
     waiting: VecDeque<Outgoing>,
     gaps: Gaps,
     /// Whether its process is among those whose turn comes: as soon as there is one, and until its turn finds none.

@@ -30,7 +30,7 @@ enum Verdict {
     Again,
     /// Send it again later.
     Busy,
-    /// The packet is there; its response is not ready. The timer asks again.
+    /// The target has the packet, but its response is not ready. The timer asks again.
     Patience,
     /// Give the PDC up.
     Fatal,
@@ -197,7 +197,8 @@ impl Initiator {
         if let Some(psn) = psn {
             core.events.emit(now, Event::TrimmedReceived { peer, pdc, psn });
         }
-        // The header of a copy, which comes when the read is over, can be the only one to say what it says of other packets.
+        // This can be a copy that comes when the read is over. Even then its header may be the only one that brings its
+        // news of other packets.
         self.on_header(core, now, key, ack);
         match psn {
             Some(psn) => {
@@ -234,7 +235,7 @@ impl Initiator {
             context.progress_at = now;
             let newly_received = u32::try_from(outcome.newly_received).unwrap_or(u32::MAX);
             let (in_flight, out_of_order) = (context.in_flight(), outcome.out_of_order);
-            // Its marks and its way are the trimmed packet's, and are told with that.
+            // Its mark and its path are those of the trimmed packet, and are reported together with the trim.
             let (trigger_bytes, rtt, ecn, hosts) = (0, None, false, None);
             let sample =
                 AckSample { newly_received, trigger_bytes, rtt, ecn, in_flight, out_of_order, hosts };
@@ -280,8 +281,8 @@ impl Initiator {
         }
         let outcome = context.track(&mut connection.pdc, |pdc| pdc.on_nack(now, nack, packet.net.entropy));
         let Some(outcome) = outcome else {
-            // Whichever transmission it answers, the target was busy. Without a pause a ROD connection would send all that
-            // comes behind the refused packet again, as fast as the path refuses it.
+            // Whichever transmission this NACK answers, the target was busy. Without a pause a ROD connection would
+            // send all packets behind the refused one again, as fast as the target refuses them.
             let ordered = connection.pdc.mode == DeliveryMode::Rod;
             if ordered && matches!(verdict, Verdict::Busy) && connection.pdc.is_in_flight(nack.psn) {
                 put_off(core, now, key, connection, context, nack);
@@ -437,10 +438,10 @@ fn note_trim(now: Time, context: &mut Context, nack: &Nack, outcome: &NackOutcom
     context.path_feedback(now, outcome.entropy, feedback);
 }
 
-/// Whether the target of an ordered connection expects a packet that was acknowledged, by itself or in its name, so that nobody
-/// sends it any more. A refusal that left before the packet came may arrive behind its acknowledgement. So what is refused must
-/// have left since then; where it is unknown which transmission that was, nothing must have arrived for as long as a peer
-/// may be silent.
+/// Whether the target of an ordered connection expects a packet that was acknowledged, by the target or by somebody in
+/// its name, so that nobody sends it any more. A refusal that left before the packet came may arrive after the packet's
+/// acknowledgement. So the refused packet must have left after that acknowledgement. If it is unknown which
+/// transmission was refused, nothing must have arrived for as long as a peer may be silent.
 #[cold]
 fn is_misled(now: Time, connection: &Connection, nack: &Nack, outcome: &NackOutcome, silence: Span) -> bool {
     let stuck = now.since(connection.progress_at);
@@ -542,7 +543,7 @@ fn is_read(pdc: &TxPdc, psn: Psn) -> bool {
     pdc.unanswered(psn).is_some_and(|record| matches!(record.kind(), PacketKind::Read { .. }))
 }
 
-/// What a response means for the message of its request.
+/// The meaning of a response for the message of its request.
 enum Outcome {
     /// No more than its acknowledgement says.
     Nothing,
@@ -592,7 +593,7 @@ fn take_response(
                 return Outcome::Contradiction;
             }
             message.buffer.place(at, payload);
-            // All that the request counts for has come back.
+            // All bytes that the request asked for have come back.
             message.read += len;
             Outcome::Nothing
         }
@@ -600,8 +601,8 @@ fn take_response(
         (ReturnCode::OK | ReturnCode::NULL, None, _) => Outcome::Nothing,
         (code, ..) => {
             message.refusal = Some(code);
-            // An access is over with its first error; of a message only a process that is missing, or of another job, refuses
-            // all that follows.
+            // An access is over with its first error. The rest of a message is refused only if its process is missing
+            // or belongs to another job.
             let refuses_all = [ReturnCode::BAD_PID, ReturnCode::BAD_JOB_ID].contains(&code);
             let ends = message.is_access() || refuses_all;
             if ends { Outcome::Refused(send) } else { Outcome::Nothing }

@@ -40,7 +40,7 @@ pub(super) struct Initiator {
     pub(super) sends: Table<SendMessage>,
     /// Number of contexts that hold credit and have something to send.
     pub(super) stocked: u32,
-    /// The process of all connections, as long as they are of one.
+    /// The process of all connections, as long as all belong to the same one.
     process: u16,
     /// The contexts that connections share, and those that targets know by their CCC_ID.
     by_ccc: Map<(Addr, u8), Key>,
@@ -286,10 +286,10 @@ impl Initiator {
         };
         let is_its = connection.withdraw(&mut self.sends, id.0, place);
         if !is_its && !connection.aborting {
-            // It is of one that has failed, and its end is near.
+            // Its connection has failed, so the message is about to end.
             return Err(CallError::TooLate);
         }
-        // That of an abort which goes on is not in it any more.
+        // The messages of a connection that is being aborted have left the backlog already.
         if is_its && let Some(context) = self.contexts.get_mut(connection.context) {
             context.leave_backlog(connection, bytes);
         }
@@ -365,7 +365,7 @@ impl Initiator {
             self.cancel_rest(core, key);
         }
         self.remove_connection(core, now, key, Err(failure));
-        // The bytes that were in flight made room for other packets.
+        // The bytes that were in flight are gone, so other packets have room in the window.
         self.unblock(&core.config, context_key);
     }
 
@@ -393,7 +393,7 @@ impl Initiator {
                 }
                 self.contexts.remove(connection.context);
             } else if context.trying == Some(key) {
-                // It will not: the next one has to.
+                // This connection will not try the gate any more: the next one has to.
                 context.trying = None;
                 self.unblock(&core.config, connection.context);
             }
@@ -442,8 +442,8 @@ impl Initiator {
         self.unblock(config, context_key);
     }
 
-    /// Takes the next connection to try the gate of `context` from those that wait, unless one tries, and says which process
-    /// it is of.
+    /// Unless a connection tries the gate of `context` already, takes the next one from those that wait, to try it.
+    /// Returns the connection and its process.
     pub(super) fn let_try(&mut self, context: Key) -> Option<(Key, u16)> {
         let context = self.contexts.get_mut(context)?;
         while context.trying.is_none()
@@ -458,9 +458,10 @@ impl Initiator {
         None
     }
 
-    /// Whether all that `context` has in flight may have arrived, at targets that keep quiet about less than
-    /// their threshold each, and nothing is on its way that would make them speak: windows can shrink after
-    /// packets have left that do not ask, and the packet that asked can be trimmed, or overtake other packets.
+    /// Whether all that `context` has in flight may have arrived without being acknowledged: targets acknowledge
+    /// nothing as long as they have less than their threshold, and no packet is in flight that asks for an
+    /// acknowledgement. This happens because windows can shrink after packets have left that do not ask, and because
+    /// the packet that asked can be trimmed, or overtake other packets.
     #[inline(never)]
     pub(super) fn must_ask(&self, config: &FepConfig, context_key: Key) -> bool {
         let Some(context) = self.contexts.get(context_key) else { return false };
@@ -522,7 +523,7 @@ pub(super) fn complete_send(sends: &mut Table<SendMessage>, core: &mut Core, key
     match sends.get(key) {
         Some(message) if message.is_access() || message.refusal.is_some() => complete_other(sends, core, key),
         _ => {
-            // Nothing else of it is read, and the completion is made where it stays: to move either costs more.
+            // The completion is made from the message in its final place: to move either of them first would cost more.
             let Some(message) = sends.remove(key) else { return };
             core.completions.push_back(message.sent(key, Ok(())));
         }
@@ -554,8 +555,9 @@ fn pdc_id(key: Key) -> PdcId {
     PdcId((key.index + 1) as u16)
 }
 
-/// A Start_PSN drawn by `random`. It has to be at least 2¹⁶ from the last one used; with twice that, so are
-/// its neighbours. And it has to lie outside what the target remembers of the last PDC, 2³⁰ PSNs at most.
+/// A Start_PSN drawn by `random`. It has to be at least 2¹⁶ from the last PSN used; this one is at least twice as far,
+/// so that its neighbours are far enough as well. And it has to lie outside the PSNs that the target remembers of the
+/// last PDC, 2³⁰ at most.
 fn far_from(last: Psn, random: u32) -> Psn {
     const APART: u32 = 1 << 17;
     const REMEMBERED: u32 = 1 << 30;

@@ -21,7 +21,8 @@
 //! | [`Fep::post_receive_many_of`] | [`Fep::begin_receive_many_of`] | [`Fep::gather`] until it returns true |
 //! | a receive, a peek or a claim that ignores bits of the tag | [`Fep::look_ahead`] until it returns true | – |
 //!
-//! None of that has a timer: [`Fep::poll_timeout`] does not tell of it. Who calls none of these has to do nothing.
+//! None of this work has a timer: [`Fep::poll_timeout`] does not announce it. A driver that calls none of the functions
+//! in the second column has to do nothing.
 //!
 //! An endpoint is a router over two halves that do not know each other. The *initiator* sends messages and reads the
 //! memory of peers: it owns connections, congestion contexts and what was posted. The *target* receives messages and
@@ -123,22 +124,23 @@ use target::Target;
 
 type Map<K, V> = HashMap<K, V, BuildHasherDefault<FxHasher>>;
 
-/// What the end of a message counts for that has not been sent, in bytes touched.
+/// The cost, in bytes touched, of ending a message that has not been sent.
 pub(crate) const END_COST: i64 = abort::COST;
 
 /// Room behind the core that puts the queue of the initiator at the end of a cache line.
 const LEAD: usize = (64 + 48 - size_of::<Core>() % 64) % 64;
 
 /// One fabric endpoint.
-// Where many endpoints take turns, each cache line that a packet needs is a miss. The fields of all three parts are in
-// the order of use, and so that what a packet needs lies on few lines: the start of the core, the counters of data
-// and acknowledgements, the next deadline; the two lines of the initiator that a data packet needs on its way out; one
-// that holds the end of the initiator, for acknowledgements, and the start of the target. A test checks it.
+// If many endpoints take turns, each cache line that a packet needs is a miss. So the fields of all three parts are in
+// the order of use, and what a packet needs lies on few lines: the start of the core with the counters of data and
+// acknowledgements and the next deadline; the two lines of the initiator that an outgoing data packet needs; and one
+// line that holds the end of the initiator, for acknowledgements, and the start of the target. A test checks this
+// layout.
 #[repr(C, align(64))]
 pub struct Fep {
     core: Core,
     _lead: [u8; LEAD],
-    /// None as long as the application has posted none.
+    /// `None` until the application has posted a datagram or a receive of datagrams.
     datagrams: Option<Box<Datagrams>>,
     initiator: Initiator,
     target: Target,
@@ -191,8 +193,9 @@ impl Fep {
         self.connect_of(0, now, peer, options)
     }
 
-    /// As [`Fep::connect`], for messages that process `process` of this endpoint sends: receivers see them as its own
-    /// ([`Source`](crate::ses::Source)). Who offers this to applications must not let them choose the number.
+    /// As [`Fep::connect`], for messages that process `process` of this endpoint sends: receivers see this process as
+    /// their sender ([`Source`](crate::ses::Source)). A program that offers this call to applications must not let them
+    /// choose the number.
     ///
     /// # Errors
     /// As [`Fep::connect`]; [`CallError::NoSuchProcess`] also if `process` is too large.
@@ -222,9 +225,10 @@ impl Fep {
         Ok(id)
     }
 
-    /// Process `process` belongs to job `job` from now on, or to none with job 0: requests of other jobs for it are answered
-    /// with BAD_JOB_ID, and what it sends on connections that it opens from now on, and its datagrams, carry the job. One of
-    /// no job takes requests of any. This keeps jobs apart that share hosts; it is no protection from hosts that lie.
+    /// Process `process` belongs to job `job` from now on, or to none with job 0: requests of other jobs for it are
+    /// answered with BAD_JOB_ID, and what it sends on connections that it opens from now on, and its datagrams, carry
+    /// the job. A process of no job takes requests of any job. This separates jobs that share hosts; it does not
+    /// protect from hosts that lie.
     ///
     /// # Errors
     /// [`CallError::ProcessNotOpen`].
@@ -274,12 +278,12 @@ impl Fep {
         self.initiator.post_send(&self.core.config, connection, send)
     }
 
-    /// Posts a read of as many bytes of the peer's memory as its buffer has. It is done in requests of at most a packet's
-    /// payload each, and completes with [`Completion::Read`] once all that have left are answered. After an error no further
-    /// ones leave, and the completion tells the first. A
-    /// request counts for the bytes that it asks for in the window of the connection, from its departure on. Requests leave
-    /// in turn with the messages of the connection, and do not wait for them to arrive. Messages posted after a read meet
-    /// their receives once the target has admitted it, which takes longer while the target is busy
+    /// Posts a read of as many bytes of the peer's memory as its buffer has. It is done in requests of at most a
+    /// packet's payload each, and completes with [`Completion::Read`] once all requests that have left are answered.
+    /// After an error no further requests leave, and the completion has the first error. A request counts for the bytes
+    /// that it asks for in the window of the connection, from its departure on. Requests leave in turn with the
+    /// messages of the connection, and do not wait for them to arrive. Messages posted after a read meet their receives
+    /// once the target has admitted it, which takes longer while the target is busy
     /// ([`Limits::response_bytes_per_peer`]); they do not wait for its bytes.
     ///
     /// # Errors
@@ -380,14 +384,16 @@ impl Fep {
         self.target.processes.kept_of(process, peer)
     }
 
-    /// Messages of `peer` to process `process` that have met no receive, and those of any process that have arrived before their turn
-    /// with as many as are missing before them. Of each peer's there may be [`Limits::unexpected_messages_per_peer`].
+    /// Messages of `peer` to process `process` that have met no receive, and messages to any process that have arrived
+    /// before their turn, with as many more as are missing before them. There may be
+    /// [`Limits::unexpected_messages_per_peer`] of each peer.
     pub fn kept_messages_of(&self, process: u16, peer: Addr) -> u32 {
         self.target.processes.kept_messages_of(process, peer)
     }
 
-    /// How often peers have accessed memory that is exposed: one for each piece of memory that they have, in turn, until there is
-    /// none. What was not asked for when memory is withdrawn is forgotten.
+    /// How often peers have accessed exposed memory. Each call returns the count of one piece of memory that was
+    /// accessed since it was last returned; `None` if there is no such piece left. Counts that were not fetched when
+    /// the memory is withdrawn are forgotten.
     pub fn next_accessed(&mut self) -> Option<Accessed> {
         self.target.processes.memory.as_deref_mut()?.next_accessed()
     }
@@ -584,7 +590,7 @@ impl Fep {
         if let Some(control) = self.core.control.pop_front() {
             control.write_to(packet);
             if self.core.control.is_empty() {
-                // Back to the start of its memory, which is in the cache.
+                // The queue begins again at the start of its memory, which is in the cache.
                 self.core.control.clear();
             }
             return Some(PayloadRef::NONE);
@@ -605,7 +611,7 @@ impl Fep {
         let payload = initiator.poll_transmit(core, now, packet);
         match payload {
             None if !core.replies.is_empty() => target.poll_reply(core, now, packet),
-            // It was not their turn.
+            // No other packet leaves now, so a datagram may leave although it was not the turn of datagrams.
             None if core.has_datagrams => self.poll_datagram(now, packet, true),
             payload => payload,
         }

@@ -37,9 +37,10 @@ pub(super) struct Target {
     pub(super) processes: Processes,
 }
 
-/// A PDC with no more messages that are incomplete, or have not had their turn, ends with the packet that says that it is over. An
-/// initiator that sends one message after the other, as weft's does, seldom leaves more behind. One whose initiator has not answered
-/// the question whether it is there gets no more: it may have to make room at any time, as may others for each SYN that arrives.
+/// A PDC with at most so many messages that are incomplete, or have not had their turn, ends while the packet that
+/// closes it is processed. An initiator that sends one message after the other, as weft's does, seldom leaves more
+/// messages behind. A PDC whose initiator has not answered the question whether it is there keeps no more messages
+/// than that: it may have to make room at any time, and so may other PDCs for each SYN that arrives.
 const UNFINISHED_AT_ONCE: usize = 16;
 
 impl Target {
@@ -52,7 +53,7 @@ impl Target {
         }
     }
 
-    /// Checks that PDCs and the room for messages count the incomplete messages that there are.
+    /// Checks that PDCs, and the room for messages, count as many incomplete messages as exist.
     #[cfg(test)]
     pub(super) fn check_incomplete(&self) {
         let (mut of_pdcs, mut of_sources) = (super::Map::default(), super::Map::default());
@@ -194,7 +195,7 @@ impl Target {
             deliver_early(core, processes, granter, usage, pdc, now);
         }
         if suspect && pdc.asked == 0 {
-            // Not before its packet is taken: the answer repeats what the question says of it.
+            // Only after the packet is accepted: the answer repeats what the question says of the packet.
             if !pdc.ask_with_last_ack(core, now) {
                 pdc.ask(core, now);
             }
@@ -229,7 +230,8 @@ impl Target {
         }
     }
 
-    /// The PDC for a request with SYN, which opens one whose first PSN is `start`, or is a copy of one that did.
+    /// The PDC for a request with SYN. Its first PSN is `start`. The request opens it, or is a copy of a request that
+    /// did.
     ///
     /// # Errors
     /// See [`Unopened`].
@@ -286,8 +288,8 @@ impl Target {
         Ok(key)
     }
 
-    /// A NACK of an initiator: it denies that a PDC still has one, or tells that a response has lost its data. All others
-    /// are for initiators: false.
+    /// Processes a NACK from an initiator: it says that a PDC has no initiator any more, or that a response has lost
+    /// its data. Returns false for all other NACKs, which are for initiators.
     pub(super) fn on_nack(&mut self, core: &mut Core, now: Time, packet: &Packet, nack: &Nack) -> bool {
         match nack.code {
             NackCode::INV_DPDCID => self.on_denial(core, now, packet, nack),
@@ -302,7 +304,7 @@ impl Target {
         }
     }
 
-    /// If `nack` denies that a PDC still has an initiator, forgets the PDC and returns true.
+    /// If `nack` says that a PDC has no initiator any more, forgets the PDC and returns true.
     fn on_denial(&mut self, core: &mut Core, now: Time, packet: &Packet, nack: &Nack) -> bool {
         let denied = self.pdcs.find(nack.dpdcid).filter(|(_, pdc)| pdc.is_denied(packet.net.src, nack));
         let Some((key, _)) = denied else { return false };
@@ -360,11 +362,11 @@ impl Target {
                     self.pdcs.usage.clear(&mut core.replies, pdc, Psn(control.payload));
                 }
             }
-            // A copy, as the acknowledgement of the first one was lost. The PDC has not had its turn to end.
+            // A copy of the CLOSE_CMD: the acknowledgement of the first one was lost. The PDC has not had its turn to end.
             ControlKind::CloseCommand if pdc.is_over && control.psn.plus(1) == pdc.rx.expected() => {
                 pdc.acknowledge(core, now, packet, Trigger::Psn(control.psn), control.psn, control.retx);
             }
-            // The initiator closes only after everything is acknowledged: this is a stray.
+            // An initiator closes a PDC only after everything is acknowledged, so this command belongs to another PDC.
             ControlKind::CloseCommand if control.psn != pdc.rx.expected() || pdc.is_over => {
                 core.ignore(now, packet, "CLOSE_CMD before the end");
             }
@@ -385,8 +387,9 @@ impl Target {
         self.note_put_off(core, now);
     }
 
-    /// A PDC is over, as its initiator says, or as that is gone. It ends at once, or in a later call of [`Fep::on_timeout`](super::Fep::on_timeout) if it
-    /// has left many messages unfinished: packets that are read together may say so of as many PDCs.
+    /// The initiator of a PDC has closed it, or is gone. The PDC ends at once, or in a later call of
+    /// [`Fep::on_timeout`](super::Fep::on_timeout) if it has many unfinished messages: packets that are read together
+    /// may close many such PDCs.
     fn end(&mut self, core: &mut Core, now: Time, key: Key) {
         let Some(pdc) = self.pdcs.table.get_mut(key).filter(|pdc| !pdc.is_over) else { return };
         if pdc.unfinished(&self.processes) <= UNFINISHED_AT_ONCE {
@@ -412,11 +415,11 @@ impl Target {
         if let Some(memory) = &mut self.processes.memory {
             memory.writes.forget(pdc.rx.id);
         }
-        // For them each process is looked at.
+        // Each process is searched for incomplete messages, so only if there are any.
         if pdc.order.incomplete() > 0 {
             self.processes.abandon(pdc.rx.id, |delivery| core.complete_receive(delivery));
         }
-        // What is complete has been acknowledged; the messages before it will not come.
+        // A complete message has been acknowledged, so it is delivered although messages before it will never come.
         while let Some(message) = pdc.order.next_early() {
             if let Some(delivery) = self.processes.take_turn(pdc.rx.id, message) {
                 core.complete_receive(delivery);
@@ -426,15 +429,15 @@ impl Target {
     }
 }
 
-/// The scheduler that grants credit to all senders: they share one link, whatever zones they are in. Of several zones
-/// with credit it is that of the one with the largest BDP, whose senders have to store the most.
+/// The scheduler that grants credit to all senders: they share one link, whatever zones they are in. If several zones
+/// have credit, it has the settings of the zone with the largest BDP, whose senders have to store the most.
 fn scheduler(config: &FepConfig) -> Option<ReceiverAlgorithm> {
     let zones = config.zones.iter().filter(|zone| zone.cc.sender_credit().is_some());
     let bdp = |zone: &&Zone| zone.cc.params().network_bdp();
     zones.reduce(|a, b| if bdp(&b) > bdp(&a) { b } else { a })?.cc.receiver()
 }
 
-/// What has not arrived of a message is refused.
+/// Refuses the packets of a message that have not arrived.
 fn refuse_rest(limits: &Limits, pdcs: &mut TargetPdcs, (pdc, msg_id): MessageName) {
     let slot = pdcs.slot(pdc);
     if let Some((_, pdc)) = slot.and_then(|slot| pdcs.table.at_mut(slot)) {
@@ -452,7 +455,7 @@ enum Unopened {
 }
 
 /// Hands a new packet of `pdc` to the message layer, accepts it and acknowledges. False if it was refused.
-// Called from two places, of which nearly all packets take one.
+// Inlined: it is called from two places, and nearly all packets pass the same one.
 #[inline(always)]
 #[expect(
     clippy::too_many_arguments,
@@ -571,8 +574,8 @@ enum Fit {
     Beginning(u32),
 }
 
-/// Completes the receive of a message of `pdc`, or has it wait for others.
-// At once: a delivery that is kept until its packet is acknowledged is moved once more.
+/// Completes the receive of a message of `pdc`, or lets the message wait for others.
+// The receive completes before the packet is acknowledged: to keep the delivery until then would move it once more.
 #[inline(always)]
 fn complete(
     core: &mut Core,
@@ -680,7 +683,7 @@ fn admit(
     })
 }
 
-/// Whether the quota of its initiator has room for an answer of this cost to packet `psn` of `pdc`.
+/// Whether the quota of the initiator of `pdc` has room for an answer of this cost to packet `psn`.
 pub(super) fn may_store(core: &Core, usage: &PeerUsage, pdc: &TargetPdc, psn: Psn, cost: u64) -> bool {
     // Clears are cumulative: the responses behind a refused request stay until it is answered. So the first request that
     // is not cleared must get its answer whatever the others take.
@@ -688,8 +691,8 @@ pub(super) fn may_store(core: &Core, usage: &PeerUsage, pdc: &TargetPdc, psn: Ps
     is_first || usage.may_store(&core.config.limits, pdc.rx.peer, cost)
 }
 
-/// The refusal of packet `psn`, with `len` bytes of payload, with the error `code`; as busy while there is no room to store the
-/// error, or to note that the rest of its message is refused, if it has one.
+/// The refusal of packet `psn`, which has `len` bytes of payload, with the error `code`. While there is no room to
+/// store the error, or to note that the rest of the packet's message is refused, the packet is refused as busy instead.
 #[cold]
 pub(super) fn error_or_busy(
     core: &Core,
@@ -708,8 +711,8 @@ pub(super) fn error_or_busy(
     }
 }
 
-/// The refusal of packet `psn`, with `len` bytes of payload, whose message no process takes because of `why`: the messages behind it do not wait for it,
-/// unless it is to come again.
+/// The refusal of packet `psn`, which has `len` bytes of payload, and whose message no process takes because of `why`.
+/// Messages behind it do not wait for it, unless it is to be sent again.
 #[cold]
 fn turn_away(
     core: &Core,
@@ -771,7 +774,7 @@ fn begin_early(
     begun
 }
 
-/// A message begins that no process takes: those behind it do not wait for it.
+/// A message begins that no process takes: messages behind it do not wait for it.
 #[cold]
 pub(super) fn pass_over(room: &mut Room, pdc: &mut TargetPdc, psn: Psn, header: &StandardRequest) {
     match pdc.order.is_turn(header.msg_id, psn, pdc.rx.expected()) {
@@ -800,8 +803,8 @@ fn take_turns(core: &mut Core, processes: &mut Processes, pdc: &mut TargetPdc) {
     processes.room.give_back(pdc.rx.peer, pdc.order.take_places());
 }
 
-/// Tells the credit scheduler about a packet of `bytes`, and of which PDC it is if that is open. The PDC that its origin has open
-/// has `joined` the context with this number.
+/// Tells the credit scheduler about a packet of `bytes`, and about its PDC if that is open. That PDC has `joined` the
+/// context with this number.
 fn note_arrival(
     granter: &mut Granter,
     pdc: Option<&mut TargetPdc>,

@@ -36,7 +36,7 @@ struct Data {
     segment: Segment,
     /// Whether it accesses the peer's memory.
     is_access: bool,
-    /// Whether it asks for the segment, instead of carrying it.
+    /// Whether the packet asks for the segment, instead of carrying it.
     is_read: bool,
     /// The PSN of its first transmission, if it was sent before.
     again: Option<Psn>,
@@ -114,8 +114,8 @@ impl Initiator {
         }
     }
 
-    /// [`Initiator::next`] where there are several processes. Those that have just got something to send leave their turn if
-    /// they have to wait for one at the gate.
+    /// [`Initiator::next`] if there are several processes. A connection that has just got something to send gives its
+    /// turn up if it has to wait for a turn at the gate.
     #[inline(never)]
     fn next_of_several(&mut self, core: &mut Core, now: Time) -> Option<Key> {
         loop {
@@ -140,8 +140,8 @@ impl Initiator {
         let context_key = connection.context;
         let Some(context) = contexts.get_mut(context_key) else { return false };
         let is_shared = context.has_blocked() && context.blocked.is_divided();
-        // A packet that is sent again had its place. If the gate is closed the connection finds out by itself, and what it waits
-        // for.
+        // A packet that is sent again has had its turn at the gate. If the gate is closed, the connection finds this
+        // out itself when it tries to send.
         let has_new = connection.sends_soon() && !connection.pdc.has_lost();
         if !is_shared || !has_new || !context.is_open(&core.config, now) {
             return false;
@@ -461,8 +461,9 @@ fn send_close(
         psn
     } else {
         connection.pdc.state = TxState::Closing;
-        // All that it was asked to send has arrived: a target that does not take the command is not waited for without end.
-        // But the target has the time for it that others have, however long the connection has waited for something else.
+        // All messages of the connection have arrived, so it is patient no longer: it does not wait without end for a
+        // target that ignores the command. The target has the usual time to answer, however long the connection has
+        // waited for something else.
         if std::mem::take(&mut connection.patient) {
             connection.progress_at = now;
         }
@@ -539,7 +540,7 @@ fn set_flags(packet: &mut Packet, flags: VendorFlags) {
     }
 }
 
-/// Turns the packet of a message into that of an access. Returns its payload.
+/// Turns the packet of a message into the packet of an access. Returns its payload.
 #[inline(never)]
 fn access_instead(
     packet: &mut Packet,
@@ -675,7 +676,7 @@ fn depart(
     overhead: u32,
 ) -> (Psn, Entropy) {
     let bytes = data.segment.len + overhead;
-    // Credit is the target's, for what goes there.
+    // Credit counts only bytes that go to the target, so not those that a read asks for.
     let carried = u64::from(if data.is_read { overhead } else { bytes });
     let entropy = match connection.fixed_entropy {
         Some(entropy) => entropy,

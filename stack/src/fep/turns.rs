@@ -23,11 +23,11 @@ pub(super) enum Turns {
     Among(Box<Processes>),
 }
 
-// It stands where endpoints and contexts have room for one queue.
+// It takes no more memory than a queue, which endpoints and contexts have room for.
 const _: () = assert!(size_of::<Turns>() == size_of::<VecDeque<Key>>());
 
-/// A queue that connections leave from any place. Those that have left stay until they are the first, or there are more of them
-/// than others; one that comes again before that has its old place.
+/// A queue that connections can leave from any place. A connection that has left keeps its place in memory until it
+/// would be the first, or until more have left than wait. If it comes again before that, it has its old place.
 #[derive(Debug, Default)]
 pub(super) struct Line {
     /// The first one has not left.
@@ -56,7 +56,8 @@ pub(super) struct Processes {
 #[derive(Debug, Default)]
 struct Queue {
     keys: Line,
-    /// Those for which connections of other processes may wait. They are few, so that they wait for few.
+    /// Connections for which connections of other processes may wait. This queue is kept short, so that they do not
+    /// wait long.
     soon: VecDeque<Key>,
     /// Whether the next turn is one of `soon`.
     is_soons_turn: bool,
@@ -246,7 +247,7 @@ impl Turns {
         key
     }
 
-    /// Where nothing is left of those that have left, a queue will do again.
+    /// If no connection that has left keeps a place, a plain queue is enough again.
     fn unite_sparse(&mut self) {
         if let Turns::Sparse(line) = self
             && line.gone.is_empty()
@@ -313,7 +314,8 @@ impl Line {
         self.keys.push_front(key);
     }
 
-    /// `key`, which is in the queue, leaves it. Those that have left are looked at once more for each that leaves at most.
+    /// `key`, which is in the queue, leaves it. On average this looks at no more than one connection that has left
+    /// before.
     fn remove(&mut self, key: Key) {
         debug_assert!(self.iter().any(|other| other == key), "it waits");
         if self.keys.front() == Some(&key) {
@@ -366,7 +368,8 @@ impl Queue {
         let takes_soon = self.takes_soon();
         let key = if takes_soon { self.soon.pop_front() } else { self.keys.pop_front() };
         let queue = if takes_soon { &mut self.soon } else { &mut self.keys.keys };
-        // What it has grown by costs as much as those that it was for.
+        // A queue that has grown gives its memory back when it is empty. Growing again costs no more than the
+        // connections that need it.
         if queue.is_empty() && queue.capacity() > SPARE {
             *queue = VecDeque::new();
             if self.keys.gone.is_empty() {
@@ -394,7 +397,7 @@ impl Queue {
     }
 }
 
-// Not inlined: endpoints with one process have the code of a queue.
+// These functions are not inlined, so that the code for endpoints with one process is that of a queue.
 impl Processes {
     /// The place of `process`.
     fn place(&mut self, process: Process) -> u32 {
@@ -445,8 +448,8 @@ impl Processes {
 
     #[inline(never)]
     fn pass(&mut self, process: Process) {
-        // It keeps its place behind the others also if nothing of it waits at the moment: those that use their turns after it
-        // must not get before it.
+        // The process goes to the end of the order even if no connection of it waits at the moment: processes that use
+        // their turns after it must not overtake it.
         if let Some(&place) = self.order.front()
             && self.queues[place as usize].process == process
         {
@@ -507,7 +510,8 @@ impl Processes {
         let Some(&place) = self.places.get(&process) else { return };
         self.queues[place as usize].keys.remove(key);
         self.len -= 1;
-        // Those of whom nothing waits might wait for their turns without end if nothing of the others can leave.
+        // A process without a waiting connection leaves the order at once: if no connection of the others can leave,
+        // its turn would not come for any length of time, and its place stay taken.
         if self.queues[place as usize].is_empty() {
             self.queues[place as usize] = Queue { process, ..Queue::default() };
             self.order.retain(|other| *other != place);

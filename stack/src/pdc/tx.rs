@@ -67,8 +67,9 @@ pub struct TxPdc {
     lost_bytes: u64,
     /// The shortest time that an answer has taken.
     fastest: Option<Span>,
-    /// The first packet that was not acknowledged when a ROD target last refused what came out of order, the one that it expected,
-    /// and how often it has done so since these have been the same. The target may withhold acknowledgements of what is between them.
+    /// At the last refusal by a ROD target of a packet that came out of order: the first packet that was not
+    /// acknowledged, and the packet that the target expected, whose predecessors it may have without having
+    /// acknowledged them. Then the time since which these two are the same, and how often the target has refused since.
     stuck_at: (Psn, Psn),
     stuck_since: Time,
     go_backs: u8,
@@ -109,7 +110,8 @@ pub struct Evidence {
     /// The packets about which it is definite, as a half-open range: a packet among them that it does not name had not
     /// arrived when it left. About other packets it says nothing.
     pub definite: (Psn, Psn),
-    /// Whether that holds for reads. It carries data, so it has waited at the target like the responses to other reads.
+    /// Whether that holds for reads, too. It does if the acknowledgement carries data: then it has waited at the target
+    /// like the responses to other reads.
     pub on_reads: bool,
 }
 
@@ -172,7 +174,7 @@ impl TxPdc {
         TxPdc { arrived: Arrived::new(bytes), ..self }
     }
 
-    /// The delay echo in `cc`, if the packets of this PDC ask for one: unasked, it is another vendor's state.
+    /// The delay echo in `cc`, if the packets of this PDC ask for one. If they do not, `cc` is another vendor's state.
     #[cold]
     pub fn echo<'a>(&self, cc: &'a AckCc) -> Option<&'a DelayEcho> {
         match &cc.state {
@@ -205,7 +207,7 @@ impl TxPdc {
         !self.lost.is_empty()
     }
 
-    /// Bytes that the packets which wait for retransmission carry themselves: without those that reads ask for.
+    /// Bytes of payload of the packets that wait for retransmission. The bytes that reads ask for do not count.
     #[inline]
     pub fn lost_bytes(&self) -> u64 {
         self.lost_bytes
@@ -255,9 +257,10 @@ impl TxPdc {
     /// Whether a new packet is inside the window: PSN ≤ CACK + MP_RANGE, and until the target has reported its own
     /// range no more packets than the first range.
     ///
-    /// CACK is the one that the target has when it checks the packet. It holds all packets up to CLEAR_PSN, and the
-    /// packet clears their responses before it is checked, so its CACK is at CLEAR_PSN at least. The CACK that it has
-    /// reported stands before responses that have come here since.
+    /// CACK here is that of the target at the moment at which it checks the packet. The target has all packets up to
+    /// CLEAR_PSN, and the new packet clears their responses before it is checked, so the target's CACK is at least
+    /// CLEAR_PSN by then. The CACK that the target has reported is older: it may stand before responses that have
+    /// arrived here since.
     #[inline]
     pub fn may_send_new(&self) -> bool {
         let range = match self.peer_id {
@@ -387,8 +390,8 @@ impl TxPdc {
         Some(self.take_in(now, ack, trigger, &mut acked))
     }
 
-    /// As [`TxPdc::on_ack`], for a response with data of which a switch has left the header only: the packet that it answers
-    /// still waits for an answer, but what the header says of others the target does not say again.
+    /// As [`TxPdc::on_ack`], for a response with data that a switch has trimmed. The packet that it answers still waits
+    /// for its answer. But the target does not repeat what the header says of other packets, so that is processed now.
     #[cold]
     pub fn on_trimmed_response(
         &mut self,
@@ -427,8 +430,9 @@ impl TxPdc {
             }
             match cc.state {
                 CcState::Nscc(state) => {
-                    // With stored responses the target holds more than CACK names even then. The bytes of those packets
-                    // are counted late, when they are named; a target that counts otherwise is corrected all the same.
+                    // A target with stored responses holds more packets than CACK names even then. Their bytes are
+                    // counted later, when an acknowledgement names them. This also corrects the count of a target that
+                    // counts in another way.
                     self.arrived.on_report(state.rcvd_bytes, state.ooo_count == 0);
                     outcome.out_of_order = known_count(state.ooo_count);
                     outcome.flow_control = state.flow_control();
@@ -590,7 +594,7 @@ impl TxPdc {
         Some(NackOutcome { bytes: u64::from(record.bytes), rtt, entropy: record.entropy })
     }
 
-    /// All from the packet on that a ROD target expects is to be sent again.
+    /// Notes that all packets from the one that a ROD target expects are to be sent again.
     fn note_go_back(&mut self, now: Time, expected: Psn) {
         let at = (self.first_unacknowledged(), expected);
         if self.stuck_at != at || self.go_backs == 0 {
@@ -599,9 +603,9 @@ impl TxPdc {
         self.go_backs = self.go_backs.saturating_add(1);
     }
 
-    /// Whether to send all that a ROD target has refused again at once is in vain: it has been refused five times,
-    /// over at least the retransmission timeout `rto`, as refusals of earlier transmissions count too, and nothing has arrived in
-    /// between.
+    /// Whether it is useless to send all packets that a ROD target has refused again at once: it has refused them five
+    /// times, and nothing has arrived in between. The refusals must span at least the retransmission timeout `rto`,
+    /// because those of earlier transmissions count too.
     pub fn goes_back_in_vain(&self, now: Time, rto: Span) -> bool {
         self.stuck_at.0 == self.first_unacknowledged()
             && self.go_backs > MAX_GO_BACKS
@@ -619,8 +623,9 @@ impl TxPdc {
     /// When [`TxPdc::on_timer`] may find something, with a retransmission timeout of `rto`; `None` while nothing is
     /// expected of the target. With `news`, timers run from that time at the earliest: the last packet that arrived.
     ///
-    /// A ROD PDC has one timer, that of the first packet in flight: when it expires all are sent again. If each packet had
-    /// its own, which has backed off less the later it was sent first, the first one would be sent again with each.
+    /// A ROD PDC has one timer, that of the first packet in flight: when it expires, all packets are sent again. If
+    /// each packet had its own timer, later packets would have backed off less, and the first packet would be sent
+    /// again whenever one of their timers expires.
     pub fn deadline(&self, rto: Span, news: Option<Time>) -> Option<Time> {
         if let Some(missing) = &self.missing_ack {
             return Some(missing.deadline(rto));

@@ -78,9 +78,10 @@ pub enum Cancelled {
     TooLate,
 }
 
-/// What handing a message over to a receive that came later counts for, in bytes touched, beside those that are copied; or dropping
-/// it. So many take as long to copy: with many messages, most of what it reads and gives
-/// back is in no cache. Tests of sessions have a sixty-fourth of both, this and what an application may have in a turn.
+/// The cost, in bytes touched, of handing a message over to a receive that came later, or of dropping it; bytes that
+/// are copied count besides. To copy so many bytes takes as long: with many messages, most of the memory that the
+/// hand-over reads and frees is in no cache. Tests of sessions use a sixty-fourth of this cost, and of what an
+/// application may cost in a turn.
 const HAND_OVER: u64 = if cfg!(test) { 192 } else { 12 << 10 };
 
 /// What has become of a message of which a part was placed.
@@ -113,7 +114,7 @@ struct Incoming {
     neighbours: Option<Neighbours>,
     /// Whether its header data is known.
     has_header_data: bool,
-    /// What it counts for while it is incomplete.
+    /// Which accounts the message counts for while it is incomplete.
     counts: Counts,
 }
 
@@ -153,7 +154,7 @@ impl Incoming {
         self.arrived.is_all(self.total)
     }
 
-    /// The receive that it has met.
+    /// The receive that the message has met.
     #[inline]
     fn receive(&self) -> Option<ReceiveId> {
         match &self.destination {
@@ -163,7 +164,7 @@ impl Incoming {
         }
     }
 
-    /// It is incomplete no more, or is dropped: it counts for its sender no longer.
+    /// The message is complete or dropped: it does not count as incomplete for its sender any more.
     fn end_incomplete(&self, room: &mut Room) {
         if self.counts == Counts::ForSource {
             room.incomplete.remove(self.source);
@@ -280,9 +281,9 @@ pub struct Receives {
     posted: PostedQueue,
     /// The receives for many messages that have not ended.
     many: Many,
-    /// The newest receive, if it is one for many messages that has not looked at all that wait.
+    /// The newest receive, if it is one for many messages and has not yet looked at all waiting messages.
     gathering: Option<Box<Posted>>,
-    /// What handing over the messages would cost, in bytes touched, that have arrived since it last looked.
+    /// The cost, in bytes touched, of handing over the messages that have arrived since `gathering` last looked.
     arrived: u64,
     /// Messages that further packets may name, or that wait for their turn.
     by_name: Map<MessageName, Key>,
@@ -305,8 +306,8 @@ impl Receives {
         Receives { process, ..Receives::default() }
     }
 
-    /// Whether there may be a receive of messages of `from` that are `matching` beside the others: of another kind than these
-    /// only if those are fewer than `most`.
+    /// Whether a receive for messages of `from` that are `matching` may be added: one of a new kind is allowed only if
+    /// there are fewer than `most` kinds.
     #[inline]
     pub fn takes_kind(&self, from: Option<Source>, matching: Matching, most: usize) -> bool {
         self.posted.takes_kind(from, matching, most)
@@ -320,7 +321,8 @@ impl Receives {
             self.posted.push(posted);
             return None;
         };
-        // Not the whole receive: it would be put together for this call in any case, and then moved to where it waits.
+        // The parts are passed one by one: the whole receive would be put together for this call in any case, and then
+        // moved to where it waits.
         let Posted { id, context, buffer, .. } = posted;
         self.hand_over(room, key, (id, context), buffer)
     }
@@ -347,7 +349,7 @@ impl Receives {
         let copied = end.min(buffer.len());
         message.destination = match kept {
             Some(kept) if copied > room.longest_copy => {
-                // It counts until it is copied.
+                // The memory counts until the message is copied.
                 bytes = 0;
                 Destination::Partly(Box::new(Partly { id, context, buffer, kept, end }))
             }
@@ -487,7 +489,7 @@ impl Receives {
                 }
                 Destination::Receive { id, context, buffer }
             }
-            // It has met a receive for many messages, and has to come again.
+            // The message has met a receive for many messages that is held, so it has to be sent again.
             None if self.many.hold(source, part.is_whole()) && self.posted.accepts(source, part.tag) => {
                 return Err(Refusal::Busy(NackCode::NO_SES_MSG_AVAIL));
             }
@@ -657,7 +659,7 @@ impl Receives {
     ) -> Result<Placed, Refusal> {
         let busy = Refusal::Busy(NackCode::NO_PKT_BUFFER);
         let message = self.messages.get_mut(key).ok_or(busy)?;
-        // Those who look for the message want to know it before there is room.
+        // A peek at the message shows its header data even while there is no room for its payload.
         if let Some(header_data) = part.header_data {
             message.note_header_data(header_data);
         }
@@ -714,8 +716,8 @@ impl Receives {
     /// The turn of message `name` has come: finds its receive. Returns the message if it has met one and is complete, unless it
     /// is to be copied in pieces. Without a receive, it waits for it as an unexpected message.
     ///
-    /// Nothing happens if the message of that name does not wait for its turn: a peer may give the number of one that was
-    /// turned away to another one, which has had its turn.
+    /// Nothing happens if the message of that name does not wait for its turn: a peer may use the number of a message
+    /// that was refused again for another message, which has had its turn.
     pub fn take_turn(&mut self, room: &mut Room, name: MessageName) -> Option<Delivery> {
         let &key = self.by_name.get(&name)?;
         let waits = |message: &&mut Incoming| {
@@ -851,14 +853,14 @@ impl Receives {
         self.kept.of_peer(peer).bytes
     }
 
-    /// Messages of `peer` that have met no receive, those included that have arrived before their turn, and at most as many more as have
-    /// to arrive before those.
+    /// Messages of `peer` that have met no receive, those that have arrived before their turn, and at most as many more
+    /// as have to arrive before those.
     pub fn kept_messages_of(&self, room: &Room, peer: Addr) -> u32 {
         self.kept.of_peer(peer).unexpected.saturating_add(room.early_of(peer))
     }
 
-    /// Checks that `room` counts for this process what there is, and returns that: messages that wait or are claimed, and
-    /// the bytes that are kept of messages without a receive.
+    /// Checks that `room` counts for this process as much as exists, and returns it: the number of messages that wait
+    /// or are claimed, and the bytes that are kept of messages without a receive.
     #[cfg(test)]
     pub(crate) fn check(&self, room: &Room) -> (u64, u64) {
         let own = self.messages.iter().filter_map(|(_, message)| match &message.destination {
