@@ -21,6 +21,7 @@ mod datagrams;
 mod dead_peers;
 mod endpoint_access;
 mod endpoint_closing;
+mod endpoint_ends;
 mod endpoint_failures;
 mod endpoint_fields;
 mod endpoint_forgotten;
