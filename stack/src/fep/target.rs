@@ -366,7 +366,7 @@ impl Target {
             ControlKind::CloseCommand if pdc.is_over && control.psn.plus(1) == pdc.rx.expected() => {
                 pdc.acknowledge(core, now, packet, Trigger::Psn(control.psn), control.psn, control.retx);
             }
-            // An initiator closes a PDC only after everything is acknowledged, so this command belongs to another PDC.
+            // An initiator closes a PDC only after everything is acknowledged, so this command is a stray.
             ControlKind::CloseCommand if control.psn != pdc.rx.expected() || pdc.is_over => {
                 core.ignore(now, packet, "CLOSE_CMD before the end");
             }
