@@ -2,9 +2,10 @@
 //! no memory until that of others is unmapped has to wait.
 //!
 //! They take turns, those of one process one behind the other. One for which there is memory passes those of other processes for
-//! which there is none, so that no process keeps others from joining with what it cannot have. It may take what they wait for, so
-//! each that waits is passed by [`ALWAYS`] applications of a process, and by further ones only as long as they have taken no
-//! more than an even part of the memory. So none waits for ever because others come and go.
+//! which there is none, so that no process keeps others from joining with what it cannot have. But those that pass may take the
+//! memory that the one they pass waits for. So an application that waits is passed by [`ALWAYS`] applications of each other process,
+//! and by further ones of that process only as long as they have taken no more than an even part of the memory. So none waits for
+//! ever because others come and go.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
