@@ -10,11 +10,11 @@ use weft_fi::sys::{self, FI_ADDR_UNSPEC};
 
 const NAME: &str = "a_cancel_without_a_context_takes_the_receive_and_nothing_that_was_injected";
 const KEY: u64 = 9;
-/// Bytes of each message that is injected.
-const LEN: usize = 4_000;
+/// Bytes of each message that is injected: so few that it is sent at once whatever its peer has not received.
+const LEN: usize = 1_000;
 /// Messages with this tag, of which most wait in the endpoint, as their peer acknowledges nothing.
 const TAG: u64 = 7;
-const COUNT: usize = 100;
+const COUNT: usize = 400;
 /// Where the write and the sum go to.
 const WRITTEN: u64 = 16;
 const SUM: u64 = 8;
