@@ -474,6 +474,18 @@ fn a_process_that_waits_for_memory_keeps_no_other_one_from_joining() {
     assert_eq!(greedy.iter_mut().filter_map(answer).collect::<Vec<_>>(), [Ok(())]);
 }
 
+/// To open a session takes far longer than a turn.
+#[test]
+fn of_applications_that_have_asked_one_is_let_in_in_a_turn() {
+    let mut host = Host::new();
+    let mut asked: Vec<UnixStream> = (0..4).map(|n| host.hear(n, SMALL)).collect();
+    for turn in 1..=4 {
+        host.attend_again();
+        let answered: Vec<_> = asked.iter_mut().filter_map(answer).collect();
+        assert_eq!((answered, host.listener.waiting()), (vec![Ok(())], 4 - turn), "turn {turn}");
+    }
+}
+
 /// It would have a session that nobody ends.
 #[test]
 fn an_application_that_is_gone_does_not_wait_for_memory() {

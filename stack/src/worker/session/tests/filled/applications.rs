@@ -207,19 +207,3 @@ pub(super) fn unread_reports(fabric: &mut Fabric) {
     // It has read at the end of the first, and there are two turns of the worker's loop in the second.
     assert_eq!(unread(fabric), all - 2 * REPORTS_PER_TURN);
 }
-
-/// A third application leaves, and joins again: once in each turn, as more are not let in.
-fn join_again(fabric: &mut Fabric) {
-    fabric.guests.truncate(2);
-    fabric.join_of(1, SessionConfig { operations: 1, connections: 1, ..SMALL });
-}
-
-pub(super) fn joins(fabric: &mut Fabric) {
-    fabric.meanwhile = Some(join_again);
-    let mut joined = 0;
-    for _ in 0..10 {
-        run(fabric, 1);
-        joined += fabric.guests.len() - 2;
-    }
-    assert_eq!(joined, 10);
-}
