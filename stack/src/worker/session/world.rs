@@ -52,6 +52,7 @@ pub(super) struct World {
 #[derive(Debug, Default)]
 pub(super) struct Peers {
     unreachable: BTreeMap<Addr, Unreachable>,
+    /// Those of which that may have changed, where there is no book.
     resolutions: Resolutions,
     /// Without one, applications can add no peers.
     book: Option<AddressBook>,
@@ -91,7 +92,15 @@ impl Peers {
             Ok(()) => self.unreachable.remove(&peer),
             Err(why) => self.unreachable.insert(peer, why),
         };
-        self.resolutions.note(peer);
+        match &mut self.book {
+            Some(book) => book.note_resolution(peer),
+            None => self.resolutions.note(peer),
+        }
+    }
+
+    /// Those of the book as well, which notes that it has forgotten a peer.
+    fn resolutions(&self) -> &Resolutions {
+        self.book.as_ref().map_or(&self.resolutions, AddressBook::resolutions)
     }
 }
 
@@ -112,11 +121,11 @@ impl Served for Side<'_> {
     }
 
     fn resolutions(&self) -> u64 {
-        self.1.resolutions.count()
+        self.1.resolutions().count()
     }
 
     fn resolved_since(&self, seen: u64) -> Option<Vec<Addr>> {
-        self.1.resolutions.since(seen)
+        self.1.resolutions().since(seen)
     }
 
     fn find_peer(&mut self, ip: IpAddr, mac: Option<MacAddr>) -> Result<Option<Addr>, CallError> {
