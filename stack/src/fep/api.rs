@@ -331,7 +331,8 @@ pub enum SendError {
     /// here after a packet had left.
     #[error("{}", Answered(*.0))]
     Answered(ReturnCode),
-    /// Cancelled before any packet of it was sent; or a datagram whose peer was not in the address book any more when its turn came.
+    /// Cancelled before any packet of it was sent; or a datagram that could not leave when its turn came, as when its peer was not in
+    /// the address book any more.
     #[error("cancelled")]
     Cancelled,
 }

@@ -390,8 +390,8 @@ impl Fep {
         true
     }
 
-    /// The packet that [`Fep::poll_transmit_into`] has returned last is a datagram, and cannot leave, as its peer is not in the address
-    /// book any more: it completes as cancelled, as it has not been sent.
+    /// The packet that [`Fep::poll_transmit_into`] has returned last is a datagram, and cannot leave: it completes as cancelled, as it has
+    /// not been sent. Its peer may not be in the address book any more, or no frame can have its headers.
     pub(crate) fn lose_datagram(&mut self) {
         let lost = self.datagrams.as_mut().and_then(|datagrams| datagrams.handed_out.take());
         if let Some(send) = lost {

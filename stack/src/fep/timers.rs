@@ -27,7 +27,7 @@ pub const MESSAGES_PER_CALL: usize = 2048;
 pub const QUESTIONS_PER_CALL: usize = 64;
 
 /// Slots of PDCs in which a call looks for those of peers that were given up.
-pub const LOOKS_PER_CALL: usize = 1024;
+const LOOKS_PER_CALL: usize = 1024;
 
 /// What a call may do about PDCs whose peers are silent, or that are over. A peer may have thousands, all of which fall silent
 /// together, and each has up to twice a window of messages of which parts are missing.
