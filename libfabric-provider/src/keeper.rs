@@ -72,6 +72,7 @@ fn keep(endpoint: &Weak<Rdm>, end: &Event, descriptor: &OwnedFd) -> Result<(), F
             asked = Instant::now();
             endpoint.ask_peers()?;
         }
+        endpoint.ask_for_callers()?;
         let (visits, attended) = endpoint.attention();
         // An application that sleeps does not send the questions that the endpoint has posted meanwhile.
         let is_away = seen == Some(visits) && (!attended || endpoint.is_asking()?);

@@ -1,10 +1,10 @@
-//! How much of what was sent to a peer at once nobody may have received there, as far as the sender knows.
+//! How much of what was sent to a peer has perhaps not been received there, as far as the sender knows.
 //!
-//! A target keeps 128 MiB and 65,536 of a sender's messages that have met no receive, and refuses more: messages behind it wait. So
-//! something stands for long messages before that, and calls are refused. The sender counts all that it has sent. Once that is much, it
-//! asks the target how much that keeps: all else that had been acknowledged when it was asked has been received. The answer also
-//! [grants](super::grants) how much there may be. A peer whose receives are there in time is sent everything at once, and costs a
-//! question for each few MiB.
+//! A target keeps 128 MiB and 65,536 of a sender's messages that have met no receive. It refuses further ones, and all messages behind
+//! those wait. Before that happens, the sender sends stand-ins in place of long messages, and refuses calls. For this it counts all that it
+//! has sent. When the count is high, it asks the target how many messages and bytes that keeps. The target has received all else that it
+//! had acknowledged when it was asked. Its answer also [grants](super::grants) how much it may keep. A sender sends everything at once
+//! to a peer whose receives are there in time, and asks one question for each few MiB.
 
 use std::collections::HashMap;
 use std::ops::{AddAssign, Sub};
@@ -19,15 +19,15 @@ use crate::error::FiError;
 
 /// The longest message that is sent at once while there is room for those of its kind, bytes.
 const MIDDLE: usize = 64 << 10;
-/// Bytes that may not have been received when a longer one is sent at once, itself included.
+/// Bytes that are perhaps not received when a longer one is sent at once, itself included.
 const FOR_LONG: u64 = 24 << 20;
 /// As many when another one is for which something may stand; or [`MOST`] when all before it were received: a flow of such messages whose
 /// receives are there costs no reads. Shorter ones, and stand-ins, are sent besides: [`MESSAGES`] of them have 57 MiB, so that a target has
 /// 23 MiB for messages without tags.
 const FOR_MIDDLE: u64 = 40 << 20;
-/// Messages that may not have been received when another one is sent. A target keeps 8,192 more: an answer says up to 2,047 too many.
+/// Messages that are perhaps not received when another one is sent. A target keeps 8,192 more: an answer says up to 2,047 too many.
 const MESSAGES: u64 = 56 << 10;
-/// Bytes that may not have been received before the target is asked, if so many are granted; otherwise half of the grant.
+/// Bytes that are perhaps not received before the target is asked, if so many are granted; otherwise half of the grant.
 const ASK: u64 = 8 << 20;
 /// Bytes that are sent before it is asked again, or a quarter of the grant.
 const AGAIN: u64 = 4 << 20;
@@ -36,6 +36,12 @@ const ASK_MESSAGES: u64 = 8 << 10;
 const AGAIN_MESSAGES: u64 = 4 << 10;
 /// How long an answer may take before the question is asked once more.
 const ANSWER: Duration = Duration::from_secs(1);
+/// How long the sender waits before it asks again when an answer has left no room for a further message. It waits twice as long each
+/// time, up to the longest pause: a peer that computes receives nothing, and answers all the same.
+const PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+/// How long a grant counts by the clock. Ticks are cheaper, but a process that was stopped has had none meanwhile.
+const VALID_FOR: Duration = Duration::from_secs(2 * VALID);
 
 /// How long a call is refused with the error of a question, if none was made before.
 const GONE: Duration = Duration::from_secs(10);
@@ -54,6 +60,8 @@ pub(super) struct Eager {
     last: Option<(Source, usize)>,
     /// How many ticks of 2 s there were.
     now: u64,
+    /// Whether an application may have been told to call again for a peer, and may not have done so.
+    has_callers: bool,
 }
 
 /// How a message goes.
@@ -97,9 +105,11 @@ struct Budget {
     ended: Amount,
     /// Of those that are known to have been received.
     taken: Amount,
-    /// Bytes that may not have been received, and the tick from which on they are [`FIRST`] again.
+    /// Bytes that the peer may keep, and the tick from which on they are [`FIRST`] again.
     granted: u64,
     until: u64,
+    /// When they were granted.
+    granted_at: Option<Instant>,
     /// The last question, and what had ended when it was asked.
     marked: Option<(u32, Amount)>,
     /// Whether a question has no answer yet, and when it was acknowledged.
@@ -107,6 +117,9 @@ struct Budget {
     acknowledged: Option<Instant>,
     /// What had been sent to the peer when it was asked last.
     asked_at: Amount,
+    /// The pause after the last answer, if that has left no room for a further message, and when it is over.
+    pause: Duration,
+    rests_until: Option<Instant>,
     /// Acknowledged questions since the last answer.
     unheard: u32,
     /// The peer has no memory for questions, or has answered none of many: nothing stands for messages until it has answered one.
@@ -129,27 +142,52 @@ impl Budget {
         if now < self.until { self.granted } else { FIRST }
     }
 
+    /// The same by the clock, too.
+    fn surely_granted(&self, now: u64) -> u64 {
+        match self.granted(now) {
+            granted if granted > FIRST && self.granted_at.is_none_or(|at| at.elapsed() >= VALID_FOR) => FIRST,
+            granted => granted,
+        }
+    }
+
+    /// Whether a question that was asked not long ago says that the peer is gone.
+    fn is_gone(&self) -> bool {
+        self.gone.is_some_and(|(_, at)| at.elapsed() < GONE)
+    }
+
+    /// Whether another message may be sent, in one way or the other.
+    fn has_place(&self) -> bool {
+        self.is_blind || self.untaken().messages < MESSAGES || self.is_gone()
+    }
+
+    /// A question has ended: the next one is asked later if there is still no room for a message.
+    fn rest(&mut self) {
+        let pause = (2 * self.pause).clamp(PAUSE, LONGEST_PAUSE);
+        self.pause = if self.has_place() { Duration::ZERO } else { pause };
+        self.rests_until = if self.pause.is_zero() { None } else { Some(Instant::now() + self.pause) };
+    }
+
     /// How a message of `len` bytes goes.
     fn goes(&self, len: usize, may_stand_in: bool, now: u64) -> Goes {
         let (untaken, bytes) = (self.untaken(), len as u64);
         if self.is_blind {
             return Goes::AtOnce;
         }
-        if untaken.messages >= MESSAGES && self.gone.is_none() {
+        if !self.has_place() {
             return Goes::Not;
         }
         let all = untaken.bytes + bytes;
         if !may_stand_in || all <= FIRST {
             return Goes::AtOnce;
         }
-        let granted = self.granted(now);
+        let granted = self.surely_granted(now);
         let is_in = all <= granted.min(if len > MIDDLE { FOR_LONG } else { FOR_MIDDLE });
         let is_alone = untaken.bytes == 0 && bytes <= granted;
-        let may_try = self.gone.is_some() && bytes <= FOR_LONG;
+        let may_try = self.is_gone() && bytes <= FOR_LONG;
         if is_in || is_alone || may_try { Goes::AtOnce } else { Goes::ByStandIn }
     }
 
-    /// Whether so much may not have been received that the peer is to be asked, if that is `more` than when it was asked before.
+    /// Whether so much is perhaps not received that the peer is to be asked, if that is `more` than when it was asked before.
     fn asks(&self, more: Amount, now: u64) -> bool {
         let (untaken, granted) = (self.untaken(), self.granted(now));
         untaken.bytes > ASK.min(granted / 2) && more.bytes >= AGAIN.min(granted / 4)
@@ -217,7 +255,8 @@ impl Eager {
         let at = self.of(peer);
         let budget = &mut self.all[at];
         let is_over = budget.acknowledged.is_some_and(|since| since.elapsed() >= ANSWER);
-        let asks = !budget.is_asked || is_over;
+        let rests = budget.rests_until.is_some_and(|until| Instant::now() < until);
+        let asks = !rests && (!budget.is_asked || is_over);
         if asks {
             (budget.is_asked, budget.acknowledged, budget.asked_at) = (true, None, budget.sent);
         }
@@ -248,6 +287,7 @@ impl Eager {
         if let Some(budget) = self.get(peer) {
             budget.gone = why.says_that_the_peer_is_gone().then(|| (why, Instant::now()));
             (budget.is_asked, budget.acknowledged) = (false, None);
+            budget.rest();
         }
     }
 
@@ -268,28 +308,53 @@ impl Eager {
         budget.taken.messages = budget.taken.messages.max(taken.messages);
         budget.taken.bytes = budget.taken.bytes.max(taken.bytes);
         (budget.granted, budget.until) = (said.granted.clamp(FIRST, MOST), until);
+        budget.granted_at = Some(Instant::now());
         (budget.is_asked, budget.acknowledged, budget.unheard) = (false, None, 0);
         (budget.is_blind, budget.gone) = (false, None);
+        budget.rest();
     }
 
     /// The application is told to call again.
     fn refuse(&mut self, peer: Source) {
         if let Some(budget) = self.get(peer) {
             (budget.wakes, budget.was_woken) = (WAKES, false);
+            self.has_callers = true;
         }
     }
 
-    /// Whether it is to be woken now that the peer has answered, or later.
+    /// The peers for whose messages the application was told to call again, and may not have done so: it may sleep, and they are asked
+    /// until it is woken.
+    pub(super) fn callers(&self) -> impl Iterator<Item = Source> {
+        self.budgets().filter(|(_, budget)| budget.wakes > 0).map(|(peer, _)| peer)
+    }
+
+    /// Those of them that had no room for a further message when they answered last.
+    pub(super) fn callers_without_room(&mut self) -> Vec<Source> {
+        if !self.has_callers {
+            return Vec::new();
+        }
+        let has_callers = self.callers().next().is_some();
+        self.has_callers = has_callers;
+        let has_none = |(_, budget): &(Source, &Budget)| budget.wakes > 0 && !budget.has_place();
+        self.budgets().filter(has_none).map(|(peer, _)| peer).collect()
+    }
+
+    fn budgets(&self) -> impl Iterator<Item = (Source, &Budget)> {
+        self.of.iter().filter_map(|(peer, at)| Some((*peer, self.all.get(*at)?)))
+    }
+
+    /// Whether it is to be woken now that the peer has answered, or later: only if there is room for a message.
     pub(super) fn wakes(&mut self, peer: Source) -> bool {
-        let Some(budget) = self.get(peer).filter(|budget| budget.wakes > 0) else { return false };
+        let may_wake = |budget: &&mut Budget| budget.wakes > 0 && budget.has_place();
+        let Some(budget) = self.get(peer).filter(may_wake) else { return false };
         (budget.wakes, budget.was_woken) = (budget.wakes - 1, true);
         true
     }
 
     /// The peers for whose messages it was woken and has not called.
     pub(super) fn to_wake(&self) -> Vec<Source> {
-        let waits = |at: &usize| self.all.get(*at).is_some_and(|budget| budget.wakes > 0 && budget.was_woken);
-        self.of.iter().filter(|(_, at)| waits(at)).map(|(peer, _)| *peer).collect()
+        let waits = |(_, budget): &(Source, &Budget)| budget.wakes > 0 && budget.was_woken;
+        self.budgets().filter(waits).map(|(peer, _)| peer).collect()
     }
 
     /// A peer has no memory for questions, or does not answer.
@@ -380,7 +445,10 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Rdm;
+    use super::super::send::tests::endpoint;
     use super::*;
+    use crate::error::lock;
 
     const PEER: Source = Source { peer: weft::Addr(3), process: 4 };
     const MIB: usize = 1 << 20;
@@ -471,9 +539,92 @@ mod tests {
         assert_eq!(eager.goes(PEER, 0, false), Goes::AtOnce);
         eager.begin(PEER, 0, false);
         assert_eq!(eager.goes(PEER, 0, false), Goes::Not);
-        // Who is gone refuses them itself.
+        // Who is gone refuses them itself. What a question has said of that is not believed for long.
         eager.has_failed(PEER, FiError::REFUSED);
         assert_eq!(eager.goes(PEER, 0, false), Goes::AtOnce);
+        eager.get(PEER).unwrap().gone = Some((FiError::REFUSED, ago(GONE)));
+        assert_eq!(eager.goes(PEER, 0, false), Goes::Not);
+    }
+
+    fn ago(span: Duration) -> Instant {
+        Instant::now().checked_sub(span).unwrap()
+    }
+
+    #[test]
+    fn a_process_that_was_stopped_for_long_relies_on_no_grant_though_it_has_seen_no_tick() {
+        let mut eager = granted();
+        assert!(!stands(&mut eager, MIB));
+        eager.get(PEER).unwrap().granted_at = Some(ago(VALID_FOR));
+        assert!(stands(&mut eager, MIB) && !stands(&mut eager, FIRST as usize));
+    }
+
+    /// As many messages as may be sent have arrived, and none is known to have been received.
+    fn fill(eager: &mut Eager, peer: Source) {
+        for _ in 0..MESSAGES {
+            let (counted, _) = eager.begin(peer, 7, false);
+            eager.end(counted);
+        }
+        assert_eq!(eager.goes(peer, 0, false), Goes::Not);
+    }
+
+    #[test]
+    fn a_peer_that_receives_nothing_is_asked_less_and_less_often_and_wakes_nobody() {
+        let mut eager = granted();
+        fill(&mut eager, PEER);
+        assert!(eager.ask(PEER) && eager.callers_without_room().is_empty());
+        eager.refuse(PEER);
+        let mut pauses = Vec::new();
+        for question in 1..10 {
+            eager.mark(PEER, question);
+            answer(&mut eager, question, MESSAGES, 0);
+            assert!(!eager.ask(PEER) && !eager.wakes(PEER) && eager.to_wake().is_empty());
+            let budget = eager.get(PEER).unwrap();
+            pauses.push(budget.pause.as_millis());
+            budget.rests_until = Some(Instant::now());
+            assert!(eager.callers_without_room() == [PEER] && eager.ask(PEER) && !eager.ask(PEER));
+        }
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 64, 100, 100]);
+        // A question that fails is not repeated at once either.
+        eager.has_failed(PEER, FiError::OTHER);
+        assert!(!eager.ask(PEER) && !eager.wakes(PEER));
+        eager.get(PEER).unwrap().rests_until = Some(Instant::now());
+        assert!(eager.ask(PEER));
+        eager.mark(PEER, 10);
+        answer(&mut eager, 10, MESSAGES - 1, 0);
+        assert!(eager.callers_without_room().is_empty() && eager.wakes(PEER) && eager.to_wake() == [PEER]);
+        assert_eq!(eager.get(PEER).unwrap().pause, Duration::ZERO);
+    }
+
+    /// The application sleeps, and nothing of its own is under way. Its question was acknowledged, and the answer was lost.
+    #[test]
+    fn a_peer_is_asked_again_for_a_call_that_was_refused_when_its_answer_was_lost() {
+        let sides = [endpoint(), endpoint()];
+        let [a, b] = &sides;
+        let with_a = |call: &mut dyn FnMut(&mut State)| call(&mut lock(&a.state).unwrap());
+        let insert = |at: &Rdm, other: &Rdm| {
+            lock(&at.state).unwrap().bindings.addresses.as_ref().unwrap().insert(other.local()).unwrap()
+        };
+        let to = insert(a, b);
+        insert(b, a);
+        let mut peer = PEER;
+        with_a(&mut |state| {
+            peer = state.peer(to).unwrap();
+            fill(&mut state.eager, peer);
+            state.stand_ins.believe(peer, 1);
+            assert!(state.eager.ask(peer));
+            state.eager.mark(peer, u32::MAX);
+            assert!(!state.eager.has_asked(peer));
+            state.eager.refuse(peer);
+        });
+        // As every 2 s.
+        a.ask_peers().unwrap();
+        let (begin, mut is_woken) = (Instant::now(), false);
+        while !is_woken {
+            sides.iter().for_each(|side| side.progress().unwrap());
+            with_a(&mut |state| is_woken = state.eager.to_wake() == [peer]);
+            assert!(begin.elapsed() < Duration::from_secs(60), "nobody is woken");
+        }
+        with_a(&mut |state| assert_eq!(state.eager.goes(peer, 0, false), Goes::AtOnce));
     }
 
     #[test]

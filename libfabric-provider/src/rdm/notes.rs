@@ -429,7 +429,7 @@ impl State {
         }
     }
 
-    /// Lets the application repeat a call to send to `peer` that was refused until that had answered. It may sleep until something of its
+    /// Lets the application repeat a call to send to `peer` that was refused until that had room. It may sleep until something of its
     /// own ends, and nothing of its own may be under way.
     pub(super) fn wake_caller(&mut self, peer: Source) {
         if self.eager.wakes(peer)

@@ -25,6 +25,8 @@ impl Rdm {
         state.takings.keep_recent();
         state.tick_budgets();
         state.withdraw_pieces();
+        let callers: Vec<Source> = state.eager.callers().collect();
+        callers.into_iter().for_each(|peer| state.stand_ins.expect_life(peer));
         let asked: HashSet<Source> = state.operations.iter().filter_map(|operation| operation.asks).collect();
         for peer in state.peers_to_ask().difference(&asked) {
             // Who cannot be asked now is asked the next time.
@@ -33,6 +35,16 @@ impl Rdm {
         state.repeat_notices();
         state.repeat_notes();
         state.eager.to_wake().into_iter().for_each(|peer| state.wake_caller(peer));
+        Ok(())
+    }
+
+    /// Asks the peers that have had no room for a message whose call was refused, as often as [`super::eager`] lets it.
+    pub(crate) fn ask_for_callers(&self) -> Result<(), FiError> {
+        let mut state = lock(&self.state)?;
+        for peer in state.eager.callers_without_room() {
+            // Who cannot be asked now is asked the next time.
+            let _ = state.ask_for_room(peer);
+        }
         Ok(())
     }
 
@@ -46,12 +58,12 @@ impl Rdm {
 
 impl State {
     /// The peers that are asked whether they are there: receives name them, they owe answers, are to fetch messages, or to say what
-    /// they have taken while messages wait for that.
+    /// they have taken while messages, or an application that was told to call again, wait for that.
     pub(super) fn peers_to_ask(&self) -> HashSet<Source> {
         let named = self.operations.iter().filter_map(|operation| operation.from);
         let owing = self.owe_answers().chain(self.stand_ins.receivers());
         let awaited = self.backlog.awaited().filter(|peer| self.budgets.awaits(*peer));
-        named.chain(owing).chain(awaited).collect()
+        named.chain(owing).chain(awaited).chain(self.eager.callers()).collect()
     }
 
     pub(super) fn ask(&mut self, peer: Source) -> Result<(), FiError> {

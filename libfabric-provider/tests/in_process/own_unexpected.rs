@@ -6,7 +6,7 @@ use crate::common::processes::{self, Process};
 use crate::common::{first, inside, stand_ins};
 use weft_fi::sys;
 
-/// Bytes of a message of which a target keeps four.
+/// Bytes of a message of which a target keeps eight.
 const LONG: usize = 16 << 20;
 
 fn bytes(len: usize, seed: usize) -> Vec<u8> {
@@ -179,7 +179,7 @@ fn receive_in_the_opposite_order(count: usize, len: impl Fn(usize) -> usize) {
     assert!(sent.into_iter().eq(0..count));
 }
 
-/// More bytes than a target keeps are in messages for which something stands only when much is ahead.
+/// More bytes than are sent at once are in messages that go at once until so many are not received: something stands for the others.
 #[test]
 fn fifty_thousand_messages_of_a_kilobyte_and_a_half_are_received_in_the_opposite_order() {
     if inside("fifty_thousand_messages_of_a_kilobyte_and_a_half_are_received_in_the_opposite_order") {
@@ -241,6 +241,52 @@ fn calls_are_refused_before_a_target_has_no_place_for_messages() {
     a.send(to_b, &message, Some(count as u64), count);
     b.receive(&mut room, from_a, Some((count as u64, 0)), count);
     assert_eq!(next(&b).context, count);
+}
+
+/// The program has been refused for the number of its messages, all of which have arrived. Its peer receives some while it sleeps.
+#[test]
+fn a_program_that_sleeps_is_woken_when_its_peer_has_received_some_of_too_many_messages() {
+    if !inside("a_program_that_sleeps_is_woken_when_its_peer_has_received_some_of_too_many_messages") {
+        return;
+    }
+    const MINUTE: i32 = 60_000;
+    const RECEIVED: usize = 10_000;
+    let how = || How { wait: sys::FI_WAIT_UNSPEC, queue: 1 << 17, ..How::default() };
+    let [a, b] = [how(), how()].map(|how| Side::open(&Wish::default(), how));
+    let (to_b, from_a) = (a.insert(&b.name()), b.insert(&a.name()));
+    let message = bytes(7, 1);
+    let (at, len, none) = (message.as_ptr().cast(), message.len(), std::ptr::null_mut());
+    let try_next = |n: usize| table!(a.ep, tagged.send(at, len, none, to_b, n as u64, n as *mut _));
+    let (mut sent, mut ended, mut refused) = (0, 0, 0);
+    while refused < 100 {
+        let answer = try_next(sent);
+        while a.cq.read().is_some() {
+            ended += 1;
+        }
+        if answer == 0 {
+            (sent, refused) = (sent + 1, 0);
+        } else if ended == sent {
+            assert_eq!(answer, -(sys::FI_EAGAIN as isize));
+            refused += 1;
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        assert!(sent < 65_536, "nothing is refused");
+    }
+    let begin = std::time::Instant::now();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut room = [0; 7];
+            for n in 0..RECEIVED {
+                b.receive(&mut room, from_a, Some((n as u64, 0)), n);
+                assert_eq!((next(&b).context, room == message[..]), (n, true));
+            }
+        });
+        while try_next(sent) != 0 {
+            assert_eq!(a.cq.read_within(MINUTE), None);
+            assert!(begin.elapsed().as_millis() < MINUTE as u128 / 2, "nobody has woken it");
+        }
+    });
+    assert_eq!(next(&a).context, sent);
 }
 
 /// A target does not keep as much of each of them as of a single one.
@@ -321,7 +367,7 @@ fn accesses_do_not_wait_behind_messages_that_nobody_receives() {
     if !inside("accesses_do_not_wait_behind_messages_that_nobody_receives") {
         return;
     }
-    const COUNT: usize = 6;
+    const COUNT: usize = 9;
     let wish = || Wish { caps: sys::FI_MSG | sys::FI_TAGGED | sys::FI_RMA, ..Wish::default() };
     let [a, b] = [wish(), wish()].map(|wish| Side::open(&wish, How::default()));
     let (to_b, from_a) = (a.insert(&b.name()), b.insert(&a.name()));
