@@ -84,7 +84,8 @@ impl Message {
         if flags & !(object.kind.send_flags() | sys::FI_REMOTE_CQ_DATA | sys::FI_MORE) != 0 {
             return Err(FiError::BAD_FLAGS);
         }
-        // The flag may be the endpoint's. It leaves the entry to the other flags, and a call for injection has none.
+        // FI_INJECT may be a default of the endpoint. It only has the bytes copied: the other flags say whether the message has an entry. A
+        // message of fi_inject has none.
         let is_injected = self.inject || flags & sys::FI_INJECT != 0;
         // SAFETY: as the caller promises.
         let bytes = unsafe { outgoing(iov, is_injected)? };

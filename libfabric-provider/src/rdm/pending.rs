@@ -29,7 +29,7 @@ const THROUGH_SERVERS: Limits = Limits { to_one: TO_ONE, to_all: TO_ALL, sure: 0
 /// Of operations at ports of one's own, each peer is sure of four: an endpoint has up to 4,096 peers there. None is refused while there are
 /// fewer than [`DEPTH`].
 const WITHOUT_ONE: Limits = Limits { to_one: TO_ONE, to_all: TO_ALL, sure: 4, all_sure: 4 * DEPTH };
-/// Of accesses to remote memory through servers each peer is sure of as many.
+/// Of accesses to remote memory through servers each peer is sure of four, too.
 const ACCESSES: Limits = Limits { to_one: DEPTH, to_all: 8 * DEPTH, sure: 4, all_sure: 4 * DEPTH };
 
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use crate::common::server::servers;
 use weft_fi::sys::{self, FI_ADDR_UNSPEC};
 
 const NAME: &str = "two_processes_use_every_capability";
-const SERVED: &str = "so_they_do_through_servers";
+const SERVED: &str = "two_processes_use_every_capability_through_servers";
 /// The variable that names the server of the second process, if it has one.
 const SERVER: &str = "WEFT_FI_SERVER";
 /// Contexts.
@@ -297,7 +297,7 @@ fn two_processes_use_every_capability() {
 }
 
 #[test]
-fn so_they_do_through_servers() {
+fn two_processes_use_every_capability_through_servers() {
     if !inside(SERVED) {
         return;
     }

@@ -91,8 +91,8 @@ fn two_ranks_post_5000_receives_each_before_they_send() {
 
 /// Those that the server has not wait in the provider, and are handed over as others end.
 #[test]
-fn so_they_do_through_servers() {
-    if !inside("so_they_do_through_servers") {
+fn two_ranks_at_servers_post_5000_receives_each_before_they_send() {
+    if !inside("two_ranks_at_servers_post_5000_receives_each_before_they_send") {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
