@@ -28,6 +28,7 @@ mod send;
 #[cfg(test)]
 mod served_tests;
 mod stand_in;
+mod takers;
 mod waiting;
 mod watch;
 

@@ -25,6 +25,7 @@ use super::kinds::{Kind, Kinds};
 use super::looks::{Filter, Look};
 use super::operation::Piece;
 use super::stand_in::SHORT;
+use super::takers::{Taker, TakerKind, Takers};
 use super::{Bindings, DEPTH, State, report};
 use crate::abi::AppRoom;
 use crate::error::FiError;
@@ -52,7 +53,7 @@ pub(super) struct Backlog {
     /// The peer that a message which had waited was sent to last.
     served: Option<Source>,
     /// Receives for which there is no memory, or no place at the server, and what may not overtake them, in the order of the calls.
-    pub(super) takers: VecDeque<Taker>,
+    pub(super) takers: Takers,
     /// Messages that were claimed for receives, in order.
     pub(super) claimed: VecDeque<Claimed>,
     pub(super) look: Option<Look>,
@@ -113,29 +114,6 @@ pub(super) struct Unsent {
     pub(super) options: SendOptions,
     /// Its place among all messages: the first is sent first.
     pub(super) order: u64,
-}
-
-/// A receive, or a look of the application, that waits for its message or for its turn.
-#[derive(Debug)]
-pub(super) struct Taker {
-    pub(super) number: usize,
-    pub(super) filter: Filter,
-    pub(super) kind: TakerKind,
-    /// It ends unless a message is found for it just now.
-    pub(super) cancelled: bool,
-}
-
-#[derive(Debug)]
-pub(super) enum TakerKind {
-    Receive(Space),
-    /// A look of the application, which ends if it finds nothing, and what it does with its message.
-    Look(Found),
-}
-
-impl Taker {
-    pub(super) fn is_look(&self) -> bool {
-        matches!(self.kind, TakerKind::Look(_))
-    }
 }
 
 /// Where the message of a receive belongs.
@@ -330,7 +308,7 @@ impl Backlog {
 
     /// The receive that waits before all others, unless a look is under way, which may find its message.
     fn first_receive(&self) -> Option<(Filter, usize)> {
-        let first = self.takers.front().filter(|first| self.look.is_none() && !first.cancelled)?;
+        let first = self.takers.front().filter(|first| self.look.is_none() && !first.is_cancelled())?;
         if let TakerKind::Receive(space) = &first.kind { Some((first.filter, space.len())) } else { None }
     }
 
@@ -490,12 +468,11 @@ impl Backlog {
     }
 
     pub(super) fn defer_receive(&mut self, number: usize, filter: Filter, room: Space) {
-        let kind = TakerKind::Receive(room);
-        self.takers.push_back(Taker { number, filter, kind, cancelled: false });
+        self.takers.push_back(Taker::new(number, filter, TakerKind::Receive(room)));
     }
 
     pub(super) fn defer_look(&mut self, number: usize, filter: Filter, found: Found) {
-        self.takers.push_back(Taker { number, filter, kind: TakerKind::Look(found), cancelled: false });
+        self.takers.push_back(Taker::new(number, filter, TakerKind::Look(found)));
         // The application waits for its end.
         self.rests = None;
     }
@@ -556,7 +533,7 @@ impl State {
                 return Ok(());
             }
             let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
-            let Some(Taker { number, kind: TakerKind::Receive(space), .. }) = self.backlog.takers.pop_front()
+            let Some(Taker { number, kind: TakerKind::Receive(space), .. }) = self.backlog.takers.remove(0)
             else {
                 return Ok(());
             };
@@ -574,8 +551,8 @@ impl State {
                 Err(error) => {
                     let space = back.take().filter(|_| error.is_back_pressure());
                     let Some(space) = space else { return self.fail(number, Way::In, FiError::from(&error)) };
-                    let kind = TakerKind::Receive(space);
-                    self.backlog.takers.push_front(Taker { number, filter, kind, cancelled: false });
+                    let taker = Taker::new(number, filter, TakerKind::Receive(space));
+                    self.backlog.takers.push_front(taker);
                     return Ok(());
                 }
             }
@@ -780,8 +757,7 @@ impl State {
             }
             return self.fail(number, Way::Out, FiError::CANCELED);
         }
-        if let Some(receive) = takers.iter_mut().find(|taker| taker.number == number && !taker.is_look()) {
-            receive.cancelled = true;
+        if takers.cancel(number) {
             return self.end_cancelled();
         }
         // For one whose message was claimed it is too late.
@@ -830,7 +806,7 @@ impl State {
     /// Ends receives that were cancelled, unless a look is under way: that may find a message for one of them.
     pub(super) fn end_cancelled(&mut self) -> Result<(), FiError> {
         while self.backlog.look.is_none()
-            && let Some(at) = self.backlog.takers.iter().position(|taker| taker.cancelled)
+            && let Some(at) = self.backlog.takers.first_cancelled()
             && let Some(receive) = self.backlog.takers.remove(at)
         {
             self.backlog.next = 0;
@@ -843,15 +819,21 @@ impl State {
     pub(super) fn fail_waiting(&mut self, error: FiError) -> Result<(), FiError> {
         let Backlog { sends, takers, claimed, look, .. } = &mut self.backlog;
         *look = None;
-        let (looks, receives): (Vec<_>, Vec<_>) = takers.drain(..).partition(Taker::is_look);
+        let takers = std::mem::take(takers);
+        let numbers = |looks: bool| -> Vec<usize> {
+            takers.iter().filter(|taker| taker.is_look() == looks).map(|taker| taker.number).collect()
+        };
+        let (looks, receives) = (numbers(true), numbers(false));
+        // The application's memory may be gone once a receive has ended.
+        drop(takers);
         let sends = std::mem::take(sends).into_values().flat_map(|line| line.unsent);
         let sends = sends.map(|unsent| (unsent.number, Way::Out));
         let claimed = claimed.drain(..).map(|claimed| (claimed.number, Way::In));
-        let receives = receives.into_iter().map(|receive| (receive.number, Way::In));
+        let receives = receives.into_iter().map(|number| (number, Way::In));
         let all: Vec<_> = sends.chain(claimed).chain(receives).collect();
         all.into_iter().try_for_each(|(number, way)| self.fail(number, way, error))?;
         self.fail_all_stand_ins(error)?;
-        looks.into_iter().try_for_each(|look| self.end_peek(look.number, Err(error), None, false))
+        looks.into_iter().try_for_each(|number| self.end_peek(number, Err(error), None, false))
     }
 
     /// Reports the end of an operation that the endpoint does not know.

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use weft::{Claim, Found, Matching, ReceiveOptions, Source, Waiting};
 
 use super::State;
-use super::backlog::{Backlog, TakerKind, Way};
+use super::backlog::{Backlog, Way};
+use super::takers::TakerKind;
 use crate::error::FiError;
 
 /// The context of looks for what waits here. No operation has this number.
@@ -86,7 +87,7 @@ impl Backlog {
             return Some(at);
         }
         // The application waits for the end of its looks.
-        if let Some(at) = self.takers.iter().position(|taker| taker.is_look()) {
+        if let Some(at) = self.takers.first_look() {
             return Some(at);
         }
         while let Some(receive) = self.takers.get(self.next) {
@@ -106,7 +107,7 @@ impl Backlog {
             && !self.takers.is_empty()
             && !rests
             // While a claimed message waits for memory, others are claimed only if a look of the application waits for that.
-            && (self.claimed.is_empty() || self.takers.iter().any(|taker| taker.is_look()))
+            && (self.claimed.is_empty() || self.takers.has_looks())
     }
 
     /// The number of the one to which a message belongs.

@@ -645,3 +645,36 @@ fn a_message_that_is_never_sent_at_once_fails_if_it_is_for_a_process_of_another_
     let error = FiError::from(&weft::Error::Send(weft::SendError::Answered(ReturnCode::BAD_JOB_ID)));
     assert_eq!((failed.context, failed.problem), (1, Some(Problem { error, beyond: 0 })));
 }
+
+/// Receives that wait in the provider have their places at the server in the order of their calls, as others end.
+#[test]
+fn receives_that_wait_are_handed_to_the_server_in_their_order() {
+    const FURTHER: usize = 3;
+    let served = Served::start("127.40.7.41");
+    let side = served.open(LITTLE);
+    let mut rooms = vec![[0u8; 1]; DEPTH + FURTHER];
+    for (n, room) in rooms.iter_mut().enumerate() {
+        side.receive(room, n);
+    }
+    let waiting = |side: &Side| {
+        side.with(|state| {
+            let all: Vec<usize> = state.backlog.takers.iter().map(|taker| taker.number).collect();
+            all.into_iter()
+                .map(|number| state.operations.get_mut(number).unwrap().context)
+                .collect::<Vec<_>>()
+        })
+    };
+    let at_the_server = DEPTH + FURTHER - waiting(&side).len();
+    assert!(at_the_server < DEPTH, "receives for many messages have places");
+    assert!(waiting(&side).into_iter().eq(at_the_server..DEPTH + FURTHER));
+    // Each one that ends makes room for the first that waits.
+    for n in 0..FURTHER {
+        side.rdm.cancel(n).unwrap();
+        let ended = until("the receive ends", || side.turn());
+        assert_eq!((ended.context, ended.problem.map(|why| why.error)), (n, Some(FiError::CANCELED)));
+        until("the next one is handed over", || {
+            assert!(side.turn().is_none());
+            waiting(&side).into_iter().eq(at_the_server + n + 1..DEPTH + FURTHER).then_some(())
+        });
+    }
+}
