@@ -245,3 +245,46 @@ impl State {
         report(receive, received, reported, entry)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::super::send::tests::endpoint;
+    use super::super::{Outgoing, OutgoingBytes};
+    use super::*;
+
+    /// The queue has room for four entries, and messages of a receive for many have none. Nothing but a message lets the endpoint work,
+    /// and none comes while receives are held.
+    #[test]
+    fn a_turn_that_has_used_up_what_receives_for_many_may_take_allows_more() {
+        const COUNT: usize = 40;
+        let (a, b) = (endpoint(), endpoint());
+        let to = lock(&a.state).unwrap().bindings.addresses.as_ref().unwrap().insert(b.local()).unwrap();
+        b.set_least(1).unwrap();
+        let mut room = [0u8; COUNT];
+        // SAFETY: the room outlives the receive, and nobody else uses it meanwhile.
+        let room = Room::One(unsafe { AppRoom::new(room.as_mut_ptr().cast(), room.len()) });
+        let (from, matching, wanted, which) =
+            (FI_ADDR_UNSPEC, Matching::Untagged, Wanted::AsBound, Which::Many);
+        b.receive(Incoming { room, from, matching, context: 1, wanted, which }).unwrap();
+        let allowed = || lock(&b.state).unwrap().expected_many.unwrap();
+        assert_eq!(allowed(), 4);
+        let (begin, mut sent) = (Instant::now(), 0);
+        while lock(&b.state).unwrap().receives > 0 {
+            let bytes = OutgoingBytes::Copied(vec![7].into());
+            let (data, wanted) = (None, Wanted::Never);
+            if sent < COUNT {
+                let message = Outgoing { bytes, to, tag: None, data, context: 0, wanted, more: false };
+                sent += usize::from(a.send(message).is_ok());
+            }
+            a.progress().unwrap();
+            // Messages come together.
+            if sent % 8 == 0 {
+                b.progress().unwrap();
+                assert!(allowed() > 2, "{} after {sent} messages", allowed());
+            }
+            assert!(begin.elapsed() < Duration::from_secs(60), "{sent} messages");
+        }
+    }
+}
