@@ -409,7 +409,7 @@ fn on_ack_request(
     match ack.request {
         // The target asks whether the connection is there (TargetPdc::on_stray_syn), and takes silence for a no. A request
         // may wait for the window longer than the target waits for an answer.
-        AckRequest::Clear if ack.retx && ack.trigger == AckTrigger::Psn(0) => {
+        AckRequest::Clear if ack.is_question() => {
             send_control(core, now, connection, context, ControlKind::ClearCommand, clear.0, 0);
         }
         // The next request will clear it.

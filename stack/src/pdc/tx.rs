@@ -715,7 +715,8 @@ impl TxPdc {
     }
 
     /// Bytes and RTT of the packet that triggered `ack`, unless it is known to have arrived; or the RTT of a probe. An
-    /// RTT is unambiguous for a packet sent once, or sent twice if the second transmission is acknowledged.
+    /// RTT is unambiguous for a packet sent once, or sent twice if the second transmission is acknowledged: a question
+    /// whether the PDC is there tells nothing of that.
     #[inline]
     fn trigger(&mut self, now: Time, ack: &Ack) -> (u32, Option<Span>) {
         let offset = match ack.trigger {
@@ -724,7 +725,8 @@ impl TxPdc {
         };
         let Some(record) = self.unanswered(ack.cack_psn.offset(i32::from(offset))) else { return (0, None) };
         let (bytes, sent_at) = (record.bytes, record.sent_at);
-        if record.state != State::InFlight || record.transmissions != 1 + u8::from(ack.retx) {
+        let is_ambiguous = record.transmissions != 1 + u8::from(ack.retx) || ack.is_question();
+        if record.state != State::InFlight || is_ambiguous {
             return (bytes, None);
         }
         self.recovery.on_delivered(sent_at);
@@ -913,9 +915,9 @@ impl MissingAck {
 
 /// Whether a packet that was sent again and has now been found to have arrived had been taken for lost wrongly: the
 /// answer is to its first transmission (Eifel, RFC 3522 §3.2, with the echoed RETX in place of the timestamp), or it is
-/// acknowledged beside another one sooner after its retransmission than any answer has come.
+/// acknowledged beside another one, or by a question, sooner after its retransmission than any answer has come.
 fn is_spurious(now: Time, ack: &Ack, psn: Psn, record: &TxRecord, fastest: Option<Span>) -> bool {
-    match trigger_of(ack) == Some(psn) {
+    match trigger_of(ack) == Some(psn) && !ack.is_question() {
         true => !ack.retx,
         false => fastest.is_some_and(|fastest| now.since(record.sent_at) < fastest),
     }

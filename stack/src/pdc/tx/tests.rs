@@ -320,6 +320,12 @@ fn a_loss_is_spurious_if_the_answer_is_to_the_first_transmission_or_comes_too_so
     assert_eq!(count(&mut resent(), at(190), &first), [(1, true)], "the answer to the first transmission");
     let second = Ack { retx: true, ..first };
     assert_eq!(count(&mut resent(), at(115), &second), [(1, false)], "the answer to the retransmission");
+    // That is what its RETX means in a question whether the PDC is there, which tells nothing of the transmission.
+    let asks = Ack { retx: true, request: AckRequest::Clear, ..ack(2, 0, 0, 0, 2 * 4160) };
+    assert_eq!(count(&mut resent(), at(129), &asks), [(1, true)], "sooner than any answer");
+    assert_eq!(count(&mut resent(), at(130), &asks), [(1, false)]);
+    let rtt = |ack: &Ack| resent().on_ack(at(130), ack, |_, _, _| ()).unwrap().rtt;
+    assert_eq!((rtt(&asks), rtt(&second)), (None, Some(at(130).since(at(110)))));
     let beside = ack(2, 2, 0, 0, 3 * 4160);
     assert_eq!(count(&mut resent(), at(129), &beside)[0], (1, true), "sooner than any answer");
     assert_eq!(count(&mut resent(), at(130), &beside)[0], (1, false));

@@ -24,6 +24,13 @@ impl Ack {
     /// Bytes of ACK_CCX.
     pub const CCX_LEN: usize = 40;
 
+    /// Whether this asks the initiator whether it has the PDC: it requests CLEAR, and answers the packet at CACK with RETX. It says
+    /// nothing then of which transmission of that packet has arrived.
+    #[inline]
+    pub fn is_question(&self) -> bool {
+        self.retx && self.request == AckRequest::Clear && self.trigger == AckTrigger::Psn(0)
+    }
+
     /// Reads an acknowledgement.
     ///
     /// # Errors
