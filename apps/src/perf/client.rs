@@ -12,6 +12,7 @@ use super::report::{CongestionReport, EndReport, LatencyReport};
 use super::sequence::Sequence;
 use crate::Failure;
 use hdrhistogram::Histogram;
+use std::collections::VecDeque;
 use weft::{Addr, Completion, ConnectionId, Endpoint, Error, MemorySlice, ReceiveBuffer, ReceiveOptions};
 use weft::{SendBuffer, SendOptions};
 use weft_cc::{Span, Time};
@@ -32,8 +33,8 @@ pub(super) struct Client {
     control: Option<ConnectionId>,
     /// How often it has asked without a cookie, and when it did last.
     asked: (u32, Time),
-    /// The cookies that it has repeated.
-    cookies: Vec<u64>,
+    /// The cookies that it has repeated, the latest ones last.
+    cookies: VecDeque<u64>,
     lanes: Vec<Lane>,
     session: u32,
     posted: u64,
@@ -57,7 +58,7 @@ pub(super) struct Client {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Begin,
-    /// Waits for a cookie, or for the server's answer to its request.
+    /// Asks for a cookie, and waits for the server's answer to a request with one.
     Asking,
     /// Sends messages.
     Running,
@@ -69,11 +70,12 @@ enum State {
     Closing,
 }
 
-/// How long a client waits for a cookie before it asks again: the datagram may have been lost.
+/// How long a client waits for the server's answer before it asks for a cookie again: the datagram may have been lost, or the
+/// cookie that it has may be of somebody else, or of a server before.
 const ASK_AGAIN: Span = Span::from_ms(100);
 /// How often it asks for one at most: it then waits as for any answer.
 const QUESTIONS: u32 = 30;
-/// Cookies that it repeats at most. Only one is the server's: others are of somebody else, or of a server before.
+/// Cookies that it remembers, so that it repeats each once. Only one is the server's.
 const COOKIES: usize = 64;
 
 /// Receives for returning messages when latency is measured.
@@ -99,6 +101,18 @@ struct Lane {
     posted_at: Time,
 }
 
+/// Whether `cookie` is none of those that were repeated last. From now on it is one of them.
+fn is_new(repeated: &mut VecDeque<u64>, cookie: u64) -> bool {
+    if repeated.contains(&cookie) {
+        return false;
+    }
+    if repeated.len() == COOKIES {
+        repeated.pop_front();
+    }
+    repeated.push_back(cookie);
+    true
+}
+
 impl Client {
     /// A client that will ask the endpoint `server`, called `name`, for `test`.
     pub(super) fn new(test: Test, server: Addr, name: String, patience: Span, clock: Clock) -> Client {
@@ -112,7 +126,7 @@ impl Client {
             silence: Silence::new(patience, clock.now()),
             control: None,
             asked: (0, clock.now()),
-            cookies: Vec::new(),
+            cookies: VecDeque::new(),
             lanes: Vec::new(),
             session: 0,
             posted: 0,
@@ -186,7 +200,7 @@ impl Client {
 
     fn ask_for_cookie(&mut self, endpoint: &mut Endpoint, now: Time) -> Result<(), Error> {
         self.asked = (self.asked.0 + 1, now);
-        self.say(endpoint, Message::Request { test: self.test.clone(), cookie: None })
+        self.request(endpoint, None)
     }
 
     fn expect_cookie(endpoint: &mut Endpoint) -> Result<(), Error> {
@@ -194,19 +208,30 @@ impl Client {
         Ok(())
     }
 
-    /// A datagram has brought a cookie. Repeats each once, so that somebody who sends others in the server's name cannot keep the
-    /// right one from it, nor have the test begin anew.
+    /// A datagram has brought a cookie. The client repeats it unless it is one of the latest that it has repeated, for each request
+    /// with the right one begins the test anew. Cookies that somebody else sends in the server's name do not keep the right one out:
+    /// the oldest one is forgotten, and the server sends its own with each question.
     fn got_cookie(&mut self, endpoint: &mut Endpoint, from: Option<Addr>, cookie: u64) -> Result<(), Error> {
         if self.state != State::Asking {
             return Ok(());
         }
         Self::expect_cookie(endpoint)?;
-        let is_new = !self.cookies.contains(&cookie) && self.cookies.len() < COOKIES;
-        if from != Some(self.server) || !is_new {
+        if from != Some(self.server) || !is_new(&mut self.cookies, cookie) {
             return Ok(());
         }
-        self.cookies.push(cookie);
-        self.say(endpoint, Message::Request { test: self.test.clone(), cookie: Some(cookie) })
+        self.request(endpoint, Some(cookie))
+    }
+
+    /// Where congestion control uses credit each request has a connection of its own: only the first packet of a connection needs no
+    /// credit, and a server that grants none has to get the request to say so.
+    fn request(&mut self, endpoint: &mut Endpoint, cookie: Option<u64>) -> Result<(), Error> {
+        if self.test.credit
+            && let Some(before) = self.control.take()
+        {
+            // If it is closed already, so be it.
+            let _ = endpoint.close(before);
+        }
+        self.say(endpoint, Message::Request { test: self.test.clone(), cookie })
     }
 
     fn say(&mut self, endpoint: &mut Endpoint, message: Message) -> Result<(), Error> {
@@ -440,7 +465,7 @@ impl Client {
             }
             State::Asking => {
                 let (count, at) = self.asked;
-                if self.cookies.is_empty() && count < QUESTIONS && now.since(at) >= ASK_AGAIN {
+                if count < QUESTIONS && now.since(at) >= ASK_AGAIN {
                     self.ask_for_cookie(endpoint, now).map_err(|error| self.refused_call(&error))?;
                 }
             }
@@ -584,4 +609,38 @@ fn histogram() -> Option<Histogram<u64>> {
 /// Text of a peer, without characters that would move the cursor of a terminal.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::perf::server::tests::a_test;
+
+    #[test]
+    fn the_cookie_of_the_server_is_repeated_once_whatever_came_before() {
+        let mut repeated = VecDeque::new();
+        assert!((0..1_000).all(|forged| is_new(&mut repeated, forged)));
+        assert_eq!([5_000, 5_000].map(|cookie| is_new(&mut repeated, cookie)), [true, false]);
+        assert_eq!(repeated.len(), COOKIES);
+    }
+
+    /// The cookies that it has may be of somebody else, or of a server that is gone.
+    #[test]
+    fn a_client_asks_for_a_cookie_as_long_as_it_has_no_answer_whatever_cookies_it_has() {
+        let mut endpoint = Endpoint::builder("udp:127.84.20.12").build().unwrap();
+        let server = endpoint.peer("127.84.20.13").unwrap();
+        let clock = Clock::new();
+        let mut client = Client::new(a_test(), server, "a server".to_owned(), Span::from_ms(10_000), clock);
+        let mut now = Time::ZERO;
+        client.advance(&mut endpoint, now).unwrap();
+        for n in 1..2 * QUESTIONS {
+            assert_eq!(client.asked.0, n.min(QUESTIONS));
+            client.got_cookie(&mut endpoint, Some(server), n.into()).unwrap();
+            now += ASK_AGAIN.minus(Span::from_ps(1));
+            client.advance(&mut endpoint, now).unwrap();
+            assert_eq!(client.asked.0, n.min(QUESTIONS), "not before its time");
+            now += Span::from_ps(1);
+            client.advance(&mut endpoint, now).unwrap();
+        }
+    }
 }

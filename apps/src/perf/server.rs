@@ -86,13 +86,15 @@ impl<'a> Server<'a> {
 
     /// The number that a client at the host of `peer` has to repeat. Only that host gets it, in a datagram: who asks in its name
     /// from elsewhere cannot know it, and makes the server keep nothing.
-    fn cookie(&self, endpoint: &Endpoint, peer: Addr) -> u64 {
-        self.secret.hash_one(endpoint.worker().and_then(|worker| worker.book().ip(peer)))
+    /// `None` if the address book has no IP address of the peer: all of those would have one cookie.
+    fn cookie(&self, endpoint: &Endpoint, peer: Addr) -> Option<u64> {
+        let ip = endpoint.worker()?.book().ip(peer)?;
+        Some(self.secret.hash_one(ip))
     }
 
     /// A client asks for a test: it gets one, or a refusal, if it has repeated its cookie.
     fn asked(&mut self, endpoint: &mut Endpoint, now: Time, peer: Addr, test: Test, cookie: Option<u64>) {
-        let expected = self.cookie(endpoint, peer);
+        let Some(expected) = self.cookie(endpoint, peer) else { return };
         if cookie == Some(expected) {
             self.requested(endpoint, now, peer, test);
         } else {
@@ -395,4 +397,4 @@ fn name_of(endpoint: &Endpoint, peer: Addr) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
