@@ -124,12 +124,15 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), Failure> {
     if let Some(place) = place {
         server.place_peers(place);
     }
-    server.limit_memory(args.memory_total.unwrap_or_else(|| memory::of_host() / 2));
+    server.limit_memory(args.memory_of_applications(memory::of_host()));
     server.listen(&args.socket, args.most()).map_err(|error| failed(&error))?;
     stop_on_signals(waker).map_err(|error| failed(&error))?;
     let mut speaker = Speaker::start().map_err(|error| failed(&error))?;
     for notice in endpoint.notices(&worker) {
         speaker.say(notice);
+    }
+    if let Some(warning) = args.shortage_on(memory::of_host()) {
+        speaker.say(warning);
     }
     speaker.say(format!("serving {ip} ({}, MTU {mtu}) at {}", args.port.spec, args.socket.display()));
     pin(&args.end, 0)?;
@@ -163,6 +166,31 @@ impl ServeArgs {
             response_bytes: limits.response_bytes.min(memory / RESPONSES),
             ..limits
         }
+    }
+
+    /// What applications may share with the server on a host with so many bytes of memory.
+    fn memory_of_applications(&self, memory: u64) -> u64 {
+        self.memory_total.unwrap_or(memory / 2)
+    }
+
+    /// A warning if what applications and peers may use together is more than so many bytes of memory. The tables, which are
+    /// smaller, are not counted.
+    fn shortage_on(&self, memory: u64) -> Option<String> {
+        let limits = self.limits_on(memory);
+        let parts = [
+            self.memory_of_applications(memory),
+            limits.unexpected_bytes,
+            limits.reorder_bytes,
+            limits.response_bytes.saturating_mul(2),
+        ];
+        let all = parts.into_iter().fold(0, u64::saturating_add);
+        let [all_mib, memory_mib] = [all, memory].map(|bytes| bytes >> 20);
+        (all > memory).then(|| {
+            format!(
+                "warning: applications and peers may use {all_mib} MiB of memory together, and there are {memory_mib} MiB: \
+                 set --memory-total to less, or give the server more"
+            )
+        })
     }
 
     /// The most resources that one application may ask for.
@@ -320,7 +348,7 @@ mod tests {
     fn most_of(options: &[&str], memory: u64, costs: &Costs) -> u64 {
         let args = serve(options);
         let limits = args.limits_on(memory);
-        let shared = args.memory_total.unwrap_or(memory / 2);
+        let shared = args.memory_of_applications(memory);
         // Each operation may end with a report that waits. A deque has room for up to twice what is in it.
         let operations = limits.sends as u64 * (costs.operation + BYTES_PER_OPERATION);
         let pdcs = limits.pdcs as u64;
@@ -359,6 +387,17 @@ mod tests {
         assert_eq!((large.unexpected_bytes, large.reorder_bytes), (4 * GIB, 4 * GIB));
         let set = serve(&["--unexpected-total", "3GiB"]).limits_on(GIB);
         assert_eq!((set.unexpected_bytes, set.reorder_bytes), (3 * GIB, 3 * GIB));
+    }
+
+    #[test]
+    fn a_server_warns_if_more_may_be_used_than_there_is() {
+        let warns = |options: &[&str], memory| serve(options).shortage_on(memory).is_some();
+        let little = ["--memory-total", "256MiB"];
+        let cases = [GIB, 2 * GIB, 3 * GIB, 4 * GIB, u64::MAX].map(|memory| warns(&[], memory));
+        assert_eq!(cases, [true, true, true, false, false]);
+        assert_eq!([GIB, 2 * GIB].map(|memory| warns(&little, memory)), [true, false]);
+        let warning = serve(&[]).shortage_on(GIB).unwrap();
+        assert!(warning.contains("may use 1728 MiB of memory together, and there are 1024 MiB"), "{warning}");
     }
 
     #[test]
