@@ -68,7 +68,7 @@ type Map<K, V> = HashMap<K, V, BuildHasherDefault<FxHasher>>;
 #[derive(Debug)]
 pub(super) struct Neighbours {
     own: Speaker,
-    all: Table<Neighbour>,
+    all: All,
     by_ip: Map<IpAddr, Key>,
     /// Each peer's neighbour.
     hops: Map<Addr, Key>,
@@ -78,6 +78,10 @@ pub(super) struct Neighbours {
     /// The second in which answers are counted, and how many there were.
     answered: (Time, u32),
 }
+
+/// All neighbours. Tests count each that is looked at: there is no other way to one.
+#[derive(Debug, Default)]
+struct All(Table<Neighbour>);
 
 /// The neighbours in the order in which they are due. Those that wait for the same time are in one queue, behind those that began
 /// to wait before, each with a number that is greater than theirs.
@@ -140,6 +144,35 @@ impl State {
     }
 }
 
+/// A neighbour, a peer of one or the head of a queue has been looked at.
+#[inline]
+fn count_step() {
+    #[cfg(test)]
+    crate::steps::count(1);
+}
+
+impl All {
+    fn get(&self, key: Key) -> Option<&Neighbour> {
+        count_step();
+        self.0.get(key)
+    }
+
+    fn get_mut(&mut self, key: Key) -> Option<&mut Neighbour> {
+        count_step();
+        self.0.get_mut(key)
+    }
+
+    fn insert_with(&mut self, make: impl FnOnce(Key) -> Neighbour) -> Key {
+        count_step();
+        self.0.insert_with(make)
+    }
+
+    fn remove(&mut self, key: Key) {
+        count_step();
+        self.0.remove(key);
+    }
+}
+
 impl Queues {
     fn put(&mut self, key: Key, neighbour: &mut Neighbour) {
         self.last += 1;
@@ -152,7 +185,11 @@ impl Queues {
     }
 
     fn firsts(&self) -> impl Iterator<Item = (Next, Key)> {
-        self.all.iter().filter_map(|queue| queue.first_key_value()).map(|(_, first)| *first)
+        self.all
+            .iter()
+            .inspect(|_| count_step())
+            .filter_map(|queue| queue.first_key_value())
+            .map(|(_, first)| *first)
     }
 }
 
@@ -173,15 +210,17 @@ impl Neighbour {
         self.mac = Some(mac);
         self.given_up = 0;
         for peer in &self.peers {
-            #[cfg(test)]
-            crate::steps::count(1);
+            count_step();
             book.resolve(*peer, mac);
         }
     }
 
     /// It has not answered.
     fn give_up(&mut self, book: &mut AddressBook) {
-        self.peers.iter().for_each(|peer| book.note_resolution(*peer));
+        for peer in &self.peers {
+            count_step();
+            book.note_resolution(*peer);
+        }
         self.given_up += 1;
         if is_logged(self.given_up) {
             let (ip, count) = (self.ip, self.given_up);
@@ -213,7 +252,7 @@ impl Neighbours {
         let own = Speaker { host, vlan };
         Neighbours {
             own,
-            all: Table::default(),
+            all: All::default(),
             by_ip: Map::default(),
             hops: Map::default(),
             queues: Queues::default(),
@@ -240,8 +279,6 @@ impl Neighbours {
     #[cold]
     pub(super) fn ask(&mut self, now: Time, book: &mut AddressBook, tx: &mut TxBurst) {
         for _ in 0..PER_TURN {
-            #[cfg(test)]
-            crate::steps::count(1);
             let Some((_, key)) = self.queues.firsts().find(|(next, _)| next.is_due(now)) else { break };
             let Some(neighbour) = self.all.get_mut(key) else { break };
             let asked = match neighbour.state {
@@ -309,8 +346,6 @@ impl Neighbours {
     }
 
     fn on_told(&mut self, now: Time, told: HostAddr, book: &mut AddressBook) {
-        #[cfg(test)]
-        crate::steps::count(1);
         let Some(&key) = self.by_ip.get(&told.ip) else { return };
         let Some(neighbour) = self.all.get_mut(key) else { return };
         let state = match neighbour.state {
@@ -347,8 +382,6 @@ impl Neighbours {
 
     /// Adds a peer that is reached through `hop`, and no other, and returns the Ethernet address if that is known.
     fn add(&mut self, peer: Addr, hop: IpAddr, book: &mut AddressBook) -> Option<MacAddr> {
-        #[cfg(test)]
-        crate::steps::count(1);
         let (all, queues) = (&mut self.all, &mut self.queues);
         let key = *self.by_ip.entry(hop).or_insert_with(|| {
             let state = State::New;
@@ -361,8 +394,8 @@ impl Neighbours {
             })
         });
         let before = self.hops.insert(peer, key).filter(|before| *before != key);
-        if let Some(before) = before.and_then(|before| self.all.get_mut(before)) {
-            before.peers.remove(&peer);
+        if let Some(before) = before {
+            self.leave(before, peer);
             book.note_resolution(peer);
         }
         self.schedule();
@@ -374,6 +407,12 @@ impl Neighbours {
     /// Forgets `peer`, and its neighbour if no other peer is reached through it.
     pub(super) fn forget(&mut self, peer: Addr) {
         let Some(key) = self.hops.remove(&peer) else { return };
+        self.leave(key, peer);
+        self.schedule();
+    }
+
+    /// `peer` is not reached through neighbour `key` any more, which is forgotten with its last peer.
+    fn leave(&mut self, key: Key, peer: Addr) {
         let Some(neighbour) = self.all.get_mut(key) else { return };
         neighbour.peers.remove(&peer);
         if neighbour.peers.is_empty() {
@@ -381,7 +420,6 @@ impl Neighbours {
             self.queues.take_out(neighbour);
             self.all.remove(key);
         }
-        self.schedule();
     }
 
     /// Takes `mac` for the Ethernet address of `peer`, unless the peer has answered with one before. The worker asks

@@ -448,7 +448,7 @@ fn a_peer_that_is_met_again_behind_a_router_is_reached_through_that() {
     let now = START + seconds(3) + REFRESH;
     worker.poll_at(now);
     assert_eq!(worker.is_reachable(Addr(2)), Err(Unreachable::Resolving { hop: new.ip, asked: 1 }));
-    assert_eq!(sent(&mut far).len(), 3 + 2, "the old one is still a neighbour");
+    assert_eq!(sent(&mut far).len(), 3 + 1, "nobody is behind the old one any more");
     inject(&mut far, &told_to_1(old));
     worker.poll_at(now);
     assert_eq!(worker.is_reachable(Addr(2)), Err(Unreachable::Resolving { hop: new.ip, asked: 1 }));
@@ -486,6 +486,34 @@ fn a_datagram_whose_peer_is_forgotten_before_it_leaves_is_cancelled() {
     assert_eq!((sent(&mut far).len(), worker.counters().unsendable), (1, 2));
 }
 
+/// Nobody would ask for it but the worker itself, every [`REFRESH`].
+#[test]
+fn a_neighbour_whose_last_peer_is_reached_otherwise_is_asked_no_more() {
+    let (near, mut far) = pair(&MemoryConfig::default()).unwrap();
+    let mut worker = worker(1, near, LinkConfig::default(), false);
+    let [peer, other] = [Addr(2), Addr(3)];
+    let [old, new] = [7, 8].map(|n| host(n, false).ip);
+    worker.meet(peer, host(2, false).ip, Some(old)).unwrap();
+    worker.meet(other, host(3, false).ip, Some(old)).unwrap();
+    worker.meet(peer, host(2, false).ip, Some(new)).unwrap();
+    let questions = |worker: &mut Worker<MemoryPort>, far: &mut MemoryPort, now| {
+        worker.poll_at(now);
+        sent(far)
+    };
+    let ask = |ip| question(&speaker(1, false), ip);
+    assert_eq!(
+        questions(&mut worker, &mut far, START),
+        [ask(old), ask(new)],
+        "one is behind the old one still"
+    );
+    worker.meet(other, host(3, false).ip, Some(new)).unwrap();
+    assert_eq!(questions(&mut worker, &mut far, START + RETRY), [ask(new)]);
+    assert!(worker.neighbours.all.0.len() == 1 && worker.neighbours.by_ip.len() == 1);
+}
+
+/// Neighbours, peers and heads of queues that are looked at for a peer that is added, a question, or a frame.
+const MOST_STEPS: u64 = 10;
+
 /// An application can add thousands of peers, and any host on the link can send frames.
 #[test]
 fn what_a_peer_or_a_frame_costs_does_not_depend_on_how_many_wait() {
@@ -496,19 +524,35 @@ fn what_a_peer_or_a_frame_costs_does_not_depend_on_how_many_wait() {
             let [high, low] = [(n >> 8) as u8, n as u8];
             HostAddr { mac: MacAddr([2, 0, 0, 1, high, low]), ip: IpAddr::from([10, 1, high, low]) }
         };
-        let steps = steps::of(|| (2..count).for_each(|n| worker.meet(Addr(n), who(n).ip, None).unwrap()));
-        assert_eq!(steps, u64::from(count - 2));
+        let most = (2..count).map(|n| steps::of(|| worker.meet(Addr(n), who(n).ip, None).unwrap())).max();
+        assert!(most <= Some(MOST_STEPS), "{most:?} steps for one of {count}");
+        let mut asked = 0;
         for _ in 0..count {
-            worker.poll_at(START);
-            sent(&mut far);
+            let steps = steps::of(|| _ = worker.poll_at(START));
+            let questions = sent(&mut far).len() as u64;
+            assert!(steps <= MOST_STEPS * (1 + questions), "{steps} steps for {questions} of {count}");
+            asked += questions;
         }
+        assert_eq!(asked, u64::from(count) - 2);
         let last = count - 1;
         inject(&mut far, &told_to_1(who(last)));
         let steps = steps::of(|| _ = worker.poll_at(START));
-        assert_eq!(steps, 2, "the frame, and the peer that it is about, of {count}");
+        assert!(steps <= MOST_STEPS, "{steps} steps for a frame about one of {count}");
         assert_eq!(worker.is_reachable(Addr(last)), Ok(()));
         let waits = Unreachable::Resolving { hop: who(2).ip, asked: 1 };
         assert_eq!(worker.is_reachable(Addr(2)), Err(waits));
+        for again in 1..QUESTIONS {
+            for _ in 0..count {
+                worker.poll_at(START + RETRY.times(again.into()));
+                sent(&mut far);
+            }
+        }
+        // All the others are to be given up at once.
+        let before = worker.resolutions();
+        let steps = steps::of(|| _ = worker.poll_at(START + RETRY.times(QUESTIONS.into())));
+        let given_up = worker.resolutions() - before;
+        assert_eq!(given_up, (PER_TURN as u64).min(u64::from(count) - 3));
+        assert!(steps <= MOST_STEPS * (1 + given_up), "{steps} steps for {given_up} of {count}");
     }
 }
 
