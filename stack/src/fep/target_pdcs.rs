@@ -164,8 +164,15 @@ impl TargetPdcs {
     /// PDCs of `peer` of which nothing has been heard after `since` are to end in later calls.
     #[cold]
     pub(super) fn give_up(&mut self, peer: Addr, since: Time) {
-        if self.usage.of(peer).open > 0 {
-            self.half_open.get_or_insert_default().given_up.push_back(GivenUp { peer, since, slot: 0 });
+        if self.usage.of(peer).open == 0 {
+            return;
+        }
+        let all = &mut self.half_open.get_or_insert_default().given_up;
+        // A peer that is given up again and again has all slots looked at once more, not once more for each time. The search does
+        // not begin anew before it is through, as it would not end then.
+        match all.iter_mut().find(|one| one.peer == peer) {
+            Some(one) => (one.since, one.again) = (one.since.latest(since), one.slot > 0),
+            None => all.push_back(GivenUp { peer, since, slot: 0, again: false }),
         }
     }
 
@@ -173,7 +180,7 @@ impl TargetPdcs {
     pub(super) fn next_given_up(&mut self, looks: &mut usize) -> Option<(Key, &TargetPdc)> {
         let TargetPdcs { table, half_open, usage, .. } = self;
         let all = &mut half_open.as_mut()?.given_up;
-        while let Some(GivenUp { peer, since, slot }) = all.front_mut() {
+        while let Some(GivenUp { peer, since, slot, again }) = all.front_mut() {
             let rest = if usage.of(*peer).open > 0 { *slot..table.slots() } else { 0..0 };
             for at in rest {
                 if *looks == 0 {
@@ -187,7 +194,11 @@ impl TargetPdcs {
                     return Some(found);
                 }
             }
-            all.pop_front();
+            if std::mem::take(again) {
+                *slot = 0;
+            } else {
+                all.pop_front();
+            }
         }
         None
     }
@@ -340,6 +351,8 @@ struct GivenUp {
     since: Time,
     /// The slots before this one have been looked at.
     slot: u32,
+    /// They are to be looked at again, as the peer has been given up once more.
+    again: bool,
 }
 
 impl HalfOpen {

@@ -421,6 +421,31 @@ fn the_pdcs_of_a_peer_that_is_given_up_are_looked_for_in_several_calls() {
     assert_eq!(alone.fep.open_targets(), 2_000);
 }
 
+/// A peer that is heard of again and again, and given up as often before all PDCs have been looked at.
+#[test]
+fn a_peer_that_is_given_up_many_times_is_looked_for_once_more() {
+    let silence = Span::from_ms(2);
+    let mut alone = Alone::new(impatient_config());
+    for pdc in 1..=2_000 {
+        alone.arrive(&syn(6, pdc, 0, 3_000), &[0; 100]);
+        alone.transmit_all();
+    }
+    begin_messages(&mut alone, 3, 1);
+    // None has been silent for so long.
+    for _ in 0..10 {
+        alone.fep.give_up_peer(alone.now, Addr(6), silence);
+    }
+    assert_eq!(ends_by_call(&mut alone), [0, 0]);
+    // Those that are silent are found also where an earlier search has passed them.
+    alone.fep.give_up_peer(alone.now, Addr(6), silence);
+    alone.fep.on_timeout(alone.now);
+    alone.now += silence;
+    alone.fep.give_up_peer(alone.now, Addr(6), silence);
+    alone.fep.on_timeout(alone.now);
+    assert_eq!(alone.fep.open_targets(), 2_003 - 8);
+    assert_eq!(ends_by_call(&mut alone).iter().sum::<usize>(), 2_000 - 8);
+}
+
 /// All PDCs of a peer that is silent are to be asked about at the same time.
 #[test]
 fn silent_peers_are_asked_in_several_calls() {
