@@ -93,10 +93,15 @@ fn count_step() {
 #[cfg(test)]
 mod tests {
     use std::collections::{HashSet, VecDeque};
+    use std::hash::BuildHasherDefault;
+
+    use rustc_hash::FxHasher;
 
     use super::*;
     use crate::rng::Rng;
     use crate::steps;
+
+    type Keys = HashSet<Key, BuildHasherDefault<FxHasher>>;
 
     fn key(index: u32) -> Key {
         Key { index, generation: 1 }
@@ -105,7 +110,7 @@ mod tests {
     /// As many as an endpoint may have open, of which a third is half-open at the end.
     #[test]
     fn a_call_looks_at_a_few_pdcs_however_many_are_half_open_no_more() {
-        let (mut suspects, mut half_open) = (Suspects::default(), HashSet::new());
+        let (mut suspects, mut half_open) = (Suspects::default(), Keys::default());
         for n in 0..60_000 {
             half_open.insert(key(n));
             let steps = steps::of(|| suspects.push(key(n), half_open.len(), |key| half_open.contains(&key)));
@@ -133,7 +138,7 @@ mod tests {
         for seed in 0..40 {
             let mut rng = Rng::new(seed, 0);
             let (mut suspects, mut model) = (Suspects::default(), VecDeque::new());
-            let mut half_open = HashSet::new();
+            let mut half_open = Keys::default();
             for n in 0..3_000 {
                 // In some cases nearly all stay half-open, in others nearly none.
                 match rng.below(2 + seed as u32 % 5) {
