@@ -116,7 +116,7 @@ impl SessionListener {
     /// the session that is new.
     ///
     /// An application for which there is memory, but for that of others which are gone, waits until it is unmapped, in a
-    /// [queue](JoinQueue).
+    /// queue.
     pub fn attend(&mut self, sessions: &mut Sessions, fep: &mut Fep, now: Time) -> Option<SessionId> {
         while let Some(news) = self.acceptor.next() {
             match news {
