@@ -222,15 +222,7 @@ impl Client {
         self.request(endpoint, Some(cookie))
     }
 
-    /// Where congestion control uses credit each request has a connection of its own: only the first packet of a connection needs no
-    /// credit, and a server that grants none has to get the request to say so.
     fn request(&mut self, endpoint: &mut Endpoint, cookie: Option<u64>) -> Result<(), Error> {
-        if self.test.credit
-            && let Some(before) = self.control.take()
-        {
-            // If it is closed already, so be it.
-            let _ = endpoint.close(before);
-        }
         self.say(endpoint, Message::Request { test: self.test.clone(), cookie })
     }
 

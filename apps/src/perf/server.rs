@@ -97,6 +97,9 @@ impl<'a> Server<'a> {
         let Some(expected) = self.cookie(endpoint, peer) else { return };
         if cookie == Some(expected) {
             self.requested(endpoint, now, peer, test);
+        } else if let Some(reason) = Self::no_credit(endpoint, peer, &test).filter(|_| test.credit) {
+            // Its client has no credit for another request.
+            self.refuse(endpoint, peer, reason, UNPROVEN);
         } else {
             // If it does not leave, its client asks again.
             let _ = endpoint.send_datagram(peer, Vec::<u8>::new(), expected, COOKIE);
@@ -164,13 +167,17 @@ impl<'a> Server<'a> {
         if needed > memory {
             return Some(format!("the test needs {needed} bytes here, of {memory} (--memory of the server)"));
         }
+        Self::no_credit(endpoint, peer, test).or_else(|| self.too_long(test))
+    }
+
+    /// Why the two ends do not agree about credit, if they do not.
+    fn no_credit(endpoint: &Endpoint, peer: Addr, test: &Test) -> Option<String> {
         let credit = uses_credit(endpoint, peer);
-        if test.credit != credit {
+        (test.credit != credit).then(|| {
             let uses = |credit| if credit { "uses credit" } else { "uses no credit" };
             let (client, server) = (uses(test.credit), uses(credit));
-            return Some(format!("the client's --cc {} {client}, and the server's {server}", test.cc));
-        }
-        self.too_long(test)
+            format!("the client's --cc {} {client}, and the server's {server}", test.cc)
+        })
     }
 
     /// Which packets of the one end the other one's port does not take, if there are any: they would be lost in silence.
