@@ -168,7 +168,7 @@ impl ServeArgs {
         }
     }
 
-    /// What applications may share with the server on a host with so many bytes of memory.
+    /// The memory that all applications together may share with the server, in bytes, on a host with `memory` bytes.
     fn memory_of_applications(&self, memory: u64) -> u64 {
         self.memory_total.unwrap_or(memory / 2)
     }
@@ -272,7 +272,7 @@ mod tests {
         Fep::new(Addr(addr), config, Rng::new(1, addr.into()), Time::ZERO).expect("it is valid")
     }
 
-    /// What `work` adds to the state of `fep`, bytes for each of `count` things.
+    /// The bytes that `work`, which makes `count` things, adds to the state of `fep` for each of them.
     fn grows(fep: &mut Fep, count: u64, work: impl FnOnce(&mut Fep)) -> u64 {
         let before = fep.footprint().state();
         work(fep);
@@ -352,7 +352,7 @@ mod tests {
         // Each operation may end with a report that waits. A deque has room for up to twice what is in it.
         let operations = limits.sends as u64 * (costs.operation + BYTES_PER_OPERATION);
         let pdcs = limits.pdcs as u64;
-        // Those that wait for a receive, and those of which a part has arrived.
+        // Messages that wait for a receive, and messages of which a part has arrived.
         let messages = 2 * limits.unexpected_messages as u64 + pdcs * u64::from(INCOMPLETE_PER_PDC);
         shared
             + limits.unexpected_bytes

@@ -45,7 +45,7 @@ pub(super) enum Message {
     Request {
         /// The test.
         test: Test,
-        /// What the server has told the client's host to repeat, if it has told already.
+        /// The cookie that the server has sent to the client's host, if that has arrived.
         cookie: Option<u64>,
     },
     /// The server has posted its receives for it.

@@ -19,7 +19,7 @@ const CONTROL_RECEIVES: usize = 8;
 
 /// Clients that may be being told at once that they are refused. Anybody can ask, so that refusals must be bounded.
 const REFUSALS: usize = 64;
-/// Those of them that may go to hosts that have repeated no cookie: anybody can have asked in their names.
+/// Of these refusals, as many may go to hosts that have not repeated a cookie: somebody else can have asked in their names.
 const UNPROVEN: usize = REFUSALS / 2;
 
 /// The reason that a client hears when its server is told to end.
@@ -61,7 +61,7 @@ pub(super) struct Server<'a> {
     /// Connections of tests in whose place their clients have asked for others. As many may be closing as refusals: a
     /// client that answers nothing would take one more with each request.
     replaced: Vec<ConnectionId>,
-    /// What cookies are computed with. It is drawn at the start, so that nobody can tell the cookie of another host.
+    /// The key of the hash that gives cookies. It is drawn at the start, so that nobody can compute the cookie of another host.
     secret: RandomState,
     started: bool,
     /// A signal has come: no further test begins.

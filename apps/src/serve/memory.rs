@@ -63,7 +63,7 @@ mod tests {
 
     const HOST: u64 = 1 << 34;
 
-    /// What a process may use on a host of 16 GiB with these files, each with what it says.
+    /// The bytes of memory that a process may use on a host of 16 GiB whose control groups have these files, with these contents.
     fn of_host_with(files: &[(&str, &str)]) -> u64 {
         let root = tempfile::tempdir().unwrap();
         let memory = format!("MemTotal: {} kB\n", HOST >> 10);
@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(of_host_with(&[own, of_job_without, of_slice]), 1 << 30);
         assert_eq!(of_host_with(&[own, of_job, of_slice]), 1 << 30);
         assert_eq!(of_host_with(&[own, of_job_without]), HOST);
-        // Those of others do not count.
+        // The limits of other control groups do not count.
         assert_eq!(of_host_with(&[own, ("sys/fs/cgroup/other.slice/memory.max", "4096\n")]), HOST);
         // A host may have more than its groups may use, or less.
         assert_eq!(of_host_with(&[own, ("sys/fs/cgroup/jobs.slice/memory.max", "999999999999\n")]), HOST);

@@ -403,16 +403,22 @@ fn pdcs_of_a_peer_that_is_given_up_end_in_several_calls() {
     );
 }
 
-/// A peer with few PDCs is found among those of others in as many calls as that takes.
-#[test]
-fn the_pdcs_of_a_peer_that_is_given_up_are_looked_for_in_several_calls() {
-    let silence = Span::from_ms(2);
+/// Peer 6 has 2,000 PDCs, and peer 5 three.
+fn with_many_pdcs() -> Alone {
     let mut alone = Alone::new(impatient_config());
     for pdc in 1..=2_000 {
         alone.arrive(&syn(6, pdc, 0, 3_000), &[0; 100]);
         alone.transmit_all();
     }
     begin_messages(&mut alone, 3, 1);
+    alone
+}
+
+/// A peer with few PDCs is found among those of others in as many calls as that takes.
+#[test]
+fn the_pdcs_of_a_peer_that_is_given_up_are_looked_for_in_several_calls() {
+    let silence = Span::from_ms(2);
+    let mut alone = with_many_pdcs();
     alone.now += silence;
     for peer in [7, 5] {
         alone.fep.give_up_peer(alone.now, Addr(peer), silence);
@@ -425,12 +431,7 @@ fn the_pdcs_of_a_peer_that_is_given_up_are_looked_for_in_several_calls() {
 #[test]
 fn a_peer_that_is_given_up_many_times_is_looked_for_once_more() {
     let silence = Span::from_ms(2);
-    let mut alone = Alone::new(impatient_config());
-    for pdc in 1..=2_000 {
-        alone.arrive(&syn(6, pdc, 0, 3_000), &[0; 100]);
-        alone.transmit_all();
-    }
-    begin_messages(&mut alone, 3, 1);
+    let mut alone = with_many_pdcs();
     // None has been silent for so long.
     for _ in 0..10 {
         alone.fep.give_up_peer(alone.now, Addr(6), silence);
