@@ -276,9 +276,12 @@ for step in "${steps[@]}"; do
             ;;
         imb)
             if [[ ! -x $work/imb/bin/IMB-MPI1 ]]; then
-                python3 -m pip download --quiet --disable-pip-version-check --no-deps --dest "$work" "impi-rt==$impi"
+                rm -rf "$work/imb"
                 mkdir -p "$work/imb/bin"
-                unzip -q -j -o "$work/impi_rt-$impi"-*.whl '*/bin/IMB-*' -d "$work/imb/bin"
+                "$target/mpich/bin/pip" download --quiet --disable-pip-version-check --no-deps --dest "$work/imb" "impi-rt==$impi"
+                "$target/mpich/bin/python" -m zipfile -e "$work/imb/impi_rt-$impi"-*.whl "$work/imb/unpacked"
+                find "$work/imb/unpacked" -path '*/bin/IMB-*' -exec mv -t "$work/imb/bin" {} +
+                rm -r "$work/imb/unpacked"
                 chmod +x "$work/imb/bin"/IMB-*
             fi
             for job in '2 IMB-MPI1' '4 IMB-MPI1 -npmin 4' '4 IMB-NBC -npmin 4' '2 IMB-RMA' '2 IMB-P2P'; do
