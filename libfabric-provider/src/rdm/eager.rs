@@ -632,6 +632,28 @@ mod tests {
         let mut eager = Eager::default();
         let first = FIRST as usize;
         for begin in [0, VALID] {
+    /// An application that sleeps is woken late if it is taken for asked until the next of the questions that come every 2 s.
+    #[test]
+    fn a_peer_whose_question_was_refused_is_asked_again_and_answers_the_one_before() {
+        // No endpoint takes the question.
+        let mut state = State::new(None);
+        state.stand_ins.by_notes = true;
+        fill(&mut state.eager, PEER);
+        assert!(state.eager.ask(PEER));
+        let posted = state.stand_ins.coming_question().wrapping_sub(1);
+        state.eager.mark(PEER, posted);
+        state.stand_ins.expect_life(PEER);
+        assert!(state.ask(PEER).is_err());
+        answer(&mut state.eager, posted, MESSAGES - 1, 0);
+        assert_eq!(
+            state.eager.goes(PEER, 0, false),
+            Goes::AtOnce,
+            "the answer to the question that was posted"
+        );
+        assert!(state.ask(PEER).is_err());
+        assert!(state.eager.ask(PEER), "no question is under way");
+    }
+
             assert!(!stands(&mut eager, first) && stands(&mut eager, first + 1), "at {begin}");
             let (counted, asks) = eager.begin(PEER, (first / 2) as u32, false);
             assert!(!asks && stands(&mut eager, first / 2 + 1) && !stands(&mut eager, first / 2));

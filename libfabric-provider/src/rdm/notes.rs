@@ -261,13 +261,15 @@ impl State {
     /// Asks whether a peer is there, and if a message is to stand in or has, which process that is and how much it keeps.
     pub(super) fn write_question(&mut self, number: usize, peer: Source) -> Result<(), FiError> {
         let question = self.stand_ins.asks_life(peer).map(|_| self.stand_ins.next_question());
+        if let Some(operation) = self.operations.get_mut(number) {
+            operation.is_numbered = question.is_some();
+        }
+        self.write_note(peer, RemoteMemory { key: ASKS, offset: 0 }, question.map(u64::from), number)?;
+        // One that is not on its way has no answer, and the one before it may still get its own.
         if let Some(question) = question {
             self.eager.mark(peer, question);
-            if let Some(operation) = self.operations.get_mut(number) {
-                operation.is_numbered = true;
-            }
         }
-        self.write_note(peer, RemoteMemory { key: ASKS, offset: 0 }, question.map(u64::from), number)
+        Ok(())
     }
 
     /// The life of this process as notes say it.
