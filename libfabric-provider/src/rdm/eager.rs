@@ -131,6 +131,9 @@ struct Budget {
     wakes: u32,
     /// Whether it has been woken.
     was_woken: bool,
+    /// Whether one of the calls was for a message of [`UNIT`] bytes or more. Shorter ones are refused for the number of messages only, so
+    /// any message that is sent shows that there is room for them.
+    awaits_long: bool,
 }
 
 impl Budget {
@@ -230,7 +233,7 @@ impl Eager {
         let (at, now) = (self.of(peer), self.now);
         let budget = &mut self.all[at];
         budget.sent += Amount { messages: 1, bytes: len.into() };
-        if stands || len >= UNIT {
+        if stands || len >= UNIT || !budget.awaits_long {
             // The application may have been told to call again for it.
             budget.wakes = 0;
         }
@@ -314,9 +317,11 @@ impl Eager {
         budget.rest();
     }
 
-    /// The application is told to call again.
-    fn refuse(&mut self, peer: Source) {
+    /// The application is told to call again for a message of `len` bytes.
+    fn refuse(&mut self, peer: Source, len: usize) {
         if let Some(budget) = self.get(peer) {
+            let awaited_long = budget.wakes > 0 && budget.awaits_long;
+            budget.awaits_long = awaited_long || len >= UNIT as usize;
             (budget.wakes, budget.was_woken) = (WAKES, false);
             self.has_callers = true;
         }
@@ -402,7 +407,7 @@ impl State {
             Err(error) => return Err(error),
         }
         if goes == Goes::Not || !self.stand_ins.knows_life(peer) {
-            self.eager.refuse(peer);
+            self.eager.refuse(peer, bytes.len());
             return Err(FiError::AGAIN);
         }
         let len = stand_in_len(bytes.len() as u32);
@@ -572,7 +577,7 @@ mod tests {
         let mut eager = granted();
         fill(&mut eager, PEER);
         assert!(eager.ask(PEER) && eager.callers_without_room().is_empty());
-        eager.refuse(PEER);
+        eager.refuse(PEER, 7);
         let mut pauses = Vec::new();
         for question in 1..10 {
             eager.mark(PEER, question);
@@ -614,7 +619,7 @@ mod tests {
             assert!(state.eager.ask(peer));
             state.eager.mark(peer, u32::MAX);
             assert!(!state.eager.has_asked(peer));
-            state.eager.refuse(peer);
+            state.eager.refuse(peer, 7);
         });
         // As every 2 s.
         a.ask_peers().unwrap();
@@ -627,11 +632,6 @@ mod tests {
         with_a(&mut |state| assert_eq!(state.eager.goes(peer, 0, false), Goes::AtOnce));
     }
 
-    #[test]
-    fn a_peer_that_has_granted_nothing_for_long_is_sent_little_before_it_is_asked() {
-        let mut eager = Eager::default();
-        let first = FIRST as usize;
-        for begin in [0, VALID] {
     /// An application that sleeps is woken late if it is taken for asked until the next of the questions that come every 2 s.
     #[test]
     fn a_peer_whose_question_was_refused_is_asked_again_and_answers_the_one_before() {
@@ -654,6 +654,11 @@ mod tests {
         assert!(state.eager.ask(PEER), "no question is under way");
     }
 
+    #[test]
+    fn a_peer_that_has_granted_nothing_for_long_is_sent_little_before_it_is_asked() {
+        let mut eager = Eager::default();
+        let first = FIRST as usize;
+        for begin in [0, VALID] {
             assert!(!stands(&mut eager, first) && stands(&mut eager, first + 1), "at {begin}");
             let (counted, asks) = eager.begin(PEER, (first / 2) as u32, false);
             assert!(!asks && stands(&mut eager, first / 2 + 1) && !stands(&mut eager, first / 2));
@@ -681,7 +686,7 @@ mod tests {
     fn an_application_is_woken_again_until_it_has_called() {
         let mut eager = Eager::default();
         assert!(!eager.wakes(PEER) && stands(&mut eager, 49 * MIB));
-        eager.refuse(PEER);
+        eager.refuse(PEER, 49 * MIB);
         assert!(eager.to_wake().is_empty(), "the peer has not answered");
         for n in 1..=WAKES {
             assert!(eager.wakes(PEER), "{n}");
@@ -689,12 +694,37 @@ mod tests {
         }
         assert!(!eager.wakes(PEER));
         for stands_in in [true, false] {
-            eager.refuse(PEER);
+            eager.refuse(PEER, 49 * MIB);
             assert!(eager.wakes(PEER));
             eager.begin(PEER, 16, false);
             assert!(!eager.to_wake().is_empty(), "that was another one");
             eager.begin(PEER, if stands_in { 16 } else { UNIT }, stands_in);
             assert!(!eager.wakes(PEER) && eager.to_wake().is_empty());
+        }
+    }
+
+    /// A short message is refused only for the number. Nobody waits for anything any more once it is sent, unless the call for a longer
+    /// one was refused, too.
+    #[test]
+    fn a_call_for_a_short_message_that_was_refused_wakes_nobody_once_it_is_repeated() {
+        for lens in [&[16][..], &[16, 4 * MIB], &[4 * MIB, 16]] {
+            let mut eager = granted();
+            fill(&mut eager, PEER);
+            lens.iter().for_each(|len| eager.refuse(PEER, *len));
+            eager.mark(PEER, 1);
+            answer(&mut eager, 1, 0, 0);
+            assert!(eager.wakes(PEER) && eager.to_wake() == [PEER]);
+            assert_eq!(eager.goes(PEER, 16, false), Goes::AtOnce);
+            eager.begin(PEER, 16, false);
+            let awaits_more = lens.len() > 1;
+            assert_eq!(eager.callers().count(), usize::from(awaits_more), "{lens:?}");
+            assert_eq!((eager.to_wake().is_empty(), eager.wakes(PEER)), (!awaits_more, awaits_more));
+            eager.begin(PEER, 4 << 20, false);
+            assert!(eager.callers().next().is_none() && !eager.wakes(PEER), "{lens:?}");
+            // What was refused before is over.
+            eager.refuse(PEER, 16);
+            eager.begin(PEER, 16, false);
+            assert!(eager.callers().next().is_none(), "{lens:?}");
         }
     }
 
