@@ -505,7 +505,7 @@ impl State {
     }
 
     /// Whether the server cannot have a receive with `len` bytes of room now.
-    fn lacks_room(&mut self, filter: Filter, len: usize) -> bool {
+    pub(super) fn lacks_room(&mut self, filter: Filter, len: usize) -> bool {
         let has_room = |endpoint: &mut Endpoint| has_memory(endpoint, len);
         self.backlog.has_all_receives(false)
             || self.backlog.has_full_receives(len)
@@ -527,7 +527,7 @@ impl State {
     /// Hands receives that have waited to the server while it has room for the first of them. Those at the server that take the same
     /// messages were called before it, and everything else that waits was called after it, so it gets what it would have got there
     /// from the beginning.
-    fn resume_receives(&mut self) -> Result<(), FiError> {
+    pub(super) fn resume_receives(&mut self) -> Result<(), FiError> {
         while let Some((filter, len)) = self.backlog.first_receive() {
             if self.lacks_room(filter, len) {
                 return Ok(());
@@ -538,7 +538,8 @@ impl State {
                 return Ok(());
             };
             // Those behind it have moved up.
-            self.backlog.next = self.backlog.next.saturating_sub(1);
+            let next = self.backlog.next;
+            self.backlog.next = next.saturating_sub(1);
             let (offered, back) = space.offered();
             let posted = endpoint.receive_with(offered, filter.options().context(number as u64));
             match posted.map_err(|refused| refused.error) {
@@ -553,6 +554,7 @@ impl State {
                     let Some(space) = space else { return self.fail(number, Way::In, FiError::from(&error)) };
                     let taker = Taker::new(number, filter, TakerKind::Receive(space));
                     self.backlog.takers.push_front(taker);
+                    self.backlog.next = next;
                     return Ok(());
                 }
             }

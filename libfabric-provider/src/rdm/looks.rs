@@ -80,7 +80,7 @@ enum Stage {
 
 impl Backlog {
     /// The place of the next to look for. Receives with the filter of an earlier one need no look of their own.
-    fn next_look(&mut self) -> Option<usize> {
+    pub(super) fn next_look(&mut self) -> Option<usize> {
         if let Some(due) = self.due.take()
             && let Some(at) = self.takers.iter().position(|taker| taker.number == due)
         {

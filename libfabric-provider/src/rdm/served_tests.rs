@@ -10,6 +10,8 @@ use weft::core::worker::Waker;
 use weft::core::worker::session::{SessionConfig, SessionServer};
 use weft::{Endpoint, Limits, Matching, Source};
 
+use super::backlog::Space;
+use super::looks::Filter;
 use super::*;
 use crate::abi::AppRoom;
 use crate::addresses::Addresses;
@@ -677,4 +679,47 @@ fn receives_that_wait_are_handed_to_the_server_in_their_order() {
             waiting(&side).into_iter().eq(at_the_server + n + 1..DEPTH + FURTHER).then_some(())
         });
     }
+}
+
+/// A server may have no operation left though it has room for a receive. The look that is next stays the next one.
+#[test]
+fn a_receive_that_the_server_refuses_for_now_is_the_first_again_and_its_look_is_not_repeated() {
+    const OPERATIONS: usize = 300;
+    const WAITING: usize = 3;
+    let served = Served::start("127.40.7.42");
+    let side = served.open_as(SessionConfig { operations: OPERATIONS as u32, ..config(LITTLE) });
+    side.with(|state| {
+        let filter =
+            |tag: usize| Filter { from: None, matching: Matching::Tagged { tag: tag as u64, ignore: 0 } };
+        let mut posted = 0;
+        let refused = loop {
+            let endpoint = state.endpoint.as_mut().unwrap();
+            match endpoint.receive_with(vec![0; 1], filter(WAITING).options().context(LOOK - 1)) {
+                Ok(_) => posted += 1,
+                Err(refused) => break refused.error,
+            }
+            assert!(posted <= OPERATIONS, "there is no bound");
+        };
+        assert!(posted > 0 && refused.is_back_pressure(), "{refused}");
+        let numbers: Vec<usize> =
+            (0..WAITING).map(|_| state.operations.insert(Operation::default())).collect();
+        for (tag, number) in numbers.iter().enumerate() {
+            state.receives += 1;
+            state.backlog.defer_receive(*number, filter(tag), Space::Several(1));
+        }
+        let all = |state: &State| state.backlog.takers.iter().map(|taker| taker.number).collect::<Vec<_>>();
+        let next = |state: &mut State| {
+            let at = state.backlog.next_look()?;
+            Some(state.backlog.takers.get(at)?.number)
+        };
+        assert_eq!([next(state), next(state)], [Some(numbers[0]), Some(numbers[1])]);
+        assert!(!state.lacks_room(filter(0), 1));
+        state.resume_receives().unwrap();
+        assert_eq!(all(state), numbers);
+        assert_eq!([next(state), next(state)], [Some(numbers[2]), None]);
+        // Nor are others left out when none was looked for.
+        state.backlog.next = 0;
+        state.resume_receives().unwrap();
+        assert!(std::iter::from_fn(|| next(state)).eq(numbers.iter().copied()));
+    });
 }
