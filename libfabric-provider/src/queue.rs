@@ -98,10 +98,10 @@ impl Queue {
         Ok(())
     }
 
-    /// Whether so few entries are there, or so many that messages may wait with their senders for room.
-    fn is_short_or_full(&self, count: usize) -> Result<(bool, bool), FiError> {
-        let there = lock(&self.state)?.entries.len();
-        Ok((there < count.max(1), there >= self.size))
+    /// Whether there are so many entries that messages may wait with their senders for room. Whoever takes one asks before, with the same
+    /// lock: an entry that comes in between may be the one that fills the queue.
+    fn is_full(&self, state: &State) -> bool {
+        state.entries.len() >= self.size
     }
 
     /// Lets the endpoints take what has waited for room, which there is again.
@@ -115,9 +115,10 @@ impl Queue {
     /// # Errors
     /// There is none, or the first one has failed.
     pub(crate) fn read(&self, count: usize, mut write: impl FnMut(usize, &Entry)) -> Result<usize, FiError> {
-        let (is_short, was_full) = self.is_short_or_full(count)?;
+        let is_short = lock(&self.state)?.entries.len() < count.max(1);
         let worked = if is_short { self.endpoints.progress() } else { Ok(()) };
         let mut state = lock(&self.state)?;
+        let was_full = self.is_full(&state);
         match state.entries.front() {
             // An endpoint that can work no longer has ended its operations before: their entries come first.
             None => return Err(worked.err().unwrap_or(FiError::AGAIN)),
@@ -150,8 +151,9 @@ impl Queue {
 
     /// The first entry, if it has failed.
     pub(crate) fn read_problem(&self) -> Result<Option<(Entry, Problem)>, FiError> {
-        let (_, was_full) = self.is_short_or_full(1)?;
-        let entry = lock(&self.state)?.take(true);
+        let mut state = lock(&self.state)?;
+        let (was_full, entry) = (self.is_full(&state), state.take(true));
+        drop(state);
         if was_full && entry.is_some() {
             self.go_on();
         }

@@ -248,6 +248,7 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::{Duration, Instant};
 
     use super::super::send::tests::endpoint;
@@ -285,6 +286,43 @@ mod tests {
                 assert!(allowed() > 2, "{} after {sent} messages", allowed());
             }
             assert!(begin.elapsed() < Duration::from_secs(60), "{sent} messages");
+        }
+    }
+
+    /// Receives for many messages may be held until there is room in the queue, which there is after the read.
+    #[test]
+    fn an_endpoint_works_when_a_queue_was_read_that_it_has_filled_only_then() {
+        const SIZE: usize = 4;
+        let (a, b) = (endpoint(), Arc::new(endpoint()));
+        let to = lock(&a.state).unwrap().bindings.addresses.as_ref().unwrap().insert(b.local()).unwrap();
+        let queue = lock(&b.state).unwrap().bindings.receive.as_ref().unwrap().queue.clone();
+        assert_eq!(queue.size(), SIZE);
+        queue.endpoints().attach(&b).unwrap();
+        let mut room = [0u8; 1];
+        // SAFETY: the room outlives the receive, and nobody else uses it meanwhile.
+        let room = Room::One(unsafe { AppRoom::new(room.as_mut_ptr().cast(), room.len()) });
+        let (from, matching, wanted, which) =
+            (FI_ADDR_UNSPEC, Matching::Untagged, Wanted::Always, Which::First);
+        b.receive(Incoming { room, from, matching, context: 1, wanted, which }).unwrap();
+        let bytes = OutgoingBytes::Copied(vec![7].into());
+        let message =
+            Outgoing { bytes, to, tag: None, data: None, context: 0, wanted: Wanted::Never, more: false };
+        a.send(message).unwrap();
+        let begin = Instant::now();
+        loop {
+            a.progress().unwrap();
+            for _ in 1..SIZE {
+                queue.push(Operation::default().entry(None)).unwrap();
+            }
+            let before = b.attention().0;
+            let read = queue.read(SIZE, |_, _| {}).unwrap();
+            let turns = b.attention().0 - before;
+            if read == SIZE {
+                assert_eq!(turns, 2, "one that has filled the queue, and one when there was room again");
+                break;
+            }
+            assert_eq!((read, turns), (SIZE - 1, 1));
+            assert!(begin.elapsed() < Duration::from_secs(60), "the message does not arrive");
         }
     }
 }
