@@ -288,37 +288,37 @@ impl Names {
     }
 
     /// Makes hosts whose addresses are in the vector known, so that a server lets their packets in. One that cannot be
-    /// reached is an error of those who send to it. While the server does not answer, the rest is left for later calls.
-    pub(crate) fn meet(&mut self, endpoint: &mut Endpoint, addresses: &Addresses) -> Result<(), FiError> {
+    /// reached is an error of those who send to it. While the server does not answer, the rest is left for later calls. Returns whether
+    /// addresses were removed since the last call.
+    pub(crate) fn meet(&mut self, endpoint: &mut Endpoint, addresses: &Addresses) -> Result<bool, FiError> {
         let version = addresses.version();
         if self.met == version || self.is_late() {
-            return Ok(());
-        }
-        if self.own_ports {
-            self.met = version;
-            return self.let_go(endpoint, addresses);
+            return Ok(false);
         }
         let removals = addresses.removals();
-        if std::mem::replace(&mut self.removals, removals) != removals {
+        let were_removed = std::mem::replace(&mut self.removals, removals) != removals;
+        if self.own_ports {
+            self.met = version;
+            if were_removed {
+                self.let_go(endpoint, addresses)?;
+            }
+            return Ok(were_removed);
+        }
+        if were_removed {
             self.refused.clear();
         }
         let hosts: BTreeSet<Ipv4Addr> = addresses.hosts()?;
         for ip in hosts {
             if !self.refused.contains(&ip) && self.host(endpoint, ip) == Err(FiError::AGAIN) {
-                return Ok(());
+                return Ok(were_removed);
             }
         }
         self.met = version;
-        Ok(())
+        Ok(were_removed)
     }
 
     /// Lets peers go that are not in the vector any more, so that there is room for others.
     fn let_go(&mut self, endpoint: &mut Endpoint, addresses: &Addresses) -> Result<(), FiError> {
-        let removals = addresses.removals();
-        if self.removals == removals {
-            return Ok(());
-        }
-        self.removals = removals;
         for (name, peer) in std::mem::take(&mut self.kept) {
             match addresses.find(&name)? {
                 Some(_) => _ = self.kept.insert(name, peer),

@@ -56,6 +56,8 @@ const WAKES: u32 = 5;
 pub(super) struct Eager {
     all: Vec<Budget>,
     of: HashMap<Source, usize>,
+    /// Those of no peer any more, for which nothing counts.
+    free: Vec<usize>,
     /// The one that was used last.
     last: Option<(Source, usize)>,
     /// How many ticks of 2 s there were.
@@ -122,8 +124,11 @@ struct Budget {
     rests_until: Option<Instant>,
     /// Acknowledged questions since the last answer.
     unheard: u32,
-    /// The peer has no memory for questions, or has answered none of many: nothing stands for messages until it has answered one.
+    /// The peer has no memory for questions, or has answered none of many: nothing stands for messages until it has answered one, or
+    /// until its process is gone.
     is_blind: bool,
+    /// It is of no peer any more, and is free when nothing that counts for it is under way.
+    is_left: bool,
     /// The last question says that the peer is gone, with this error, and when: the next message is sent at once and ends as that does,
     /// or its call is refused if no target might keep so much.
     gone: Option<(FiError, Instant)>,
@@ -139,6 +144,15 @@ struct Budget {
 impl Budget {
     fn untaken(&self) -> Amount {
         self.sent - self.taken
+    }
+
+    /// Makes it as it was in the beginning if it is left and nothing that counts for it is under way. Returns whether it is.
+    fn empty(&mut self) -> bool {
+        let is_over = self.is_left && self.ended == self.sent;
+        if is_over {
+            *self = Budget::default();
+        }
+        is_over
     }
 
     fn granted(&self, now: u64) -> u64 {
@@ -203,13 +217,31 @@ impl Eager {
         if let Some((_, at)) = self.last.filter(|(last, _)| *last == peer) {
             return at;
         }
-        let next = self.all.len();
-        let at = *self.of.entry(peer).or_insert(next);
-        if at == next {
-            self.all.push(Budget::default());
-        }
+        let Eager { all, of, free, .. } = self;
+        let at = *of.entry(peer).or_insert_with(|| {
+            free.pop().unwrap_or_else(|| {
+                all.push(Budget::default());
+                all.len() - 1
+            })
+        });
         self.last = Some((peer, at));
         at
+    }
+
+    /// Forgets the peers that are not there any more. Another process may have the same name later.
+    pub(super) fn keep(&mut self, is_there: impl Fn(Source) -> bool) {
+        let Eager { all, of, free, .. } = self;
+        of.retain(|peer, at| {
+            let stays = is_there(*peer);
+            if !stays && let Some(budget) = all.get_mut(*at) {
+                budget.is_left = true;
+                if budget.empty() {
+                    free.push(*at);
+                }
+            }
+            stays
+        });
+        self.last = None;
     }
 
     fn get(&mut self, peer: Source) -> Option<&mut Budget> {
@@ -249,6 +281,12 @@ impl Eager {
     pub(super) fn end(&mut self, counted: Counted) -> bool {
         let Some(budget) = self.all.get_mut(counted.budget as usize) else { return false };
         budget.ended += Amount { messages: 1, bytes: counted.len.into() };
+        if budget.is_left {
+            if budget.empty() {
+                self.free.push(counted.budget as usize);
+            }
+            return false;
+        }
         let all = Amount { messages: u64::MAX, bytes: u64::MAX };
         budget.ended == budget.sent && !budget.is_blind && budget.asks(all, self.now)
     }
@@ -290,6 +328,8 @@ impl Eager {
         if let Some(budget) = self.get(peer) {
             budget.gone = why.says_that_the_peer_is_gone().then(|| (why, Instant::now()));
             (budget.is_asked, budget.acknowledged) = (false, None);
+            // Its process is gone for good, and the one that takes its place may answer.
+            budget.is_blind &= why != FiError::REFUSED;
             budget.rest();
         }
     }
@@ -549,6 +589,76 @@ mod tests {
         assert_eq!(eager.goes(PEER, 0, false), Goes::AtOnce);
         eager.get(PEER).unwrap().gone = Some((FiError::REFUSED, ago(GONE)));
         assert_eq!(eager.goes(PEER, 0, false), Goes::Not);
+    }
+
+    #[test]
+    fn nothing_is_kept_of_peers_that_are_gone_once_their_messages_have_ended() {
+        let (mut eager, peer) = (Eager::default(), |host| Source { peer: weft::Addr(host), process: 1 });
+        let one = peer(1);
+        assert_eq!(eager.goes(one, 0, false), Goes::AtOnce);
+        let counted = [MIB, 7].map(|len| eager.begin(one, len as u32, false).0);
+        eager.is_unasked(one);
+        eager.refuse(one, 7);
+        assert!(!eager.end(counted[0]));
+        for n in 2..1_000 {
+            assert_eq!(eager.goes(peer(n), 0, false), Goes::AtOnce);
+            let (counted, _) = eager.begin(peer(n), 7, false);
+            assert!(!eager.end(counted));
+            eager.keep(|peer| peer == one);
+            assert_eq!((eager.all.len(), eager.of.len()), (2, 1), "{n}");
+        }
+        // Of one with a message under way its budget is kept, and is nobody's else.
+        eager.keep(|_| false);
+        assert!(eager.of.is_empty() && eager.callers().next().is_none());
+        assert_eq!((eager.all.len(), &eager.free), (2, &vec![1]));
+        // The same name is another process's now, which is not taken for blind.
+        assert_eq!(eager.goes(one, 49 * MIB, true), Goes::ByStandIn);
+        assert_eq!((eager.of[&one], eager.free.len()), (1, 0));
+        let (other, _) = eager.begin(one, 7, false);
+        assert!(!eager.end(counted[1]) && eager.free == [0]);
+        let all = Amount { messages: 1, bytes: 7 };
+        assert_eq!((eager.all[1].sent, eager.all[1].ended), (all, Amount::default()));
+        assert!(!eager.end(other) && eager.all[1].ended == all && eager.free == [0]);
+    }
+
+    #[test]
+    fn a_process_that_takes_the_place_of_one_that_answered_no_questions_is_asked() {
+        let mut eager = granted();
+        eager.is_unasked(PEER);
+        for (why, goes) in [(FiError::TIMED_OUT, Goes::AtOnce), (FiError::REFUSED, Goes::ByStandIn)] {
+            eager.has_failed(PEER, why);
+            eager.take_gone(PEER);
+            assert_eq!(eager.goes(PEER, 49 * MIB, true), goes, "{why:?}");
+        }
+    }
+
+    /// The address is removed while a message is under way.
+    #[test]
+    fn what_is_known_of_a_peer_leaves_with_its_address() {
+        let [a, b] = [endpoint(), endpoint()];
+        let addresses = lock(&a.state).unwrap().bindings.addresses.clone().unwrap();
+        let first = addresses.insert(b.local()).unwrap();
+        let with_a = |call: &mut dyn FnMut(&mut State)| call(&mut lock(&a.state).unwrap());
+        let mut under_way = None;
+        with_a(&mut |state| {
+            let peer = state.peer(first).unwrap();
+            under_way = Some(state.eager.begin(peer, 7, false).0);
+            state.eager.is_unasked(peer);
+            assert_eq!(state.eager.goes(peer, 49 * MIB, true), Goes::AtOnce);
+        });
+        addresses.insert(a.local()).unwrap();
+        a.progress().unwrap();
+        with_a(&mut |state| assert_eq!(state.eager.of.len(), 1, "an address was inserted"));
+        addresses.remove(first).unwrap();
+        a.progress().unwrap();
+        with_a(&mut |state| assert!(state.eager.of.is_empty() && state.eager.free.is_empty()));
+        let again = addresses.insert(b.local()).unwrap();
+        with_a(&mut |state| {
+            let peer = state.peer(again).unwrap();
+            assert_eq!(state.eager.goes(peer, 49 * MIB, true), Goes::ByStandIn);
+            assert!(!state.eager.end(under_way.unwrap()));
+            assert_eq!((state.eager.all.len(), state.eager.free.len()), (2, 1));
+        });
     }
 
     fn ago(span: Duration) -> Instant {

@@ -56,13 +56,15 @@ impl State {
         Ok(peer)
     }
 
-    /// Lets packets of the peers in the address vector in, if there are new ones.
+    /// Lets packets of the peers in the address vector in, if there are new ones, and forgets what was sent to those that have left it.
     pub(super) fn meet(&mut self) -> Result<(), FiError> {
-        let State { endpoint: Some(endpoint), bindings, peers, .. } = self else { return Ok(()) };
-        match (&mut peers.names, &bindings.addresses) {
-            (Some(names), Some(addresses)) => names.meet(endpoint, addresses),
-            _ => Ok(()),
+        let State { endpoint: Some(endpoint), bindings, peers, eager, .. } = self else { return Ok(()) };
+        let (Some(names), Some(addresses)) = (&mut peers.names, &bindings.addresses) else { return Ok(()) };
+        if names.meet(endpoint, addresses)? {
+            let number = |peer| names.of(endpoint, peer).and_then(|name| addresses.find(&name).ok()?);
+            eager.keep(|peer| number(peer).is_some());
         }
+        Ok(())
     }
 
     /// The number of a sender.
@@ -72,11 +74,14 @@ impl State {
         if let Some(number) = self.peers.numbers.get(&source) {
             return Ok(*number);
         }
-        let (Some(endpoint), Some(names)) = (&mut self.endpoint, &mut self.peers.names) else {
+        // Its host may be one that was inserted just now.
+        self.meet()?;
+        let State { endpoint: Some(endpoint), bindings, peers, .. } = self else {
             return Err(FiError::BAD_STATE);
         };
-        // Its host may be one that was inserted just now.
-        names.meet(endpoint, addresses)?;
+        let (Some(names), Some(addresses)) = (&peers.names, &bindings.addresses) else {
+            return Err(FiError::BAD_STATE);
+        };
         let name = names.of(endpoint, source);
         let number = name.map_or(Ok(None), |name| addresses.find(&name))?;
         if let Some(number) = number {
