@@ -57,8 +57,8 @@ pub(super) struct Backlog {
     /// Messages that were claimed for receives, in order.
     pub(super) claimed: VecDeque<Claimed>,
     pub(super) look: Option<Look>,
-    /// The receive to look for next.
-    pub(super) next: usize,
+    /// The place of the receive to look for next, or one before it.
+    pub(super) next: u64,
     /// The number of the receive to look for before that, as its message is there.
     pub(super) due: Option<usize>,
     /// When the last round of looks has ended, unless something has ended since.
@@ -297,7 +297,7 @@ impl Backlog {
 
     /// Whether a receive or a look has to wait, as what was called before it could take the same message.
     pub(super) fn is_behind(&self, filter: Filter) -> bool {
-        self.takers.iter().any(|waiting| waiting.filter.meets(filter))
+        self.takers.meet(filter)
     }
 
     /// Whether the server has as many receives as it may have before one more, which is for many messages or not.
@@ -307,9 +307,10 @@ impl Backlog {
     }
 
     /// The receive that waits before all others, unless a look is under way, which may find its message.
-    fn first_receive(&self) -> Option<(Filter, usize)> {
-        let first = self.takers.front().filter(|first| self.look.is_none() && !first.is_cancelled())?;
-        if let TakerKind::Receive(space) = &first.kind { Some((first.filter, space.len())) } else { None }
+    fn first_receive(&self) -> Option<(usize, Filter, usize)> {
+        let first = self.takers.first().filter(|first| self.look.is_none() && !first.is_cancelled())?;
+        let TakerKind::Receive(space) = &first.kind else { return None };
+        Some((first.number, first.filter, space.len()))
     }
 
     /// Whether the part of receives has no room for `len` bytes.
@@ -468,11 +469,11 @@ impl Backlog {
     }
 
     pub(super) fn defer_receive(&mut self, number: usize, filter: Filter, room: Space) {
-        self.takers.push_back(Taker::new(number, filter, TakerKind::Receive(room)));
+        self.takers.push(Taker::new(number, filter, TakerKind::Receive(room)));
     }
 
     pub(super) fn defer_look(&mut self, number: usize, filter: Filter, found: Found) {
-        self.takers.push_back(Taker::new(number, filter, TakerKind::Look(found)));
+        self.takers.push(Taker::new(number, filter, TakerKind::Look(found)));
         // The application waits for its end.
         self.rests = None;
     }
@@ -501,7 +502,8 @@ fn has_memory(endpoint: &mut Endpoint, len: usize) -> bool {
 impl State {
     /// Whether a receive with `len` bytes of room has to wait.
     pub(super) fn delays_receive(&mut self, filter: Filter, len: usize) -> bool {
-        self.backlog.is_behind(filter) || self.lacks_room(filter, len)
+        // While thousands of receives wait, the server has no place for another one.
+        self.lacks_room(filter, len) || self.backlog.is_behind(filter)
     }
 
     /// Whether the server cannot have a receive with `len` bytes of room now.
@@ -528,18 +530,13 @@ impl State {
     /// messages were called before it, and everything else that waits was called after it, so it gets what it would have got there
     /// from the beginning.
     pub(super) fn resume_receives(&mut self) -> Result<(), FiError> {
-        while let Some((filter, len)) = self.backlog.first_receive() {
+        while let Some((number, filter, len)) = self.backlog.first_receive() {
             if self.lacks_room(filter, len) {
                 return Ok(());
             }
             let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
-            let Some(Taker { number, kind: TakerKind::Receive(space), .. }) = self.backlog.takers.remove(0)
-            else {
-                return Ok(());
-            };
-            // Those behind it have moved up.
-            let next = self.backlog.next;
-            self.backlog.next = next.saturating_sub(1);
+            let Some(mut taker) = self.backlog.takers.remove(number) else { return Ok(()) };
+            let TakerKind::Receive(space) = taker.kind else { return Ok(()) };
             let (offered, back) = space.offered();
             let posted = endpoint.receive_with(offered, filter.options().context(number as u64));
             match posted.map_err(|refused| refused.error) {
@@ -552,9 +549,8 @@ impl State {
                 Err(error) => {
                     let space = back.take().filter(|_| error.is_back_pressure());
                     let Some(space) = space else { return self.fail(number, Way::In, FiError::from(&error)) };
-                    let taker = Taker::new(number, filter, TakerKind::Receive(space));
-                    self.backlog.takers.push_front(taker);
-                    self.backlog.next = next;
+                    taker.kind = TakerKind::Receive(space);
+                    self.backlog.takers.put_back(taker);
                     return Ok(());
                 }
             }
@@ -808,8 +804,8 @@ impl State {
     /// Ends receives that were cancelled, unless a look is under way: that may find a message for one of them.
     pub(super) fn end_cancelled(&mut self) -> Result<(), FiError> {
         while self.backlog.look.is_none()
-            && let Some(at) = self.backlog.takers.first_cancelled()
-            && let Some(receive) = self.backlog.takers.remove(at)
+            && let Some(number) = self.backlog.takers.first_cancelled()
+            && let Some(receive) = self.backlog.takers.remove(number)
         {
             self.backlog.next = 0;
             self.fail(receive.number, Way::In, FiError::CANCELED)?;

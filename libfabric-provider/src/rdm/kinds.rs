@@ -14,8 +14,17 @@ const MOST: usize = 62;
 /// A kind: whether receives of it name their sender, and the bits of tags that they ignore; none for those without tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Kind {
-    from_one: bool,
-    ignore: Option<u64>,
+    pub(super) from_one: bool,
+    pub(super) ignore: Option<u64>,
+}
+
+/// Which of the tags of receives that ignore the same bits a filter takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tags {
+    None,
+    /// This one at most; no tag if they are for messages without any.
+    One(Option<u64>),
+    Several,
 }
 
 impl Filter {
@@ -25,6 +34,26 @@ impl Filter {
             Matching::Tagged { ignore, .. } => Some(ignore),
         };
         Kind { from_one: self.from.is_some(), ignore }
+    }
+
+    /// The tag, without the bits that are ignored.
+    pub(super) fn tag(self) -> Option<u64> {
+        match self.matching {
+            Matching::Untagged => None,
+            Matching::Tagged { tag, ignore } => Some(tag & !ignore),
+        }
+    }
+
+    /// Which tags it takes of receives that ignore these bits; none for those without tags.
+    pub(super) fn tags_of(self, ignore: Option<u64>) -> Tags {
+        match (self.matching, ignore) {
+            (Matching::Untagged, None) => Tags::One(None),
+            (Matching::Tagged { tag, ignore: own }, Some(ignore)) if own & !ignore == 0 => {
+                Tags::One(Some(tag & !ignore))
+            }
+            (Matching::Tagged { .. }, Some(_)) => Tags::Several,
+            _ => Tags::None,
+        }
     }
 }
 

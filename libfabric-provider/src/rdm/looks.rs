@@ -11,7 +11,7 @@ use weft::{Claim, Found, Matching, ReceiveOptions, Source, Waiting};
 
 use super::State;
 use super::backlog::{Backlog, Way};
-use super::takers::TakerKind;
+use super::takers::{Taker, TakerKind};
 use crate::error::FiError;
 
 /// The context of looks for what waits here. No operation has this number.
@@ -52,10 +52,6 @@ impl Filter {
         Filter { from: Some(message.source), matching }
     }
 
-    fn takes(self, message: &Waiting) -> bool {
-        self.meets(Filter::like(message))
-    }
-
     pub(super) fn options(self) -> ReceiveOptions {
         let mut options = ReceiveOptions::default();
         (options.matching, options.from) = (self.matching, self.from);
@@ -79,22 +75,21 @@ enum Stage {
 }
 
 impl Backlog {
-    /// The place of the next to look for. Receives with the filter of an earlier one need no look of their own.
+    /// The number of the next to look for. Receives with the filter of an earlier one need no look of their own.
     pub(super) fn next_look(&mut self) -> Option<usize> {
         if let Some(due) = self.due.take()
-            && let Some(at) = self.takers.iter().position(|taker| taker.number == due)
+            && self.takers.get(due).is_some()
         {
-            return Some(at);
+            return Some(due);
         }
         // The application waits for the end of its looks.
-        if let Some(at) = self.takers.first_look() {
-            return Some(at);
+        if let Some(number) = self.takers.first_look() {
+            return Some(number);
         }
-        while let Some(receive) = self.takers.get(self.next) {
-            let at = self.next;
-            self.next += 1;
-            if self.takers.range(..at).all(|earlier| earlier.filter != receive.filter) {
-                return Some(at);
+        while let Some((place, number, is_first)) = self.takers.from(self.next) {
+            self.next = place + 1;
+            if is_first {
+                return Some(number);
             }
         }
         None
@@ -112,12 +107,12 @@ impl Backlog {
 
     /// The number of the one to which a message belongs.
     fn owner_of(&self, message: &Waiting) -> Option<usize> {
-        self.takers.iter().find(|taker| taker.filter.takes(message)).map(|taker| taker.number)
+        self.takers.owner_of(Filter::like(message))
     }
 
     /// What the one with this number does with its message; none if it does not wait.
     fn wants(&self, number: usize) -> Option<Found> {
-        let taker = self.takers.iter().find(|taker| taker.number == number)?;
+        let taker = self.takers.get(number)?;
         Some(if let TakerKind::Look(found) = taker.kind { found } else { Found::IsClaimed })
     }
 }
@@ -128,7 +123,7 @@ impl State {
         if !self.backlog.may_look() {
             return Ok(());
         }
-        let next = self.backlog.next_look().and_then(|at| self.backlog.takers.get(at));
+        let next = self.backlog.next_look().and_then(|number| self.backlog.takers.get(number));
         match next.map(|taker| (taker.number, taker.filter)) {
             Some((number, filter)) => {
                 self.begin_look(Look { number, stage: Stage::Seeks }, filter, Found::Stays)
@@ -164,10 +159,8 @@ impl State {
             // Its sender was lost just now: there may be another one.
             (Stage::Takes, Ok(None)) => {}
             (_, found) => {
-                let at =
-                    self.backlog.takers.iter().position(|taker| taker.number == number && taker.is_look());
-                if let Some(at) = at {
-                    self.backlog.takers.remove(at);
+                if self.backlog.takers.get(number).is_some_and(Taker::is_look) {
+                    self.backlog.takers.remove(number);
                     self.backlog.next = 0;
                     self.end_peek(number, found, None, names_source)?;
                 }
@@ -201,8 +194,7 @@ impl State {
         claim: Option<Claim>,
         names_source: bool,
     ) -> Result<(), FiError> {
-        let at = self.backlog.takers.iter().position(|taker| taker.number == number);
-        let Some(taker) = at.and_then(|at| self.backlog.takers.remove(at)) else { return Ok(()) };
+        let Some(taker) = self.backlog.takers.remove(number) else { return Ok(()) };
         self.backlog.next = 0;
         match (taker.kind, claim) {
             (TakerKind::Receive(room), Some(claim)) => {
@@ -236,8 +228,8 @@ mod tests {
             !filter(None, 7, 0).meets(filter(None, 8, 0)) && filter(None, 7, 0).meets(filter(None, 8, 15))
         );
         assert!(!any.meets(Filter { from: None, matching: Matching::Untagged }));
-        let message = message(3, 0x17);
-        assert!(filter(Some(3), 0x10, 0xf).takes(&message) && !filter(Some(4), 0x10, 0xf).takes(&message));
+        let message = Filter::like(&message(3, 0x17));
+        assert!(filter(Some(3), 0x10, 0xf).meets(message) && !filter(Some(4), 0x10, 0xf).meets(message));
     }
 
     fn message(process: u16, tag: u64) -> Waiting {

@@ -85,7 +85,7 @@ impl State {
         let kind = if matching == Matching::Untagged { sys::FI_MSG } else { sys::FI_TAGGED };
         let from = if directed && from != FI_ADDR_UNSPEC { Some(self.peer(from)?) } else { None };
         let (filter, len, many) = (Filter { from, matching }, room.len(), which == Which::Many);
-        if many && (self.backlog.is_behind(filter) || self.backlog.has_all_receives(true)) {
+        if many && (self.backlog.has_all_receives(true) || self.backlog.is_behind(filter)) {
             // It would take the messages of what waits, or has no place at the server.
             return Err(FiError::AGAIN);
         }

@@ -130,7 +130,7 @@ fn an_endpoint_takes_as_many_receives_as_it_says_and_no_more() {
         assert_eq!(left(), MOST as isize);
         let receive = |n: usize| {
             let context = std::ptr::without_provenance_mut(n);
-            table!(side.ep, tagged.recv(null_mut(), 0, null_mut(), FI_ADDR_UNSPEC, 5, 0, context))
+            table!(side.ep, tagged.recv(null_mut(), 0, null_mut(), FI_ADDR_UNSPEC, n as u64, 0, context))
         };
         for n in 1..=MOST {
             side.post(|| receive(n));
