@@ -674,7 +674,10 @@ fn admit(
         None if is_turn(pdc) => begin(receives, room, pdc, header, &part)?,
         None => begin_early(receives, room, pdc, psn, header, &part)?,
     };
-    Ok(match receives.place(room, &mut pdc.order, message, &part)? {
+    if !receives.place(room, &mut pdc.order, message, &part)? {
+        return Ok(Fit::Whole);
+    }
+    Ok(match receives.complete(room, &mut pdc.order, message) {
         Placed::Waits => Fit::Whole,
         Placed::Whole(delivery) => complete(core, receives, room, pdc, delivery),
         // Its receive completes later, but its sender is not to wait for that.

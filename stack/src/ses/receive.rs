@@ -608,11 +608,13 @@ impl Receives {
         Some(Buffer::to_keep(part.total, part.payload))
     }
 
-    /// Copies a part of message `key` to its destination. Returns the message if that completes it, unless what had arrived before
-    /// its receive is to be copied in pieces.
+    /// Copies a part of message `key` to its destination. Returns whether [`Receives::complete`] has to follow: the message is all
+    /// there, and does not just go on waiting for a receive.
     ///
     /// # Errors
     /// It contradicts the parts before it, or the message has met no receive and there is no room for its payload.
+    // Most packets of long messages complete nothing. To tell that apart from a message that is complete costs more than to tell it
+    // from a message that can be completed.
     #[inline]
     pub(crate) fn place(
         &mut self,
@@ -620,7 +622,7 @@ impl Receives {
         order: &mut Order,
         key: Key,
         part: &Part<'_>,
-    ) -> Result<Placed, Refusal> {
+    ) -> Result<bool, Refusal> {
         let Some(message) = self.messages.get_mut(key) else {
             return Err(Refusal::Malformed("not a message"));
         };
@@ -645,7 +647,16 @@ impl Receives {
         if let Some(header_data) = part.header_data {
             message.note_header_data(header_data);
         }
-        Ok(if message.is_complete() { self.complete(room, order, key) } else { Placed::Waits })
+        if !message.is_complete() {
+            return Ok(false);
+        }
+        // One that came in one packet is in no list that it would have to leave.
+        let waits = message.neighbours.is_none() && matches!(message.destination, Destination::Own { .. });
+        if waits {
+            let total = message.total;
+            self.note_arrival(total);
+        }
+        Ok(!waits)
     }
 
     /// As [`Receives::place`], for a message whose payload was refused.
@@ -656,7 +667,7 @@ impl Receives {
         order: &mut Order,
         key: Key,
         part: &Part<'_>,
-    ) -> Result<Placed, Refusal> {
+    ) -> Result<bool, Refusal> {
         let busy = Refusal::Busy(NackCode::NO_PKT_BUFFER);
         let message = self.messages.get_mut(key).ok_or(busy)?;
         // A peek at the message shows its header data even while there is no room for its payload.
@@ -673,10 +684,11 @@ impl Receives {
         self.place(room, order, key, part)
     }
 
-    /// All of message `key` has arrived. Returns it if it has met a receive.
+    /// All of message `key` has arrived. Returns it if it has met a receive, unless what had arrived before that is to be copied in
+    /// pieces.
     // Not inlined into the code that every packet runs through.
     #[inline(never)]
-    fn complete(&mut self, room: &mut Room, order: &mut Order, key: Key) -> Placed {
+    pub(crate) fn complete(&mut self, room: &mut Room, order: &mut Order, key: Key) -> Placed {
         let Some(message) = self.messages.get(key) else { return Placed::Waits };
         let (name, listed, total) = (message.name, message.neighbours.is_some(), message.total);
         if listed {

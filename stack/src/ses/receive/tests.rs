@@ -39,7 +39,11 @@ impl Alone {
     }
 
     fn place(&mut self, key: Key, part: &Part<'_>) -> Result<Option<Delivery>, Refusal> {
-        Ok(match self.receives.place(&mut self.room, &mut self.order, key, part)? {
+        let Alone { receives, room, order } = self;
+        if !receives.place(room, order, key, part)? {
+            return Ok(None);
+        }
+        Ok(match receives.complete(room, order, key) {
             Placed::Whole(delivery) => Some(delivery),
             Placed::Waits | Placed::Copied { .. } => None,
         })
