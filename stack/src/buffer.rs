@@ -10,6 +10,9 @@ use crate::region::{RegionBytes, RegionSlice};
 /// The longest message, bytes.
 pub const MAX_MESSAGE: u64 = u32::MAX as u64;
 
+/// Up to so many bytes are cleared after they are allocated.
+const SHORT: u32 = 512;
+
 /// A message's memory. The endpoint owns it from posting to completion, then hands it back.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Buffer {
@@ -256,9 +259,16 @@ impl Buffer {
     }
 
     /// A buffer of `len` zero bytes for an unexpected message, of the kind that suits `payload`.
+    #[expect(clippy::slow_vector_initialization, reason = "it is the quicker one for short messages")]
     pub(crate) fn to_keep(len: u32, payload: Payload<'_>) -> Buffer {
         match payload {
             Payload::Virtual(_) => Buffer::Virtual(len),
+            // For a few bytes an allocator is quicker that need not clear them: it may hand out what was freed last.
+            Payload::Bytes(_) | Payload::Region(_) if len <= SHORT => {
+                let mut bytes = Vec::with_capacity(len as usize);
+                bytes.resize(len as usize, 0);
+                Buffer::Heap(bytes)
+            }
             Payload::Bytes(_) | Payload::Region(_) => Buffer::Heap(vec![0; len as usize]),
         }
     }

@@ -62,6 +62,7 @@ impl<H: Copy + Eq + Hash> Shares<H> {
     }
 
     /// Gives `holder` so much more. Returns whether it may have it; if not, nothing changes.
+    #[cfg(test)]
     #[must_use]
     pub(crate) fn take(&mut self, holder: H, amount: u64) -> bool {
         let may = amount <= self.available(holder);

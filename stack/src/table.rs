@@ -98,6 +98,9 @@ impl<T> Table<T> {
     #[inline]
     pub fn insert_with(&mut self, make: impl FnOnce(Key) -> T) -> Key {
         if self.oldest_free == NONE {
+            if self.len as usize >= Self::BLOCK {
+                return self.push_far(make);
+            }
             self.add_slot();
         }
         let index = self.oldest_free;
@@ -113,27 +116,34 @@ impl<T> Table<T> {
         key
     }
 
-    /// Makes a slot free where none is.
+    /// Makes one of the first slots free where none is.
     #[cold]
     #[inline(never)]
     fn add_slot(&mut self) {
         let index = self.len as usize;
-        if index < Self::BLOCK {
-            if index == self.slots.len() {
-                let mut slots = std::mem::take(&mut self.slots).into_vec();
-                // Most endpoints have one or two of what is large, and Vec would begin with room for four.
-                slots.reserve_exact(index.max(1));
-                slots.resize_with(index + index.max(1), Slot::vacant);
-                self.slots = slots.into_boxed_slice();
-            }
-        } else {
-            let Blocks(blocks) = &mut **self.blocks.get_or_insert_with(|| Box::new(Blocks(Vec::new())));
-            if index.is_multiple_of(Self::BLOCK) {
-                blocks.push(Vec::with_capacity(Self::BLOCK));
-            }
-            blocks.last_mut().expect("it has a block").push(Slot::vacant());
+        if index == self.slots.len() {
+            let mut slots = std::mem::take(&mut self.slots).into_vec();
+            // Most endpoints have one or two of what is large, and Vec would begin with room for four.
+            slots.reserve_exact(index.max(1));
+            slots.resize_with(index + index.max(1), Slot::vacant);
+            self.slots = slots.into_boxed_slice();
         }
         (self.oldest_free, self.newest_free) = (self.len, self.len);
+    }
+
+    /// Adds an entry in a slot of its own behind the first ones, where no slot is free.
+    #[cold]
+    #[inline(never)]
+    fn push_far(&mut self, make: impl FnOnce(Key) -> T) -> Key {
+        let key = Key { index: self.len, generation: 0 };
+        let Blocks(blocks) = &mut **self.blocks.get_or_insert_with(|| Box::new(Blocks(Vec::new())));
+        if (key.index as usize).is_multiple_of(Self::BLOCK) {
+            blocks.push(Vec::with_capacity(Self::BLOCK));
+        }
+        let block = blocks.last_mut().expect("it has a block");
+        block.push(Slot { generation: key.generation, next_free: NONE, value: Some(make(key)) });
+        self.len += 1;
+        key
     }
 
     #[inline]
@@ -198,14 +208,34 @@ impl<T> Table<T> {
         }
         let value = slot.value.take()?;
         slot.next_free = NONE;
-        if self.oldest_free == NONE {
-            self.oldest_free = key.index;
-        } else if let Some(newest) = self.slot_mut(self.newest_free) {
-            newest.next_free = key.index;
-        }
-        self.newest_free = key.index;
-        self.len -= 1;
+        self.free(key.index);
         Some(value)
+    }
+
+    /// Drops the entry `key`, after `take` has taken from it what is still needed. A large entry is not moved for that.
+    #[inline]
+    pub(crate) fn remove_with<R>(&mut self, key: Key, take: impl FnOnce(&mut T) -> R) -> Option<R> {
+        let slot = self.slot_mut(key.index)?;
+        if slot.generation != key.generation {
+            return None;
+        }
+        let taken = take(slot.value.as_mut()?);
+        slot.value = None;
+        slot.next_free = NONE;
+        self.free(key.index);
+        Some(taken)
+    }
+
+    /// A slot is free from now on, as the last one of those that are.
+    #[inline]
+    fn free(&mut self, index: u32) {
+        if self.oldest_free == NONE {
+            self.oldest_free = index;
+        } else if let Some(newest) = self.slot_mut(self.newest_free) {
+            newest.next_free = index;
+        }
+        self.newest_free = index;
+        self.len -= 1;
     }
 
     /// All entries in the order of their slots.
@@ -257,6 +287,7 @@ mod tests {
         let b = table.insert("b");
         assert_eq!(table.remove(a), Some("a"));
         assert_eq!(table.remove(a), None);
+        assert_eq!(table.remove_with(a, |_| ()), None);
         let c = table.insert("c");
         assert_eq!(c.index, a.index);
         assert_eq!((table.get(a), table.get(b), table.get(c)), (None, Some(&"b"), Some(&"c")));
@@ -272,7 +303,7 @@ mod tests {
             assert_eq!(table.remove(keys[n]), Some(n));
         }
         assert_eq!(table.insert(9).index, 2);
-        assert!(table.remove(keys[1]).is_some());
+        assert_eq!(table.remove_with(keys[1], |n| std::mem::replace(n, 7)), Some(1));
         let reused: Vec<u32> = (0..4).map(|n| table.insert(n).index).collect();
         assert_eq!(reused, [0, 3, 1, 4]);
         assert_eq!((table.len(), table.iter().count()), (5, 5));

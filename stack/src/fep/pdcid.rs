@@ -19,6 +19,11 @@ const NUMBERS: usize = 1 << 16;
 const WORD: usize = 64;
 const BLOCK: usize = 16;
 const BLOCKS: usize = NUMBERS / WORD / BLOCK;
+/// Numbers of which one is tried after the other before the free ones are counted. With half of all PDCIDs taken, one choice in
+/// sixteen has to count.
+const TRIES: usize = 4;
+/// While fewer are free, most choices would have to count after all.
+const WORTH_TRYING: u32 = (NUMBERS / 4) as u32;
 
 /// The PDCIDs of a target that has had many PDCs; `None` if it never had.
 #[derive(Default)]
@@ -31,8 +36,10 @@ struct Drawn {
     slots: Box<[u16]>,
     /// PDCIDs are chosen by images of a count under a keyed hash: who has been given some can guess no others.
     secret: [u64; 2],
+    /// What has hashed the secret, which each image begins with.
+    keyed: DefaultHasher,
     count: u64,
-    /// The last image, which chooses two PDCIDs, without those that have been chosen.
+    /// The last image, of which each 16 bits are a number that is drawn, without those that have been drawn.
     image: u64,
     left: u8,
 }
@@ -95,10 +102,14 @@ impl Drawn {
     /// For the first PDC that is one of too many to have the number of its slot: others are in the first slots.
     #[cold]
     fn new(rng: &mut Rng, in_slot: impl Fn(u32) -> bool) -> Box<Drawn> {
+        let secret = [rng.next_u64(), rng.next_u64()];
+        let mut keyed = DefaultHasher::new();
+        secret.hash(&mut keyed);
         let mut drawn = Box::new(Drawn {
             free: FreeIds::all(),
             slots: vec![0; NUMBERS].into_boxed_slice(),
-            secret: [rng.next_u64(), rng.next_u64()],
+            secret,
+            keyed,
             count: 0,
             image: 0,
             left: 0,
@@ -114,13 +125,24 @@ impl Drawn {
         let own = of_slot(index);
         let id = match count <= PREDICTABLE && self.free.has(own) {
             true => own,
-            false => {
-                let draw = self.draw();
-                self.free.nth((u64::from(draw) * u64::from(self.free.all)) >> 32)
-            }
+            false => self.draw_free(),
         };
         self.give(id, index);
         id
+    }
+
+    /// A free PDCID, each with the same chance. A number of which all are as likely is as likely to be any of the free ones if it is
+    /// one of them.
+    fn draw_free(&mut self) -> PdcId {
+        let tries = if self.free.all < WORTH_TRYING { 0 } else { TRIES };
+        for _ in 0..tries {
+            let id = PdcId(self.draw());
+            if self.free.has(id) {
+                return id;
+            }
+        }
+        let draw = u64::from(self.draw()) << 16 | u64::from(self.draw());
+        self.free.nth((draw * u64::from(self.free.all)) >> 32)
     }
 
     fn give(&mut self, id: PdcId, slot: u32) {
@@ -130,15 +152,17 @@ impl Drawn {
     }
 
     /// A number that nobody can guess.
-    fn draw(&mut self) -> u32 {
+    fn draw(&mut self) -> u16 {
         if self.left == 0 {
             self.count += 1;
-            let mut hasher = DefaultHasher::new();
-            (self.secret, self.count, self.secret).hash(&mut hasher);
-            (self.image, self.left) = (hasher.finish(), 2);
+            // In one piece, as each piece that is hashed takes its time.
+            let mut hasher = self.keyed.clone();
+            let rest = [self.count, self.secret[0], self.secret[1]].map(u64::to_le_bytes);
+            hasher.write(rest.as_flattened());
+            (self.image, self.left) = (hasher.finish(), 4);
         }
-        let draw = self.image as u32;
-        (self.image, self.left) = (self.image >> 32, self.left - 1);
+        let draw = self.image as u16;
+        (self.image, self.left) = (self.image >> 16, self.left - 1);
         draw
     }
 }
@@ -287,20 +311,27 @@ mod tests {
         }
     }
 
+    /// With 60,000 that are taken, the free ones are counted at once, and with 40,000 after numbers that were taken.
     #[test]
     fn all_free_pdcids_are_as_likely() {
-        let (mut ids, mut rng) = (Ids::default(), Rng::new(6, 0));
-        let open: Vec<_> = (0..60_000).map(|_| ids.open(&mut rng)).collect();
-        let mut drawn = vec![0u32; NUMBERS];
-        for _ in 0..500_000 {
-            let (key, id) = ids.open(&mut rng);
-            drawn[usize::from(id.0)] += 1;
-            ids.close(key);
+        for (taken, draws) in [(60_000, 500_000), (40_000, 2_300_000)] {
+            let (mut ids, mut rng) = (Ids::default(), Rng::new(6, 0));
+            let open: Vec<_> = (0..taken).map(|_| ids.open(&mut rng)).collect();
+            let mut drawn = vec![0u32; NUMBERS];
+            for _ in 0..draws {
+                let (key, id) = ids.open(&mut rng);
+                drawn[usize::from(id.0)] += 1;
+                ids.close(key);
+            }
+            open.iter().for_each(|(_, id)| assert_eq!(drawn[usize::from(id.0)], 0));
+            let counts = || drawn.iter().filter(|count| **count > 0);
+            // The mean of so many is 90.
+            assert_eq!(counts().count(), 65_535 - taken);
+            assert!(
+                counts().all(|count| (30..170).contains(count)),
+                "{:?} of {taken}",
+                (counts().min(), counts().max())
+            );
         }
-        open.iter().for_each(|(_, id)| assert_eq!(drawn[usize::from(id.0)], 0));
-        let counts = || drawn.iter().filter(|count| **count > 0);
-        // The mean of 5,535 of them is 90.
-        assert_eq!(counts().count(), 5_535);
-        assert!(counts().all(|count| (30..170).contains(count)), "{:?}", (counts().min(), counts().max()));
     }
 }

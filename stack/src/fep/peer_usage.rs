@@ -143,7 +143,8 @@ impl PeerUsage {
         assert!(early <= limits.reorder_bytes / 4 * 5 + of_next);
     }
 
-    pub(super) fn change(&mut self, peer: Addr, change: impl FnOnce(&mut Usage)) {
+    /// Changes what `peer` uses, and returns that.
+    pub(super) fn change(&mut self, peer: Addr, change: impl FnOnce(&mut Usage)) -> Usage {
         let usage = self.peers.entry(Some(peer)).or_default();
         let before = *usage;
         change(usage);
@@ -160,6 +161,7 @@ impl PeerUsage {
                 self.peers.remove(&None);
             }
         }
+        after
     }
 }
 

@@ -13,7 +13,7 @@ use super::owed::owe;
 use super::peer_usage::PeerUsage;
 use super::process::Processes;
 use super::target_pdc::{Origin, Stray, TargetPdc};
-use super::target_pdcs::{TargetPdcs, established};
+use super::target_pdcs::{Ended, TargetPdcs, established};
 use super::timers::TimerKey;
 use super::zone::Zone;
 use super::{CallError, FepConfig, Limits, PostError, Receive};
@@ -280,8 +280,8 @@ impl Target {
             || core.acquaintances.as_ref().is_some_and(|known| known.asks(origin.0));
         let opened = self.pdcs.open(pdc, limits, (wary, oldest.is_some()), now, origin, request.mode, start);
         let key = opened.map_err(Unopened::Refused)?;
-        self.pdcs.name(&mut core.rng, key);
-        core.note_opened(origin.0, self.pdcs.table.get(key).map_or(Proof::None, TargetPdc::proof));
+        let proof = self.pdcs.name(&mut core.rng, key);
+        core.note_opened(origin.0, proof);
         if self.pdcs.begin_timer(key.index) {
             core.wheel.insert(now + core.config.idle_timeout, TimerKey::Pdc(key.index));
         }
@@ -402,30 +402,31 @@ impl Target {
 
     /// Forgets a PDC that a peer has opened; messages that are incomplete will stay so.
     pub(super) fn remove(&mut self, core: &mut Core, now: Time, key: Key) {
-        let Some((mut pdc, forget_at)) = self.pdcs.close(key, now, core.config.time_wait) else { return };
-        core.replies.forget(pdc.rx.id);
-        core.note_closed(pdc.rx.peer, pdc.proof());
-        core.owed.forget(pdc.rx.id);
+        let Some((ended, forget_at)) = self.pdcs.close(key, now, core.config.time_wait) else { return };
+        let Ended { id, origin: (peer, peer_id), proof, ccc_id, mut order } = ended;
+        core.replies.forget(id);
+        core.note_closed(peer, proof);
+        core.owed.forget(id);
         if let Some(at) = forget_at {
             core.wheel.insert(at, TimerKey::Closed);
         }
-        if let (Some(granter), Some(ccc_id)) = (&mut self.granter, pdc.ccc_id) {
-            granter.leave(now, (pdc.rx.peer, ccc_id), pdc.rx.peer_id);
+        if let (Some(granter), Some(ccc_id)) = (&mut self.granter, ccc_id) {
+            granter.leave(now, (peer, ccc_id), peer_id);
         }
         if let Some(memory) = &mut self.processes.memory {
-            memory.writes.forget(pdc.rx.id);
+            memory.writes.forget(id);
         }
         // Each process is searched for incomplete messages, so only if there are any.
-        if pdc.order.incomplete() > 0 {
-            self.processes.abandon(pdc.rx.id, |delivery| core.complete_receive(delivery));
+        if order.incomplete() > 0 {
+            self.processes.abandon(id, |delivery| core.complete_receive(delivery));
         }
         // A complete message has been acknowledged, so it is delivered although messages before it will never come.
-        while let Some(message) = pdc.order.next_early() {
-            if let Some(delivery) = self.processes.take_turn(pdc.rx.id, message) {
+        while let Some(message) = order.next_early() {
+            if let Some(delivery) = self.processes.take_turn(id, message) {
                 core.complete_receive(delivery);
             }
         }
-        self.processes.room.give_back(pdc.rx.peer, pdc.order.take_places());
+        self.processes.room.give_back(peer, order.take_places());
     }
 }
 

@@ -17,6 +17,7 @@ use crate::heap;
 use crate::packet::Addr;
 use crate::pdc::PdcConfig;
 use crate::rng::Rng;
+use crate::ses::Order;
 use crate::table::{Key, Table};
 use crate::wire::pds::{DeliveryMode, NackCode, PdcId, Psn};
 
@@ -78,10 +79,11 @@ impl TargetPdcs {
             used.open += 1;
             used.half_open += 1;
         });
-        self.half_open.get_or_insert_default().count += 1;
+        let half_open = self.half_open.get_or_insert_default();
+        half_open.count += 1;
         let asks = wary
             || used.half_open >= limits.half_open_pdcs_per_peer / 2
-            || self.half_open_count() > limits.half_open_pdcs / 2;
+            || half_open.count as usize > limits.half_open_pdcs / 2;
         let proof = if asks { Proof::Asked } else { Proof::None };
         let key = self.table.insert_with(|key| TargetPdc {
             proof,
@@ -89,25 +91,20 @@ impl TargetPdcs {
         });
         self.by_origin.insert(origin, key);
         if asks {
-            self.half_open.get_or_insert_default().asked += 1;
-            self.half_open.get_or_insert_default().suspect(
-                &self.table,
-                key,
-                origin.0,
-                used.half_open as usize,
-            );
+            half_open.asked += 1;
+            half_open.suspect(&self.table, key, origin.0, used.half_open as usize);
         }
         Ok(key)
     }
 
-    /// Gives PDC `key`, which is new, its PDCID.
-    pub(super) fn name(&mut self, rng: &mut Rng, key: Key) {
+    /// Gives PDC `key`, which is new, its PDCID. Returns what its initiator has shown.
+    pub(super) fn name(&mut self, rng: &mut Rng, key: Key) -> Proof {
         let TargetPdcs { table, half_open, .. } = self;
         let in_slot = |slot| slot != key.index && has_id_of_slot(table, slot);
         let id = half_open.get_or_insert_default().drawn.choose(rng, key, table.len(), in_slot);
-        if let Some(pdc) = table.get_mut(key) {
-            pdc.rx.id = id;
-        }
+        let Some(pdc) = table.get_mut(key) else { return Proof::None };
+        pdc.rx.id = id;
+        pdc.proof
     }
 
     /// There is a PDC in `slot` that needs a timer. Returns whether it has to be set: that of the PDC before may be there still.
@@ -268,24 +265,22 @@ impl TargetPdcs {
     }
 
     /// Closes a PDC and remembers it for `time_wait`. Returns when to forget one again if none was remembered so far.
-    pub(super) fn close(
-        &mut self,
-        key: Key,
-        now: Time,
-        time_wait: Span,
-    ) -> Option<(TargetPdc, Option<Time>)> {
-        let pdc = self.table.remove(key)?;
-        let origin = pdc.origin();
+    pub(super) fn close(&mut self, key: Key, now: Time, time_wait: Span) -> Option<(Ended, Option<Time>)> {
+        let (ended, used_psns, early, responses) = self.table.remove_with(key, |pdc| {
+            let (origin, order) = (pdc.origin(), std::mem::take(&mut pdc.order));
+            let ended = Ended { id: pdc.rx.id, origin, proof: pdc.proof, ccc_id: pdc.ccc_id, order };
+            let early = pdc.early.iter().map(Early::cost).sum::<u64>() + pdc.refused_cost();
+            (ended, pdc.rx.used(), early, pdc.rx.response_cost())
+        })?;
+        let Ended { id, origin, proof, .. } = ended;
         self.by_origin.remove(&origin);
-        let early = pdc.early.iter().map(Early::cost).sum::<u64>() + pdc.refused_cost();
-        let responses = pdc.rx.response_cost();
-        let half_open = u32::from(pdc.is_half_open());
+        let half_open = u32::from(proof != Proof::Given);
         if let Some(all) = &mut self.half_open {
             all.count -= half_open;
-            all.asked -= u32::from(pdc.proof == Proof::Asked);
-            all.drawn.release(pdc.rx.id);
+            all.asked -= u32::from(proof == Proof::Asked);
+            all.drawn.release(id);
         }
-        self.usage.change(origin.0, |used| {
+        let used = self.usage.change(origin.0, |used| {
             used.open -= 1;
             used.half_open -= half_open;
             used.remembered += 1;
@@ -293,16 +288,16 @@ impl TargetPdcs {
             used.response_bytes -= responses;
         });
         if half_open > 0 {
-            forget_suspects(&mut self.half_open, &self.usage, origin.0);
+            forget_suspects(&mut self.half_open, &used, origin.0);
         }
         let until = now + time_wait;
-        let is_first = self.closed.remember(origin, pdc.rx.used(), until);
-        Some((pdc, is_first.then_some(until)))
+        let is_first = self.closed.remember(origin, used_psns, until);
+        Some((ended, is_first.then_some(until)))
     }
 
     /// Forgets the closed PDCs whose time has passed. Returns when the next one is due.
     pub(super) fn forget_closed(&mut self, now: Time) -> Option<Time> {
-        self.closed.forget(now, |peer| self.usage.change(peer, |used| used.remembered -= 1))
+        self.closed.forget(now, |peer| _ = self.usage.change(peer, |used| used.remembered -= 1))
     }
 
     /// Bytes of heap held.
@@ -315,6 +310,15 @@ impl TargetPdcs {
             + self.half_open.as_deref().map_or(0, HalfOpen::heap_bytes)
             + pdcs.sum::<u64>()
     }
+}
+
+/// What is left of a PDC that has ended.
+pub(super) struct Ended {
+    pub(super) id: PdcId,
+    pub(super) origin: Origin,
+    pub(super) proof: Proof,
+    pub(super) ccc_id: Option<u8>,
+    pub(super) order: Order,
 }
 
 /// Half-open PDCs: those whose initiator has not shown that it gets what is sent to it. Anybody can open them with a
@@ -379,11 +383,11 @@ impl HalfOpen {
     }
 }
 
-/// Forgets which PDCs of `peer` are suspect if none of its PDCs is half-open any more.
-fn forget_suspects(half_open: &mut Option<Box<HalfOpen>>, usage: &PeerUsage, peer: Addr) {
-    if let Some(half_open) = half_open
+/// Forgets which PDCs of `peer` are suspect if none of its PDCs, of which it has `used` so many, is half-open any more.
+fn forget_suspects(half_open: &mut Option<Box<HalfOpen>>, used: &Usage, peer: Addr) {
+    if used.half_open == 0
+        && let Some(half_open) = half_open
         && !half_open.by_peer.is_empty()
-        && usage.of(peer).half_open == 0
     {
         half_open.by_peer.remove(&peer);
     }
@@ -414,8 +418,8 @@ pub(super) fn note_proven(
         half_open.asked -= u32::from(pdc.proof == Proof::Asked);
     }
     pdc.proof = Proof::Given;
-    usage.change(pdc.rx.peer, |used| used.half_open -= 1);
-    forget_suspects(half_open, usage, pdc.rx.peer);
+    let used = usage.change(pdc.rx.peer, |used| used.half_open -= 1);
+    forget_suspects(half_open, &used, pdc.rx.peer);
 }
 
 /// Whether there is a PDC in `slot` whose PDCID is the number of the slot.

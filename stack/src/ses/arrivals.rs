@@ -124,7 +124,8 @@ impl Arrivals {
     }
 
     /// The message `arrival`.
-    pub(super) fn get(&self, arrival: u64) -> Option<Key> {
+    #[cfg(test)]
+    fn get(&self, arrival: u64) -> Option<Key> {
         let (_, block) = self.blocks.range(..=arrival).next_back()?;
         block.arrivals().binary_search(&arrival).ok().map(|at| block.keys[at])
     }

@@ -16,7 +16,7 @@ use super::order::Order;
 use super::posted::PostedQueue;
 use super::room::{Counts, Kept};
 use super::senders::Senders;
-use super::unexpected::Unexpected;
+use super::unexpected::{Places, Unexpected, Waits};
 use super::{Map, Matching, Posted, ReceiveId, Room, Source};
 use crate::buffer::Buffer;
 use crate::heap;
@@ -112,6 +112,8 @@ struct Incoming {
     destination: Destination,
     /// The neighbours in the list of its PDC's incomplete messages, while it is in that list.
     neighbours: Option<Neighbours>,
+    /// Its places among those that wait for a receive, while it does.
+    places: Places,
     /// Whether its header data is known.
     has_header_data: bool,
     /// Which accounts the message counts for while it is incomplete.
@@ -147,6 +149,12 @@ enum Wait {
 struct Neighbours {
     older: Option<Key>,
     newer: Option<Key>,
+}
+
+impl Waits for Incoming {
+    fn places(&mut self) -> &mut Places {
+        &mut self.places
+    }
 }
 
 impl Incoming {
@@ -196,6 +204,12 @@ impl Incoming {
             more: false,
         })
     }
+}
+
+/// A message begins without room for its payload. So it is incomplete, and must be one of those that may be.
+#[cold]
+fn may_lack_payload(counts: Option<Counts>) -> Result<(), Refusal> {
+    counts.map(|_| ()).ok_or(Refusal::Busy(NackCode::NO_PKT_BUFFER))
 }
 
 /// The part of a message that a packet carries.
@@ -336,7 +350,7 @@ impl Receives {
         mut buffer: Buffer,
     ) -> Option<Delivery> {
         let message = self.messages.get_mut(key)?;
-        let (source, tag) = (message.source, message.tag);
+        let (source, tag, places) = (message.source, message.tag, message.places);
         room.touched += HAND_OVER;
         let (wait, kept) = match &mut message.destination {
             Destination::Own { wait, buffer } => (Some(*wait), buffer.take()),
@@ -365,7 +379,7 @@ impl Receives {
         let complete = message.is_complete();
         let unexpected = match wait {
             Some(Wait::Receive(arrival)) => {
-                self.unexpected.remove(arrival, source, tag);
+                self.unexpected.remove(&mut self.messages, places, arrival, source, tag);
                 1
             }
             Some(Wait::Claimed) => 1,
@@ -494,8 +508,12 @@ impl Receives {
                 return Err(Refusal::Busy(NackCode::NO_SES_MSG_AVAIL));
             }
             None if order.has_place() || self.has_room(room, source, 1) => {
-                let buffer = self.keep_or_list(room, source, part, counts)?;
-                self.add_unexpected(room, source);
+                let buffer = self.keep(room, source, part, 1);
+                if buffer.is_none() {
+                    may_lack_payload(counts)?;
+                    self.kept.add(source, Kept { unexpected: 1, bytes: 0 });
+                }
+                room.messages.put(self.process, 1);
                 Destination::Own { wait: Wait::Receive(self.unexpected.next_arrival()), buffer }
             }
             None => return Err(Refusal::Busy(NackCode::NO_SES_MSG_AVAIL)),
@@ -521,30 +539,12 @@ impl Receives {
         if counts.is_none() && !is_whole || self.holds_early(source, part.tag, is_whole) {
             return Err(Refusal::Busy(NackCode::NO_SES_MSG_AVAIL));
         }
-        let buffer = self.keep_or_list(room, source, part, counts)?;
+        let buffer = self.keep(room, source, part, 0);
+        if buffer.is_none() {
+            may_lack_payload(counts)?;
+        }
         let destination = Destination::Own { wait: Wait::Turn, buffer };
         Ok(self.insert(name, source, part, destination, (room, order, counts)))
-    }
-
-    /// Memory for a message without a receive, if its sender's quota permits. Otherwise it is incomplete, and must be one of those
-    /// that may be.
-    fn keep_or_list(
-        &mut self,
-        room: &mut Room,
-        source: Source,
-        part: &Part<'_>,
-        counts: Option<Counts>,
-    ) -> Result<Option<Buffer>, Refusal> {
-        match self.keep(room, source, part) {
-            None if counts.is_none() => Err(Refusal::Busy(NackCode::NO_PKT_BUFFER)),
-            buffer => Ok(buffer),
-        }
-    }
-
-    /// A message of `source` waits for a receive from now on. There is a place for it.
-    fn add_unexpected(&mut self, room: &mut Room, source: Source) {
-        room.messages.put(self.process, 1);
-        self.kept.add(source, Kept { unexpected: 1, bytes: 0 });
     }
 
     fn insert(
@@ -565,19 +565,27 @@ impl Receives {
         let (arrived, neighbours) = (Arrived::default(), None);
         let needs_more = !part.is_whole() || is_refused;
         let counts = counts.filter(|_| needs_more).unwrap_or(Counts::ForPdc);
-        let message = Incoming {
-            name,
-            source,
-            tag,
-            header_data,
-            total,
-            arrived,
-            destination,
-            neighbours,
-            has_header_data,
-            counts,
-        };
-        let key = self.messages.insert(message);
+        let Receives { messages, unexpected, .. } = self;
+        let mut places = Places::default();
+        let key = messages.insert_with(|key| {
+            if let Some(Wait::Receive(arrival)) = wait {
+                places = unexpected.insert(arrival, source, tag, key);
+            }
+            Incoming {
+                name,
+                source,
+                tag,
+                header_data,
+                total,
+                arrived,
+                destination,
+                neighbours,
+                places,
+                has_header_data,
+                counts,
+            }
+        });
+        places.link(messages, key.index);
         if needs_more {
             self.list(key, name.0);
             order.add_incomplete();
@@ -588,22 +596,21 @@ impl Receives {
         if needs_more || wait == Some(Wait::Turn) {
             self.by_name.insert(name, key);
         }
-        if let Some(Wait::Receive(arrival)) = wait {
-            self.unexpected.insert(arrival, source, tag, key);
-        }
         key
     }
 
-    /// Memory for a message without a receive, if its sender's quota permits.
-    fn keep(&mut self, room: &mut Room, source: Source, part: &Part<'_>) -> Option<Buffer> {
+    /// Memory for a message without a receive, if its sender's quota permits: then so many messages that wait for receives count for
+    /// the sender besides.
+    fn keep(&mut self, room: &mut Room, source: Source, part: &Part<'_>, unexpected: u32) -> Option<Buffer> {
         let bytes = u64::from(part.total);
         // An empty message needs none. It is complete without its packet, so if that were refused, it would be delivered again
         // when it comes once more.
-        if bytes > 0 {
-            if !room.take_bytes(self.process, source, &self.kept, bytes) {
-                return None;
-            }
-            self.kept.add(source, Kept { unexpected: 0, bytes });
+        if bytes > 0 && !room.take_bytes(self.process, source, &self.kept, bytes) {
+            return None;
+        }
+        let share = Kept { unexpected, bytes };
+        if share != Kept::default() {
+            self.kept.add(source, share);
         }
         Some(Buffer::to_keep(part.total, part.payload))
     }
@@ -675,7 +682,7 @@ impl Receives {
             message.note_header_data(header_data);
         }
         let source = message.source;
-        let kept = self.keep(room, source, part).ok_or(busy)?;
+        let kept = self.keep(room, source, part, 0).ok_or(busy)?;
         if let Some(Incoming { destination: Destination::Own { buffer, .. }, .. }) =
             self.messages.get_mut(key)
         {
@@ -721,7 +728,9 @@ impl Receives {
             Destination::Own { .. } => {}
         }
         self.note_arrival(total);
-        self.unlist(key);
+        if listed {
+            self.unlist(key);
+        }
         Placed::Waits
     }
 
@@ -746,8 +755,11 @@ impl Receives {
         if let Destination::Own { wait, .. } = &mut message.destination {
             *wait = Wait::Receive(arrival);
         }
-        self.unexpected.insert(arrival, source, tag, key);
-        self.add_unexpected(room, source);
+        message.places = self.unexpected.insert(arrival, source, tag, key);
+        let places = message.places;
+        places.link(&mut self.messages, key.index);
+        room.messages.put(self.process, 1);
+        self.kept.add(source, Kept { unexpected: 1, bytes: 0 });
         if complete {
             self.by_name.remove(&name);
         }
@@ -769,7 +781,8 @@ impl Receives {
                 let bytes = if buffer.is_some() { message.total.into() } else { 0 };
                 let unexpected = match *wait {
                     Wait::Receive(arrival) => {
-                        self.unexpected.remove(arrival, message.source, message.tag);
+                        let Incoming { places, source, tag, .. } = message;
+                        self.unexpected.remove(&mut self.messages, places, arrival, source, tag);
                         1
                     }
                     Wait::Claimed => 1,

@@ -173,7 +173,10 @@ impl Room {
             |kept| kept.bytes.saturating_add(more),
             |wanted| wanted <= self.bytes_per_peer && is_fair(&self.bytes, process, wanted, more),
         );
-        fits && self.bytes.take(process, more)
+        if fits {
+            self.bytes.put(process, more);
+        }
+        fits
     }
 
     /// What a message of `source` counts for if it begins now and is not complete, in a PDC with `order`. `None` if there may be

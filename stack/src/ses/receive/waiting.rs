@@ -39,7 +39,7 @@ impl Receives {
     /// The first message that waits for a receive like this.
     #[inline]
     pub(super) fn first_waiting(&mut self, from: Option<Source>, matching: Matching) -> Option<Key> {
-        self.unexpected.find(from, matching)
+        self.unexpected.find(&self.messages, from, matching)
     }
 
     /// Looks for the first message that waits for a receive like this, until that has touched `budget` bytes, which are
@@ -71,7 +71,8 @@ impl Receives {
         if let Destination::Own { wait, .. } = &mut message.destination
             && let Wait::Receive(arrival) = std::mem::replace(wait, Wait::Claimed)
         {
-            self.unexpected.remove(arrival, waiting.source, waiting.tag);
+            let places = message.places;
+            self.unexpected.remove(&mut self.messages, places, arrival, waiting.source, waiting.tag);
         }
         Some((Claim(key), waiting))
     }
