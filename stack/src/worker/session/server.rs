@@ -470,6 +470,12 @@ impl Sessions {
         self.slots.iter_mut().flatten().all(Application::has_obeyed)
     }
 
+    /// Whether nothing that applications have asked for goes on.
+    #[cfg(test)]
+    pub(super) fn are_idle(&self) -> bool {
+        self.slots.iter().flatten().all(|session| session.in_use == 0)
+    }
+
     /// Applications with a receive for many messages that has to go on in the next turn.
     #[cfg(test)]
     pub(super) fn gatherers(&self) -> u64 {

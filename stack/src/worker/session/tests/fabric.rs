@@ -448,6 +448,7 @@ impl Fabric {
             if self.guests.iter().all(has_ended)
                 && self.events.is_empty()
                 && !is_connected
+                && self.sessions.are_idle()
                 && self.sessions.have_obeyed()
             {
                 return;
