@@ -342,6 +342,12 @@ impl AddressBook {
         self.places.release(addr);
     }
 
+    /// Whether `addr` has an entry that is not kept for good.
+    #[cfg(test)]
+    pub(super) fn is_lent(&self, addr: Addr) -> bool {
+        self.places.is_lent(addr)
+    }
+
     /// How many applications hold each entry that somebody holds.
     #[cfg(test)]
     pub(super) fn users(&self) -> BTreeMap<Addr, u32> {

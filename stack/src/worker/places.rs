@@ -194,6 +194,13 @@ impl Places {
         }
     }
 
+    /// Whether the peer `name` has a place for as long as somebody needs it.
+    #[cfg(test)]
+    pub(super) fn is_lent(&self, name: Addr) -> bool {
+        let place = self.places.get(self.slot(name)).filter(|place| place.name == name);
+        place.is_some_and(|place| matches!(place.tenure, Tenure::Stranger { .. }))
+    }
+
     /// The holders that applications need, and how many of these have asked for each.
     #[cfg(test)]
     pub(super) fn users(&self) -> impl Iterator<Item = (Addr, u32)> {

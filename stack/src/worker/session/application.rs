@@ -1,7 +1,7 @@
 //! One application, on the worker's side: its commands are checked and passed to the endpoint, its reports are put in
 //! its ring.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use weft_cc::Time;
@@ -22,7 +22,7 @@ use super::{Slot, bits};
 use crate::buffer::Buffer;
 use crate::fep::{
     CallError, ConnectOptions, ConnectionId, Datagram, DatagramReceive, Fep, PeerRefusal, Receive, Resource,
-    Send, SendError, SendId, Unreachable,
+    Send, SendError, SendId, Standing, Unreachable,
 };
 use crate::packet::Addr;
 use crate::region::Region;
@@ -79,6 +79,9 @@ pub(super) struct Application {
     pub(super) peers: u32,
     /// The peers that it has asked for and that stay in the address book as long as it is there.
     pub(super) held_peers: BTreeSet<Addr>,
+    /// Other peers that it has connections to, which stay as long as it has; and whether it has none any more, so that they are to be
+    /// released.
+    pub(super) connected_peers: BTreeMap<Addr, bool>,
     /// Reports that the ring had no room for.
     pub(super) backlog: VecDeque<Slot>,
     /// Whether its receives for many messages take none, as reports wait.
@@ -123,6 +126,18 @@ impl Application {
             self.sealing = None;
         }
         self.sealing.is_none()
+    }
+
+    /// The first of the peers that stay in the address book for it.
+    pub(super) fn first_peer(&self) -> Option<Addr> {
+        let connected = || self.connected_peers.keys().next();
+        self.held_peers.first().or_else(connected).copied()
+    }
+
+    /// `peer` does not stay in the address book for it any more.
+    pub(super) fn forget_peer(&mut self, peer: Addr) {
+        self.held_peers.remove(&peer);
+        self.connected_peers.remove(&peer);
     }
 
     /// The thread that seals the memory wakes the worker afterwards.
@@ -455,7 +470,8 @@ impl Application {
         }
         let BookRoom { capacity, for_applications } = served.book_room();
         // A book without room for applications says by itself that it is full.
-        if for_applications > 0 && !all.held_peers.may_add(account, for_applications as u64) {
+        let is_in_use = |peer| served.fep_mut().standing(peer) == Standing::InUse;
+        if for_applications > 0 && !all.held_peers.may_add(account, for_applications as u64, is_in_use) {
             return Err(CallError::Limit { what: Resource::Peers, limit: capacity });
         }
         let added = served.add_peer(ip, mac);
@@ -479,22 +495,42 @@ impl Application {
         peer: Addr,
     ) -> Result<(), CallError> {
         let may = self.held_peers.len() < self.peers as usize && !self.held_peers.contains(&peer);
-        // Entries that the owner keeps count for nobody.
-        if !may || !served.hold_peer(peer) {
-            return Ok(());
+        if may && self.connected_peers.remove(&peer).is_some() {
+            self.held_peers.insert(peer);
+        } else if may && self.needs_hold(served, all, peer)? {
+            all.held_peers.hold(peer, self.id.slot, all.account(self.id.slot));
+            self.held_peers.insert(peer);
         }
-        let BookRoom { capacity, for_applications } = served.book_room();
-        let account = all.account(self.id.slot);
-        if !all.held_peers.may_hold(account, peer, for_applications as u64) {
-            served.release_peer(peer);
-            return Err(CallError::Limit { what: Resource::Peers, limit: capacity });
-        }
-        all.held_peers.hold(peer, self.id.slot, account);
-        self.held_peers.insert(peer);
         Ok(())
     }
 
-    /// Opens a connection, which is held while its peer's Ethernet address is being asked for.
+    /// Has the address book keep `peer`, which it does not keep for the application yet. Returns whether that makes a difference, so that
+    /// the entry has to count for somebody: it counts for nobody if the owner keeps it.
+    ///
+    /// # Errors
+    /// It would have to count for the application's account, which has its part of the book.
+    fn needs_hold(
+        &self,
+        served: &mut impl Served,
+        all: &mut Connections,
+        peer: Addr,
+    ) -> Result<bool, CallError> {
+        if !served.hold_peer(peer) {
+            return Ok(false);
+        }
+        let BookRoom { capacity, for_applications } = served.book_room();
+        let account = all.account(self.id.slot);
+        let is_in_use = |peer| served.fep_mut().standing(peer) == Standing::InUse;
+        if all.held_peers.may_hold(account, peer, for_applications as u64, is_in_use) {
+            return Ok(true);
+        }
+        served.release_peer(peer);
+        Err(CallError::Limit { what: Resource::Peers, limit: capacity })
+    }
+
+    /// Opens a connection, which is held while its peer's Ethernet address is being asked for. As long as it is there the peer stays in
+    /// the address book, and counts for somebody: otherwise applications could keep more than their parts by connections to peers that
+    /// others have added.
     fn connect(
         &mut self,
         served: &mut impl Served,
@@ -505,9 +541,8 @@ impl Application {
         options: ConnectOptions,
     ) -> Result<(), CallError> {
         let count = self.connections.len() as u32;
-        let place = self.connections.get_mut(connection as usize);
-        let place = place.ok_or(CallError::NoSuchNumber { number: connection, count })?;
-        if place.is_some() {
+        let place = self.connections.get(connection as usize);
+        if place.ok_or(CallError::NoSuchNumber { number: connection, count })?.is_some() {
             return Err(CallError::NumberInUse(connection));
         }
         let held = match served.resolve_peer(now, peer) {
@@ -515,12 +550,19 @@ impl Application {
             Err(Unreachable::Resolving { .. }) => true,
             Err(why) => return Err(CallError::Unreachable { peer, why }),
         };
-        let fep = served.fep_mut();
-        all.claim(peer, self.id.slot, fep.config().limits.pdcs_per_peer)?;
-        // The number is the session's: an application cannot send in the name of another.
-        let opened = fep.connect_of(self.process, now, peer, options);
-        let id = opened.inspect_err(|_| all.release(peer, self.id.slot))?;
-        *place = Some(id);
+        let is_kept = self.held_peers.contains(&peer) || self.connected_peers.contains_key(&peer);
+        let holds = !is_kept && self.needs_hold(served, all, peer)?;
+        let opened = self.open(served.fep_mut(), now, all, peer, options);
+        let id = opened.inspect_err(|_| {
+            if holds {
+                served.release_peer(peer);
+            }
+        })?;
+        if holds {
+            all.held_peers.hold(peer, self.id.slot, all.account(self.id.slot));
+            self.connected_peers.insert(peer, false);
+        }
+        self.connections[connection as usize] = Some(id);
         self.in_use += 1;
         all.numbers.insert(id, (self.id.slot, connection));
         if held {
@@ -531,6 +573,21 @@ impl Application {
             self.tell(&Report::Connected { connection });
         }
         Ok(())
+    }
+
+    /// Opens a connection at the endpoint, which counts for the application there.
+    fn open(
+        &self,
+        fep: &mut Fep,
+        now: Time,
+        all: &mut Connections,
+        peer: Addr,
+        options: ConnectOptions,
+    ) -> Result<ConnectionId, CallError> {
+        all.claim(peer, self.id.slot, fep.config().limits.pdcs_per_peer)?;
+        // The number is the session's: an application cannot send in the name of another.
+        let opened = fep.connect_of(self.process, now, peer, options);
+        opened.inspect_err(|_| all.release(peer, self.id.slot))
     }
 
     fn connection(&self, number: u32) -> Result<ConnectionId, CallError> {

@@ -63,11 +63,16 @@ impl Connections {
     }
 
     /// The application in `slot` holds `peer` in the address book no more, which has `room` for the peers of all. Returns the slots of
-    /// others that hold it no more either, as none of them may.
+    /// others that hold it no more either, as none of them may. While it `is_in_use` it counts as before then.
     #[must_use]
-    pub(super) fn release_peer(&mut self, slot: u32, peer: Addr, room: u64) -> Vec<u32> {
+    pub(super) fn release_peer(&mut self, slot: u32, peer: Addr, room: u64, is_in_use: bool) -> Vec<u32> {
         let (account_of, stays) = (|slot| self.accounts.of(slot), |slot| self.accounts.is_open(slot));
-        self.held_peers.release(peer, slot, room, account_of, stays)
+        self.held_peers.release(peer, slot, room, is_in_use, account_of, stays)
+    }
+
+    /// Whether the application in `slot` has a connection to `peer`.
+    pub(super) fn is_connected(&self, slot: u32, peer: Addr) -> bool {
+        self.of_sessions.contains_key(&(peer, self.account(slot), slot))
     }
 
     /// Lets the application in `slot` open a connection to `peer`, of `limit` that the peer takes of all.
@@ -164,6 +169,12 @@ impl Connections {
     /// How many PDCs that were left behind count for `account`.
     pub(super) fn left_behind(&self, account: usize) -> u32 {
         self.counts[account]
+    }
+
+    /// The peers that applications have connections to.
+    #[cfg(test)]
+    pub(super) fn peers(&self) -> impl Iterator<Item = Addr> {
+        self.of_sessions.keys().map(|(peer, ..)| *peer)
     }
 
     /// Checks that the PDCs at each peer are counted right, of `limit` that it takes. Returns what each account

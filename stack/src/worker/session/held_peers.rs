@@ -1,4 +1,5 @@
-//! Peers that stay in the address book as long as applications hold them: each counts for the process of one of its holders.
+//! Peers that stay in the address book as long as applications hold them: each counts for the process of one of its holders, or, while
+//! somebody uses it whom it does not count for, for that of the last one.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
@@ -9,11 +10,15 @@ use rustc_hash::FxHasher;
 use crate::ledger::Shares;
 use crate::packet::Addr;
 
-/// The entries of the address book that applications hold.
+/// The most entries without holders that are looked at to find some that are not in use any more. The next look goes on behind them.
+const LOOKS: usize = 64;
+
+/// The entries of the address book that applications hold: they have asked for them, or have connections to them.
 ///
 /// An entry counts for the account of the application that was the first to hold it, whoever holds it as well: hundreds of
-/// processes with the same peers need no more room than one. Once that account holds it no more, it counts for another one, or is
-/// held by nobody if none may have it.
+/// processes with the same peers need no more room than one. Once that account holds it no more, it counts for another one. If none
+/// may have it, nobody holds it any more. While it is in use nevertheless, it takes a place of the book, and goes on to count for the
+/// account that had it last: otherwise two processes that take turns could have all places, each in use and counted for nobody.
 #[derive(Debug)]
 pub(super) struct HeldPeers {
     /// How many accounts there are.
@@ -22,6 +27,10 @@ pub(super) struct HeldPeers {
     holders: BTreeSet<(Addr, u32)>,
     /// The account that each peer counts for.
     counts_for: HashMap<Addr, u32, BuildHasherDefault<FxHasher>>,
+    /// Those of them that nobody holds, and that were in use when the last holder released them.
+    left: BTreeSet<Addr>,
+    /// Where the next look at these begins.
+    next_look: Addr,
     /// How many entries the book has for applications, as far as has been heard.
     room: u64,
     shares: Shares<u32>,
@@ -35,15 +44,38 @@ impl HeldPeers {
             accounts,
             holders: BTreeSet::new(),
             counts_for: HashMap::default(),
+            left: BTreeSet::new(),
+            next_look: Addr(0),
             room: 0,
             shares: Shares::new(0, accounts),
         }
     }
 
-    /// Whether an application of `account` may hold an entry more that counts for it, of `room` that the book has for all.
-    pub(super) fn may_add(&mut self, account: u32, room: u64) -> bool {
+    /// Whether an application of `account` may hold an entry more that counts for it, of `room` that the book has for all. If not,
+    /// some entries are looked at that nobody holds.
+    pub(super) fn may_add(&mut self, account: u32, room: u64, is_in_use: impl FnMut(Addr) -> bool) -> bool {
         self.hear_of(room);
+        if self.shares.available(account) == 0 {
+            self.look_at_left(is_in_use);
+        }
         self.shares.available(account) > 0
+    }
+
+    /// Looks at some entries that nobody holds. Those that are not in use any more count for nobody from now on.
+    pub(super) fn look_at_left(&mut self, mut is_in_use: impl FnMut(Addr) -> bool) {
+        if self.left.is_empty() {
+            return;
+        }
+        let from = self.next_look;
+        let round = self.left.range(from..).chain(self.left.range(..from));
+        let looked: Vec<Addr> = round.take(LOOKS).copied().collect();
+        self.next_look = looked.last().map_or(Addr(0), |last| Addr(last.0.wrapping_add(1)));
+        for peer in looked.into_iter().filter(|peer| !is_in_use(*peer)) {
+            self.left.remove(&peer);
+            if let Some(account) = self.counts_for.remove(&peer) {
+                self.shares.give_back(account, 1);
+            }
+        }
     }
 
     /// The book has `room` for all: it changes with the entries that the owner keeps.
@@ -54,30 +86,44 @@ impl HeldPeers {
         }
     }
 
-    /// Whether an application of `account` may hold `peer`, of `room` entries that the book has for all.
-    pub(super) fn may_hold(&mut self, account: u32, peer: Addr, room: u64) -> bool {
-        self.counts_for.contains_key(&peer) || self.may_add(account, room)
+    /// Whether an application of `account` may hold `peer`, of `room` entries that the book has for all. One that nobody holds has to
+    /// count for that account.
+    pub(super) fn may_hold(
+        &mut self,
+        account: u32,
+        peer: Addr,
+        room: u64,
+        is_in_use: impl FnMut(Addr) -> bool,
+    ) -> bool {
+        let counts = |for_account: &u32| *for_account == account || !self.left.contains(&peer);
+        self.counts_for.get(&peer).is_some_and(counts) || self.may_add(account, room, is_in_use)
     }
 
     /// The application in `slot`, of `account`, holds `peer`, as it [may](HeldPeers::may_hold).
     pub(super) fn hold(&mut self, peer: Addr, slot: u32, account: u32) {
         self.holders.insert((peer, slot));
-        if let Entry::Vacant(free) = self.counts_for.entry(peer) {
-            free.insert(account);
-            self.shares.put(account, 1);
+        let nobody_holds_it = self.left.remove(&peer);
+        match self.counts_for.entry(peer) {
+            Entry::Vacant(free) => _ = free.insert(account),
+            Entry::Occupied(mut counted) if nobody_holds_it => {
+                self.shares.give_back(counted.insert(account), 1);
+            }
+            Entry::Occupied(_) => return,
         }
+        self.shares.put(account, 1);
     }
 
     /// The application in `slot` holds `peer` no more, of `room` entries that the book has for all. `account_of` tells the account
     /// of a slot, and `stays` whether its application is not leaving. The entry counts for another holder then, of the same account
     /// or of one that may still have an entry more: for one that stays, if there is one. If there is none, nobody holds it any more:
-    /// returns the slots of those that did.
+    /// returns the slots of those that did. It counts for the same account as before while it `is_in_use`.
     #[must_use]
     pub(super) fn release(
         &mut self,
         peer: Addr,
         slot: u32,
         room: u64,
+        is_in_use: bool,
         account_of: impl Fn(u32) -> u32,
         stays: impl Fn(u32) -> bool,
     ) -> Vec<u32> {
@@ -105,24 +151,42 @@ impl HeldPeers {
         for slot in &losers {
             self.holders.remove(&(peer, *slot));
         }
-        self.counts_for.remove(&peer);
+        if is_in_use {
+            self.shares.put(account, 1);
+            self.left.insert(peer);
+        } else {
+            self.counts_for.remove(&peer);
+        }
         losers
     }
 
-    /// How many entries count for `account`.
-    #[cfg(test)]
+    /// How many entries count for `account`. If none of its applications is there, nobody holds them.
     pub(super) fn used(&self, account: u32) -> u64 {
         self.shares.used(account)
     }
 
-    /// Checks that these are the holders, that each entry counts for one of them, and that what all have together leaves each account
-    /// its part.
+    /// Whether `peer` counts for somebody.
+    #[cfg(test)]
+    pub(super) fn counts(&self, peer: Addr) -> bool {
+        self.counts_for.contains_key(&peer)
+    }
+
+    /// How many entries count for accounts whose applications do not hold them.
+    #[cfg(test)]
+    pub(super) fn left(&self) -> u64 {
+        self.left.len() as u64
+    }
+
+    /// Checks that these are the holders, that each entry that has some counts for one of them, and that what all have together leaves
+    /// each account its part.
     #[cfg(test)]
     pub(super) fn check(&self, holders: &BTreeSet<(Addr, u32)>, account_of: impl Fn(u32) -> u32) {
         assert_eq!(self.holders, *holders);
         let held: BTreeSet<Addr> = holders.iter().map(|(peer, _)| *peer).collect();
-        assert_eq!(held.len(), self.counts_for.len());
-        for (peer, account) in &self.counts_for {
+        assert!(held.is_disjoint(&self.left), "{:?} have holders", held.intersection(&self.left));
+        assert_eq!(held.len() + self.left.len(), self.counts_for.len());
+        assert!(self.left.iter().all(|peer| self.counts(*peer)));
+        for (peer, account) in self.counts_for.iter().filter(|(peer, _)| !self.left.contains(peer)) {
             let mut of_peer = holders.range((*peer, 0)..=(*peer, u32::MAX));
             assert!(of_peer.any(|(_, slot)| account_of(*slot) == *account), "{peer:?} counts for {account}");
         }
@@ -147,10 +211,23 @@ mod tests {
     fn held_by_three() -> HeldPeers {
         let mut held = HeldPeers::new(4);
         for slot in 0..3 {
-            assert!(held.may_hold(slot, PEER, ROOM));
+            assert!(held.may_hold(slot, PEER, ROOM, |_| true));
             held.hold(PEER, slot, slot);
         }
         held
+    }
+
+    /// An application whose slot has this number takes all that it may, from this peer on.
+    fn take_all(held: &mut HeldPeers, slot: u32, first: u32) -> BTreeSet<(Addr, u32)> {
+        let mut taken = BTreeSet::new();
+        for peer in (first..).map(Addr) {
+            if !held.may_add(slot, ROOM, |_| true) {
+                break;
+            }
+            held.hold(peer, slot, slot);
+            taken.insert((peer, slot));
+        }
+        taken
     }
 
     fn check(held: &HeldPeers, holders: &[u32], account: Option<u32>) {
@@ -162,31 +239,93 @@ mod tests {
     #[test]
     fn an_entry_counts_for_one_that_stays_rather_than_for_one_that_leaves() {
         let mut held = held_by_three();
-        assert_eq!(held.release(PEER, 0, ROOM, |slot| slot, |slot| slot != 1), [0; 0]);
+        assert_eq!(held.release(PEER, 0, ROOM, false, |slot| slot, |slot| slot != 1), [0; 0]);
         check(&held, &[1, 2], Some(2));
-        // The one that stays takes all that it may.
-        let mut other = 100;
-        while held.may_add(2, ROOM) {
-            held.hold(Addr(other), 2, 2);
-            other += 1;
-        }
-        assert_eq!(held.release(PEER, 1, ROOM, |slot| slot, |slot| slot == 2), [0; 0]);
+        take_all(&mut held, 2, 100);
+        assert_eq!(held.release(PEER, 1, ROOM, false, |slot| slot, |slot| slot == 2), [0; 0]);
         assert_eq!(held.counts_for.get(&PEER), Some(&2));
     }
 
     #[test]
     fn an_entry_counts_for_one_that_leaves_if_none_that_stays_has_room() {
         let mut held = held_by_three();
-        let mut other = 100;
-        while held.may_add(2, ROOM) {
-            held.hold(Addr(other), 2, 2);
-            other += 1;
-        }
-        assert_eq!(held.release(PEER, 0, ROOM, |slot| slot, |slot| slot == 2), [0; 0]);
+        take_all(&mut held, 2, 100);
+        assert_eq!(held.release(PEER, 0, ROOM, false, |slot| slot, |slot| slot == 2), [0; 0]);
         assert_eq!(held.counts_for.get(&PEER), Some(&1));
         // Meanwhile the one that stays has released one of its own.
-        assert_eq!(held.release(Addr(100), 2, ROOM, |slot| slot, |_| true), [0; 0]);
-        assert_eq!(held.release(PEER, 1, ROOM, |slot| slot, |slot| slot == 2), [0; 0]);
+        assert_eq!(held.release(Addr(100), 2, ROOM, false, |slot| slot, |_| true), [0; 0]);
+        assert_eq!(held.release(PEER, 1, ROOM, false, |slot| slot, |slot| slot == 2), [0; 0]);
         assert_eq!(held.counts_for.get(&PEER), Some(&2));
+    }
+
+    /// Slot 1 has all that it may and holds the peer of slot 0, which leaves. The entry stays in use.
+    #[test]
+    fn an_entry_in_use_that_no_holder_may_have_counts_for_the_account_that_had_it() {
+        let mut held = HeldPeers::new(4);
+        held.hear_of(ROOM);
+        held.hold(PEER, 0, 0);
+        held.hold(PEER, 1, 1);
+        let of_others = take_all(&mut held, 1, 100);
+        assert_eq!(held.release(PEER, 0, ROOM, true, |slot| slot, |_| true), [1], "nobody holds it");
+        held.check(&of_others, |slot| slot);
+        assert_eq!((held.used(0), held.counts(PEER)), (1, true));
+        // Who may have no more may not hold it either.
+        assert!(!held.may_hold(1, PEER, ROOM, |_| true));
+        // It counts for one that may, and for nobody else then.
+        assert!(held.may_hold(2, PEER, ROOM, |_| true));
+        held.hold(PEER, 2, 2);
+        assert_eq!((held.used(0), held.used(2)), (0, 1));
+        assert_eq!(held.release(PEER, 2, ROOM, true, |slot| slot, |_| true), [0; 0]);
+        // For the account that it counts for it makes no difference who holds it.
+        take_all(&mut held, 2, 200);
+        let used = held.used(2);
+        assert!(held.may_hold(2, PEER, ROOM, |_| true));
+        held.hold(PEER, 2, 2);
+        assert_eq!(held.used(2), used);
+    }
+
+    #[test]
+    fn entries_that_nobody_holds_are_given_back_once_they_are_not_in_use() {
+        let mut held = HeldPeers::new(4);
+        let all = take_all(&mut held, 0, 100);
+        for (peer, slot) in &all {
+            assert_eq!(held.release(*peer, *slot, ROOM, true, |slot| slot, |_| true), [0; 0]);
+        }
+        held.check(&BTreeSet::new(), |slot| slot);
+        assert_eq!(held.used(0), all.len() as u64);
+        assert!(!held.may_add(0, ROOM, |_| true), "all of them are in use");
+        assert!(held.may_add(0, ROOM, |peer| peer != Addr(104)), "one of them is not");
+        assert_eq!(held.used(0), all.len() as u64 - 1);
+        held.look_at_left(|_| false);
+        held.check(&BTreeSet::new(), |slot| slot);
+        assert_eq!(held.used(0), 0);
+    }
+
+    /// Each look goes on where the last one has ended, so that none of them is passed over.
+    #[test]
+    fn a_look_at_entries_that_nobody_holds_has_a_bound() {
+        const MANY: u64 = 40 * LOOKS as u64;
+        let mut held = HeldPeers::new(4);
+        let mut all = BTreeSet::new();
+        while held.may_add(0, MANY, |_| true) {
+            let peer = Addr(100 + all.len() as u32);
+            held.hold(peer, 0, 0);
+            all.insert(peer);
+        }
+        assert!(all.len() > 8 * LOOKS, "{}", all.len());
+        for peer in &all {
+            assert_eq!(held.release(*peer, 0, MANY, true, |slot| slot, |_| true), [0; 0]);
+        }
+        let mut looked = BTreeSet::new();
+        for _ in 0..all.len().div_ceil(LOOKS) {
+            let mut count = 0;
+            held.look_at_left(|peer| {
+                looked.insert(peer);
+                count += 1;
+                true
+            });
+            assert!(count <= LOOKS, "{count}");
+        }
+        assert_eq!(looked, all);
     }
 }

@@ -1,7 +1,7 @@
 //! The worker's side of all sessions: applications come and go, and the endpoint's completions are reported to them.
 
 use core::net::IpAddr;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -22,8 +22,7 @@ use super::report::{Report, Request};
 use super::sealing::Sealing;
 use super::served::Served;
 use super::unmapper::{Kept, Unmapping};
-use crate::fep::{CallError, Completion, ConnectionId, Fep, Limits, MAX_PROCESS, Resource};
-#[cfg(test)]
+use crate::fep::{CallError, Completion, ConnectionId, Fep, Limits, MAX_PROCESS, Resource, Standing};
 use crate::packet::Addr;
 use crate::region::Region;
 use crate::worker::Waker;
@@ -49,7 +48,8 @@ pub enum Ended {
     Closed,
 }
 
-/// Entries of the address book that all applications which are leaving release in a turn: for each, its other holders are looked at.
+/// Entries of the address book that all applications which are leaving release in a turn, and as many that others release as they have
+/// closed their last connections to them: for each, its other holders are looked at.
 const RELEASES_PER_TURN: usize = 32;
 
 /// The sessions that a process may have whatever it leaves to others: one for each direction, or for each of two threads.
@@ -94,6 +94,8 @@ pub struct Sessions {
     waker: Option<Waker>,
     /// Connections that are refused, as soon as their messages are, because their peers cannot be reached.
     given_up: HashMap<ConnectionId, CallError, BuildHasherDefault<FxHasher>>,
+    /// Sessions, by their slots, and peers that they have closed their last connections to. Each is noted once until it is looked at.
+    parted: VecDeque<(u32, Addr)>,
     ended: VecDeque<(SessionId, u16, Ended)>,
     /// Whether others wait while messages of aborted connections end.
     quiet: Quiet,
@@ -116,6 +118,7 @@ impl Sessions {
             host: None,
             waker: None,
             given_up: HashMap::default(),
+            parted: VecDeque::new(),
             ended: VecDeque::new(),
             quiet: Quiet::default(),
             now: Time::ZERO,
@@ -202,6 +205,8 @@ impl Sessions {
     ) -> Result<SessionId, OpenError> {
         let layout = config.layout()?;
         let slot = self.slots.iter().position(Option::is_none).ok_or(OpenError::Full(self.slots.len()))?;
+        // Those that are not in use any more are no reason to choose another account.
+        self.connections.held_peers.look_at_left(|peer| fep.standing(peer) == Standing::InUse);
         let account = self.choose_account(tenant).ok_or(OpenError::Full(self.slots.len()))?;
         self.check_left(&fep.config().limits, config)?;
         self.check_share(tenant, account, Share::one(layout.total as u64))?;
@@ -238,6 +243,7 @@ impl Sessions {
             in_use: 0,
             peers: config.peers,
             held_peers: BTreeSet::new(),
+            connected_peers: BTreeMap::new(),
             backlog: VecDeque::with_capacity(Application::most_unread(operations, connections)),
             holds_many: false,
             allows_many: false,
@@ -263,12 +269,16 @@ impl Sessions {
     }
 
     /// The account of a session of `tenant`: of those that are free, and that it has not had before, the one to which the fewest
-    /// PDCs count that earlier applications have left behind at peers, and then the fewest peers lately. See [`Accounts::choose`].
+    /// PDCs count that earlier applications have left behind at peers, and entries of the address book, and then the fewest peers
+    /// lately. See [`Accounts::choose`].
     ///
     /// [`Accounts::choose`]: super::accounts::Accounts::choose
     fn choose_account(&self, tenant: Option<u32>) -> Option<u32> {
         let all = &self.connections;
-        let rank = |account| (all.left_behind(account as usize), all.peer_costs.count(self.now, account));
+        let rank = |account| {
+            let left = u64::from(all.left_behind(account as usize)) + all.held_peers.used(account);
+            (left, all.peer_costs.count(self.now, account))
+        };
         all.accounts.choose(tenant, rank)
     }
 
@@ -431,17 +441,38 @@ impl Sessions {
     pub(super) fn check_peers(&self) {
         for session in self.slots.iter().flatten() {
             assert!(session.held_peers.len() <= session.peers as usize);
+            assert!(session.connected_peers.len() <= session.connections.len() + self.parted.len());
+            assert!(session.connected_peers.keys().all(|peer| !session.held_peers.contains(peer)));
+            for (peer, is_parted) in &session.connected_peers {
+                let is_noted = self.parted.contains(&(session.id.slot, *peer));
+                assert!(is_noted || !is_parted && self.connections.is_connected(session.id.slot, *peer));
+            }
         }
         self.connections.held_peers.check(&self.holders(), |slot| self.connections.account(slot));
+    }
+
+    /// Checks that all peers that applications have connections to count for somebody, apart from those that the owner keeps.
+    #[cfg(test)]
+    pub(super) fn check_connected(&self, is_kept: impl Fn(Addr) -> bool) {
+        for peer in self.connections.peers().filter(|peer| !is_kept(*peer)) {
+            assert!(self.connections.held_peers.counts(peer), "{peer:?} is in use, and counts for nobody");
+        }
     }
 
     /// Which peers the applications in the slots hold in the address book.
     #[cfg(test)]
     pub(super) fn holders(&self) -> BTreeSet<(Addr, u32)> {
         let of_session = |session: &Application| {
-            session.held_peers.iter().map(|peer| (*peer, session.id.slot)).collect::<Vec<_>>()
+            let all = session.held_peers.iter().chain(session.connected_peers.keys());
+            all.map(|peer| (*peer, session.id.slot)).collect::<Vec<_>>()
         };
         self.slots.iter().flatten().flat_map(of_session).collect()
+    }
+
+    /// How many entries of the address book count for accounts whose applications do not hold them.
+    #[cfg(test)]
+    pub(super) fn left_peers(&self) -> u64 {
+        self.connections.held_peers.left()
     }
 
     /// How many entries of the address book count for the account of the session of a process.
@@ -455,7 +486,7 @@ impl Sessions {
     /// Whether an application holds `peer` in the address book.
     #[cfg(test)]
     pub(super) fn is_held(&self, peer: Addr) -> bool {
-        self.slots.iter().flatten().any(|session| session.held_peers.contains(&peer))
+        self.holders().iter().any(|(held, _)| *held == peer)
     }
 
     /// The account of a session.
@@ -580,30 +611,48 @@ impl Sessions {
                 count += before - releases;
             }
         }
-        count
+        count + self.release_parted(served)
     }
 
     /// The session in `slot`, which is leaving, holds its peers in the address book no more: `most` of them, from which those are
     /// taken that it has released. Returns whether it holds none.
     fn release_peers(&mut self, served: &mut impl Served, slot: usize, most: &mut usize) -> bool {
-        while let Some(session) = &mut self.slots[slot]
-            && !session.held_peers.is_empty()
-        {
+        while let Some(peer) = self.slots[slot].as_ref().and_then(Application::first_peer) {
             if *most == 0 {
                 return false;
             }
             *most -= 1;
-            let Some(peer) = session.held_peers.pop_first() else { break };
-            served.release_peer(peer);
-            let room = served.book_room().for_applications as u64;
-            for other in self.connections.release_peer(slot as u32, peer, room) {
-                served.release_peer(peer);
-                if let Some(other) = &mut self.slots[other as usize] {
-                    other.held_peers.remove(&peer);
-                }
-            }
+            self.release_peer(served, slot as u32, peer);
         }
         true
+    }
+
+    /// Sessions hold peers no more that they have no connections to any more, and have not asked for. Returns how many were looked at.
+    fn release_parted(&mut self, served: &mut impl Served) -> usize {
+        for count in 0..RELEASES_PER_TURN {
+            let Some((slot, peer)) = self.parted.pop_front() else { return count };
+            // The session may have asked for the peer or connected to it again, or may be another one.
+            let Some(session) = &mut self.slots[slot as usize] else { continue };
+            let Some(is_parted) = session.connected_peers.get_mut(&peer) else { continue };
+            *is_parted = false;
+            if !self.connections.is_connected(slot, peer) {
+                self.release_peer(served, slot, peer);
+            }
+        }
+        RELEASES_PER_TURN
+    }
+
+    /// The session in `slot` holds `peer` in the address book no more.
+    fn release_peer(&mut self, served: &mut impl Served, slot: u32, peer: Addr) {
+        let room = served.book_room().for_applications as u64;
+        let is_in_use = served.fep_mut().standing(peer) == Standing::InUse;
+        let losers = self.connections.release_peer(slot, peer, room, is_in_use);
+        for slot in std::iter::once(slot).chain(losers) {
+            served.release_peer(peer);
+            if let Some(session) = &mut self.slots[slot as usize] {
+                session.forget_peer(peer);
+            }
+        }
     }
 
     /// Ends the sessions of applications that have died. Makes a system call for each session, so it should be called
@@ -810,6 +859,7 @@ impl Sessions {
                 let idle = fep.config().idle_timeout;
                 let removed = self.connections.remove(now, (id, peer), result, idle);
                 let Some((slot, connection)) = removed else { return };
+                self.note_parted(slot, peer);
                 if let Some(session) = self.at(slot)
                     && let Some(place) = session.connections.get_mut(connection as usize)
                     && place.take().is_some()
@@ -821,6 +871,17 @@ impl Sessions {
             }
             // Sessions have no command for reads.
             Completion::Read { .. } | Completion::Accessed { .. } | Completion::Written(_) => {}
+        }
+    }
+
+    /// A connection of the session in `slot` to `peer` is no more.
+    fn note_parted(&mut self, slot: u32, peer: Addr) {
+        if let Some(session) = &mut self.slots[slot as usize]
+            && let Some(is_parted) = session.connected_peers.get_mut(&peer)
+            && !self.connections.is_connected(slot, peer)
+            && !std::mem::replace(is_parted, true)
+        {
+            self.parted.push_back((slot, peer));
         }
     }
 

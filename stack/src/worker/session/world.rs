@@ -87,6 +87,12 @@ impl Peers {
         self.book.as_ref().map_or_else(BTreeMap::new, AddressBook::users)
     }
 
+    /// Whether `peer` has an entry in the book that is not kept for good.
+    #[cfg(test)]
+    pub(super) fn is_lent(&self, peer: Addr) -> bool {
+        self.book.as_ref().is_some_and(|book| book.is_lent(peer))
+    }
+
     pub(super) fn set(&mut self, peer: Addr, result: Result<(), Unreachable>) {
         match result {
             Ok(()) => self.unreachable.remove(&peer),

@@ -233,6 +233,7 @@ impl Fabric {
             *users.entry(peer).or_default() += 1;
         }
         assert_eq!(self.peers.users(), users, "entries that the address book keeps for applications");
+        self.sessions.check_connected(|peer| !self.peers.is_lent(peer));
         for fep in &self.feps {
             fep.check_accounts();
             fep.check_datagrams();

@@ -192,7 +192,10 @@ fn shown(row: LimitRow) -> Shown {
         LimitRow::PeerConnections => {
             vec![fill("connections to one peer", applications::connections_to_alices_peer)]
         }
-        LimitRow::Peers => vec![fill("added peers", applications::added_peers)],
+        LimitRow::Peers => vec![
+            fill("added peers", applications::added_peers),
+            fill("peers kept by connections", applications::peers_kept_by_connections),
+        ],
         LimitRow::PeerCosts => vec![fill("peers in a period", applications::peers_in_a_period)],
         LimitRow::ReceiveKinds => vec![fill("kinds of receives", applications::kinds_of_receives)],
         LimitRow::UnexpectedMessages => vec![

@@ -272,6 +272,184 @@ fn an_application_that_has_its_part_of_the_book_gets_no_address_that_nobody_hold
     book.check();
 }
 
+/// A process whose applications may have so many connections.
+fn join_to_connect(book: &mut Book, tenant: u32, connections: u32, peers: u32) -> Client {
+    let config = SessionConfig { connections, commands: 64, reports: 64, peers, ..SMALL };
+    let region = Region::allocate(config.layout().unwrap().total).unwrap();
+    let (own, other) = Link::pair().unwrap();
+    let Side { sessions, worker } = &mut book.side;
+    let id = sessions.admit(worker.fep_mut(), &config, None, &region, own, Some(tenant)).unwrap();
+    Client::new(&config, &region, other, None, Addr(0), sessions.process(id).unwrap()).unwrap()
+}
+
+impl Book {
+    /// An application connects to a peer whose address it has from another one. Nobody answers for the peer, so that the connection
+    /// is held. Returns why it is refused, if it is.
+    fn connect(&mut self, client: &mut Client, peer: Addr) -> Result<ConnectionHandle, CallError> {
+        let connection = client.connect(peer, ConnectOptions::default(), 3).unwrap();
+        self.side.turn(Time::ZERO);
+        match client.poll().unwrap() {
+            None => Ok(connection),
+            Some(event) => {
+                let (context, request, error) = refused(&event);
+                assert_eq!((context, request), (3, Request::Connect));
+                Err(error)
+            }
+        }
+    }
+
+    /// An application aborts a connection, which ends at once.
+    fn abort(&mut self, client: &mut Client, connection: ConnectionHandle) {
+        client.abort(connection).unwrap();
+        self.settle();
+        let event = client.poll().unwrap().expect("its end");
+        assert!(matches!(event.report, Report::Closed { .. }), "{event:?}");
+    }
+
+    /// Applications that have been dropped are gone.
+    fn settle(&mut self) {
+        (0..10).for_each(|_| self.side.turn(Time::ZERO));
+        self.check();
+    }
+
+    fn peers_of(&self, client: &Client) -> u64 {
+        self.side.sessions.peers_of(client.process())
+    }
+}
+
+/// One process adds all that it may, another one connects to these peers without having asked for them, the first one leaves and comes
+/// again. Whatever is in use counts for somebody, so that what is reserved for a third one is there.
+#[test]
+fn processes_that_take_turns_keep_no_more_of_the_book_by_connections_than_by_adding_peers() {
+    let mut book = Book::new(32);
+    let mut other = join_as(&mut book.side, 1, 100);
+    let mut connected = join_to_connect(&mut book, 2, 64, 0);
+    let mut added = Vec::new();
+    for _ in 0..4 {
+        let mut adds = join_as(&mut book.side, 3, 100);
+        let first = book.next + 1;
+        book.fill(&mut adds);
+        let last = book.next;
+        for peer in first..last {
+            let addr = book.find(peer);
+            assert!(book.connect(&mut connected, addr).is_ok(), "{peer} is held");
+            added.push(peer);
+        }
+        drop(adds);
+        book.settle();
+    }
+    assert_eq!(added.len(), 12 + 8, "what each of the two may have");
+    assert_eq!((book.peers_of(&connected), book.side.sessions.left_peers()), (12, 8));
+    assert!(added.iter().all(|peer| book.side.worker.book().find(address(*peer)).is_some()));
+    assert_eq!(book.fill(&mut other), 6, "as if the two had added theirs themselves");
+    book.check();
+    drop(connected);
+    book.settle();
+    // Nothing is in use any more, and the part of the other process grows.
+    assert_eq!(book.fill(&mut other), 12 - 6);
+    assert_eq!(book.side.sessions.left_peers(), 0);
+    book.side.assert_nothing_is_left(Time::ZERO, other);
+}
+
+#[test]
+fn a_peer_stays_in_the_book_for_an_application_as_long_as_it_has_connections_to_it() {
+    let mut book = Book::new(32);
+    let mut adds = join_as(&mut book.side, 1, 100);
+    let mut connected = join_to_connect(&mut book, 2, 4, 1);
+    let addr = book.ask(&mut adds, 200).unwrap();
+    let connections = [(); 2].map(|()| book.connect(&mut connected, addr).unwrap());
+    assert_eq!(book.peers_of(&connected), 0, "it counts for the one that has added it");
+    drop(adds);
+    book.settle();
+    assert_eq!(book.peers_of(&connected), 1);
+    book.abort(&mut connected, connections[0]);
+    assert_eq!(book.peers_of(&connected), 1, "it has another connection");
+    // It has asked for no peer, so it still may for one.
+    assert_eq!(book.ask(&mut connected, 200), Ok(addr));
+    book.abort(&mut connected, connections[1]);
+    assert_eq!(book.peers_of(&connected), 1, "it has asked for it");
+    let further = book.connect(&mut connected, addr).unwrap();
+    book.abort(&mut connected, further);
+    assert_eq!(book.peers_of(&connected), 1);
+    // One that has not.
+    let mut second = join_to_connect(&mut book, 3, 4, 1);
+    drop(connected);
+    book.settle();
+    let connection = book.connect(&mut second, addr).unwrap();
+    assert_eq!(book.peers_of(&second), 1, "nobody held it");
+    book.abort(&mut second, connection);
+    assert_eq!((book.peers_of(&second), book.side.sessions.is_held(addr)), (0, false));
+    book.side.assert_nothing_is_left(Time::ZERO, second);
+}
+
+/// Otherwise it could keep entries that are reserved for others.
+#[test]
+fn an_application_whose_process_has_its_part_connects_to_no_peer_that_nobody_holds() {
+    let mut book = Book::new(32);
+    let mut leaver = join_as(&mut book.side, 1, 100);
+    let [left, in_use] = [200, 201].map(|last| book.ask(&mut leaver, last).unwrap());
+    let mut hog = join_to_connect(&mut book, 2, 4, 100);
+    book.fill(&mut hog);
+    assert!(book.connect(&mut hog, in_use).is_ok(), "another one holds it");
+    drop(leaver);
+    book.settle();
+    assert_eq!(book.connect(&mut hog, left), Err(book.full()));
+    assert_eq!(
+        book.connect(&mut hog, in_use),
+        Err(book.full()),
+        "it has its part and a connection to this one"
+    );
+    assert!(book.connect(&mut hog, PEER).is_ok(), "the server keeps that one for everybody");
+    let own = book.find(21);
+    assert!(book.connect(&mut hog, own).is_ok());
+    // Who may have one more holds it instead.
+    let mut other = join_to_connect(&mut book, 3, 4, 0);
+    assert_eq!(book.side.sessions.left_peers(), 1);
+    assert!(book.connect(&mut other, in_use).is_ok());
+    assert_eq!((book.side.sessions.left_peers(), book.peers_of(&other)), (0, 1));
+    assert!(book.connect(&mut hog, in_use).is_ok());
+    book.check();
+}
+
+/// What an earlier process has left in use counts for its account, until it is not in use any more.
+#[test]
+fn a_process_gets_the_account_to_which_the_fewest_entries_of_the_book_count() {
+    let mut book = Book::new(32);
+    let mut hog = join_to_connect(&mut book, 1, 32, 0);
+    let mut leaver = join_as(&mut book.side, 2, 100);
+    let last = 21 + book.fill(&mut leaver) as u8;
+    for peer in 21..last {
+        let addr = book.find(peer);
+        assert!(book.connect(&mut hog, addr).is_ok());
+    }
+    let mut second = join_as(&mut book.side, 3, 100);
+    let first = book.next + 1;
+    book.fill(&mut second);
+    for peer in first..book.next {
+        let addr = book.find(peer);
+        assert!(book.connect(&mut hog, addr).is_ok());
+    }
+    // The hog inherits what it may of the first one, and nothing of the second one.
+    drop(leaver);
+    book.settle();
+    drop(second);
+    book.settle();
+    let left = book.side.sessions.left_peers();
+    let [mut third, mut fourth] = [4, 5].map(|tenant| join_as(&mut book.side, tenant, 100));
+    assert_eq!(book.peers_of(&third), 0, "there is one to which none count");
+    let of_fourth = book.peers_of(&fourth);
+    assert!(0 < of_fourth && of_fourth < left - of_fourth, "{of_fourth} of {left}");
+    assert!(book.fill(&mut third) >= 4, "its part");
+    book.fill(&mut fourth);
+    assert!(book.peers_of(&fourth) >= 4, "its part, with what was left");
+    book.check();
+    drop((hog, third));
+    book.settle();
+    book.fill(&mut fourth);
+    assert_eq!((book.peers_of(&fourth), book.side.sessions.left_peers()), (12, 0));
+    book.side.assert_nothing_is_left(Time::ZERO, fourth);
+}
+
 /// Half of the entries that applications had are the owner's now.
 #[test]
 fn parts_of_the_book_follow_what_the_owner_leaves_of_it() {

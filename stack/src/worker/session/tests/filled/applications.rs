@@ -107,6 +107,33 @@ pub(super) fn added_peers(fabric: &mut Fabric) {
     assert_eq!(fabric.sessions.peers_of(process_of(fabric, HOG)), 6, "its part, and half of the rest");
 }
 
+/// A third application adds all the peers that it may, a fourth one connects to them, and the third one leaves and comes again.
+pub(super) fn peers_kept_by_connections(fabric: &mut Fabric) {
+    fabric.join_as(SessionConfig { operations: 2, connections: 20, peers: 0, ..SMALL });
+    let fourth = fabric.guests.len() - 1;
+    let mut numbers = 0..;
+    for _ in 0..3 {
+        fabric.join_as(SessionConfig { operations: 8, connections: 1, peers: 100, ..SMALL });
+        let third = fabric.guests.len() - 1;
+        let error = CallError::Limit { what: Resource::Peers, limit: 1 + PEERS + BOOK_ROOM };
+        until(fabric, "a refused peer", |fabric| {
+            let ip = added_ip(ITS, numbers.next().expect("there are enough"));
+            let _ = fabric.guests[third].client.peer(ip, None, 0);
+            reports(fabric, third)
+                .any(|report| matches!(report, Report::Refused { error: e, .. } if e == error))
+        });
+        fabric.obey_all();
+        for peer in fabric.guests[third].added.clone() {
+            fabric.guests[fourth].client.connect(peer, ConnectOptions::default(), 0).unwrap();
+            until(fabric, "a connection", |fabric| {
+                reports(fabric, fourth).any(|report| matches!(report, Report::Connected { .. }))
+            });
+        }
+        fabric.guests.remove(third);
+        until(fabric, "a place", |fabric| fabric.sessions.len() == APPLICATIONS - 1);
+    }
+}
+
 pub(super) fn peers_in_a_period(fabric: &mut Fabric) {
     let ip = added_ip(REFUSED, 0);
     fabric.peers.refuse(ip);
