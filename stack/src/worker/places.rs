@@ -10,7 +10,7 @@ use crate::packet::Addr;
 
 /// The most peers of a queue that are looked at to find one that makes room: there may be thousands that have to stay. The
 /// next search goes on behind them. (Of newcomers each is looked at once.)
-const EXAMINED: usize = 64;
+pub(super) const EXAMINED: usize = 64;
 
 /// The places of a book.
 #[derive(Clone, Debug)]

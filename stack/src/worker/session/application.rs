@@ -1,6 +1,7 @@
 //! One application, on the worker's side: its commands are checked and passed to the endpoint, its reports are put in
 //! its ring.
 
+use core::net::IpAddr;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -29,6 +30,7 @@ use crate::region::Region;
 use crate::ses::{Matching, ReceiveId, Source};
 use crate::wire::ethernet::MacAddr;
 use crate::worker::BookRoom;
+use crate::worker::places::EXAMINED;
 use crate::worker::ring::{Broken, Consumer, Producer};
 
 /// The most commands of one application that are executed in a turn.
@@ -257,6 +259,10 @@ impl Application {
             };
             budget -= (served.fep_mut().touched() - before) as i64;
             if let Err(error) = outcome {
+                if self.put_off.looks > 0 {
+                    self.put_off.keep(&slots[n..]);
+                    return budget;
+                }
                 let number = bits(slot[0], 32, 32) as u32;
                 self.tell(&Report::Refused { request: Request::of(slot), number, error });
             }
@@ -370,10 +376,11 @@ impl Application {
             Command::Close { connection } => served.fep_mut().close(now, self.connection(connection)?),
             Command::Abort { connection } => served.fep_mut().begin_abort(now, self.connection(connection)?),
             Command::Peer { operation, ip, mac } => {
+                let looks = std::mem::take(&mut self.put_off.looks);
                 self.reserve(operation)?;
                 let addr = match served.find_peer(ip, mac)? {
                     Some(addr) => addr,
-                    None => self.add_peer(served, now, all, ip, mac)?,
+                    None => self.add_peer(served, now, all, (ip, mac), looks)?,
                 };
                 self.hold_peer(served, all, addr)?;
                 self.tell(&Report::Peer { operation, addr });
@@ -452,13 +459,15 @@ impl Application {
         Ok(())
     }
 
+    /// Enters a peer in the address book, which has looked for room in so many turns before, in vain. If it finds none again among those
+    /// that it looks at in this turn, and has not looked at all, the command is put off.
     fn add_peer(
         &mut self,
         served: &mut impl Served,
         now: Time,
         all: &mut Connections,
-        ip: core::net::IpAddr,
-        mac: Option<MacAddr>,
+        (ip, mac): (IpAddr, Option<MacAddr>),
+        looks: usize,
     ) -> Result<Addr, CallError> {
         let account = all.account(self.id.slot);
         let (own, together) = (u64::from(self.peers), MOST.max(all.accounts.peers(account)));
@@ -479,6 +488,10 @@ impl Application {
         // that make room when the application leaves.
         if let Ok(_) | Err(CallError::Peer(PeerRefusal::Port)) = added {
             all.peer_costs.add(now, account);
+        }
+        let is_full = matches!(added, Err(CallError::Limit { what: Resource::Peers, .. }));
+        if is_full && for_applications > 0 && looks + 1 < capacity.div_ceil(EXAMINED) {
+            self.put_off.looks = looks + 1;
         }
         added
     }

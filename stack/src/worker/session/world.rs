@@ -58,6 +58,8 @@ pub(super) struct Peers {
     book: Option<AddressBook>,
     /// The IP address of a peer that the port refuses.
     refused: Option<IpAddr>,
+    /// How often the book finds no room from now on.
+    full: u32,
 }
 
 /// The Ethernet address of all hosts: frames have none here.
@@ -79,6 +81,12 @@ impl Peers {
     #[cfg(test)]
     pub(super) fn refuse(&mut self, ip: IpAddr) {
         self.refused = Some(ip);
+    }
+
+    /// The book finds no room from now on, so many times.
+    #[cfg(test)]
+    pub(super) fn look_in_vain(&mut self, times: u32) {
+        self.full = times;
     }
 
     /// How many applications hold each entry of the book that somebody holds.
@@ -142,12 +150,16 @@ impl Served for Side<'_> {
     }
 
     fn add_peer(&mut self, ip: IpAddr, mac: Option<MacAddr>) -> Result<Addr, CallError> {
-        let Side(fep, Peers { book, refused, .. }) = self;
+        let Side(fep, Peers { book, refused, full, .. }) = self;
         let Some(book) = book else { return fep.add_peer(ip, mac) };
         let host = HostAddr { mac: mac.unwrap_or(MAC), ip };
         book.check(&host).map_err(refusal)?;
         if *refused == Some(ip) {
             return Err(CallError::Peer(PeerRefusal::Port));
+        }
+        if let Some(less) = full.checked_sub(1) {
+            *full = less;
+            return Err(refusal(BookError::Full { capacity: book.room().capacity }));
         }
         let addr = match book.free() {
             Err(full @ BookError::Full { .. }) => {

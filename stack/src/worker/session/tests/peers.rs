@@ -8,6 +8,7 @@ use weft_cc::Time;
 use super::peer_costs::PERIOD;
 use super::resolving::{PEER, Side, TURN, alone, ip, refused};
 use super::served::Placing;
+use super::world::Peers;
 use super::*;
 use crate::fep::{PeerRefusal, Unreachable};
 use crate::packet::Addr;
@@ -448,6 +449,39 @@ fn a_process_gets_the_account_to_which_the_fewest_entries_of_the_book_count() {
     book.fill(&mut fourth);
     assert_eq!((book.peers_of(&fourth), book.side.sessions.left_peers()), (12, 0));
     book.side.assert_nothing_is_left(Time::ZERO, fourth);
+}
+
+/// The book looks at 64 of its peers in a turn to find one that makes room. Another one may be behind them.
+#[test]
+fn a_peer_is_refused_when_the_whole_book_has_been_looked_through() {
+    let mut world = World::new();
+    world.peers[0] = Peers::with_book(3, 300);
+    let [mut asks, mut other] = [(); 2].map(|()| world.open(0));
+    for (in_vain, is_added) in [(4, true), (5, false), (0, true)] {
+        world.peers[0].look_in_vain(in_vain);
+        asks.peer(address(100 + in_vain as u8), None, 7).unwrap();
+        asks.peer(address(2), None, 8).unwrap();
+        // Only commands of the same application wait, and not for ever.
+        for _ in 0..in_vain.min(4) {
+            other.peer(address(2), None, 9).unwrap();
+            world.serve(0);
+            assert!(other.poll().unwrap().is_some_and(|event| event.context == 9));
+            assert_eq!(asks.poll(), Ok(None));
+            assert!(!world.sessions[0].may_sleep(&world.feps[0]), "there is something to do");
+            world.sessions[0].woken();
+        }
+        world.serve(0);
+        let event = asks.poll().unwrap().expect("an answer");
+        match event.report {
+            Report::Peer { .. } => assert!(is_added && event.context == 7),
+            _ => {
+                let full = CallError::Limit { what: Resource::Peers, limit: 304 };
+                assert_eq!((refused(&event), is_added), ((7, Request::Peer, full), false));
+            }
+        }
+        let next = asks.poll().unwrap().expect("an answer in the same turn");
+        assert!(next.context == 8 && matches!(next.report, Report::Peer { addr: Addr(1), .. }), "{next:?}");
+    }
 }
 
 /// Half of the entries that applications had are the owner's now.
