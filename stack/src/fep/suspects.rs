@@ -32,11 +32,6 @@ impl Suspects {
         self.keys.push_back(key);
     }
 
-    /// The one that was appended last, whether it is half-open or not.
-    pub(super) fn newest(&self) -> Option<Key> {
-        self.keys.back().copied()
-    }
-
     /// Looks at the next few. Those that are half-open move to the front, in their order, and the others go together.
     fn forget_some(&mut self, is_half_open: impl Fn(Key) -> bool) {
         for _ in 0..LOOKED_AT {

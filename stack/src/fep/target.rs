@@ -123,7 +123,7 @@ impl Target {
             return self.on_trimmed(core, now, packet, request);
         }
         let origin = (packet.net.src, request.spdcid);
-        let (mut suspect, mut is_asked) = (false, false);
+        let (mut is_asked, mut to_ask) = (false, None);
         let found = match request.destination {
             Destination::Pdc(id) => {
                 match established(&mut self.pdcs.table, &self.pdcs.half_open, id, origin, request.mode) {
@@ -137,17 +137,15 @@ impl Target {
             Destination::Syn { psn_offset, .. } => {
                 let start = request.psn.minus(u32::from(psn_offset));
                 match self.open(core, now, origin, request, start) {
-                    Ok(key) => {
-                        suspect = self.pdcs.is_suspect(key);
-                        match self.pdcs.table.get_mut(key) {
-                            Some(pdc) => {
-                                pdc.heard(now);
-                                is_asked = pdc.proof() == Proof::Asked;
-                                Ok(pdc)
-                            }
-                            None => Err(Unopened::Ignored("no PDC")),
+                    Ok(key) => match self.pdcs.table.get_mut(key) {
+                        Some(pdc) => {
+                            pdc.heard(now);
+                            is_asked = pdc.proof() == Proof::Asked;
+                            to_ask = (is_asked && pdc.asked == 0).then_some(core.control.len());
+                            Ok(pdc)
                         }
-                    }
+                        None => Err(Unopened::Ignored("no PDC")),
+                    },
                     Err(why) => Err(why),
                 }
             }
@@ -194,9 +192,9 @@ impl Target {
         if deliver(core, processes, usage, granted, pdc, now, packet, request, payload) && ordered {
             deliver_early(core, processes, granter, usage, pdc, now);
         }
-        if suspect && pdc.asked == 0 {
+        if let Some(first) = to_ask {
             // Only after the packet is accepted: the answer repeats what the question says of the packet.
-            if !pdc.ask_with_last_ack(core, now) {
+            if !pdc.ask_with_last_ack(core, now, first) {
                 pdc.ask(core, now);
             }
         }

@@ -267,10 +267,15 @@ impl TargetPdc {
         core.push_control(now, Packet { net, payload_len: 0, pds: Pds::Ack(ack), ses: Ses::None });
     }
 
-    /// Asks with the acknowledgement of the packet that has just opened the PDC. False if there is none that can ask: it would
-    /// have to be for the packet at CACK, as an initiator knows the question by that.
+    /// Asks with the acknowledgement of the packet that has just opened the PDC, which is in the queue of control packets at place
+    /// `first` or behind it. False if there is none that can ask: it would have to be for the packet at CACK, as an initiator knows
+    /// the question by that. One that has found the queue full is not there; what is before that place answers other packets, maybe
+    /// those of a PDC that had the same PDCID.
     #[cold]
-    pub(super) fn ask_with_last_ack(&mut self, core: &mut Core, now: Time) -> bool {
+    pub(super) fn ask_with_last_ack(&mut self, core: &mut Core, now: Time, first: usize) -> bool {
+        if core.control.len() <= first {
+            return false;
+        }
         let Some(Packet { net, pds: Pds::Ack(ack), .. }) = core.control.back_mut() else { return false };
         let is_own = (net.dst, ack.spdcid) == (self.rx.peer, self.rx.id);
         if !is_own || ack.trigger != AckTrigger::Psn(0) || ack.request != AckRequest::None {

@@ -224,11 +224,6 @@ impl TargetPdcs {
         self.half_open.as_ref().map_or(0, |half_open| half_open.count as usize)
     }
 
-    /// Whether PDC `key`, if it has just been opened, is one whose initiator is to be asked.
-    pub(super) fn is_suspect(&self, key: Key) -> bool {
-        self.half_open.as_ref().is_some_and(|half_open| half_open.suspects.newest() == Some(key))
-    }
-
     /// Takes out the half-open PDC that makes room for a further one of `peer`, if there is too little room. Of the peer's own,
     /// and where there is room but the peer would leave too little of it, it is one whose initiator has not answered for as long
     /// as `rto`: an honest peer may open many in a round trip. None makes room for a peer that would leave too little even if

@@ -15,7 +15,7 @@ use weft_stack::fep::{
 use weft_stack::packet::Packet;
 use weft_stack::pdc::{PdcConfig, RodReceive};
 use weft_stack::ses::{Matching, ReceiveId};
-use weft_stack::wire::pds::{DeliveryMode, Destination, NackCode, NextHeader, Pds, Psn};
+use weft_stack::wire::pds::{AckRequest, DeliveryMode, Destination, NackCode, NextHeader, Pds, Psn};
 use weft_stack::wire::ses::{Opcode, Placement, RequestFlags, ReturnCode, Ses, StandardRequest};
 use weft_stack::{Span, Time};
 
@@ -555,6 +555,33 @@ fn a_full_control_queue_is_counted_and_explained() {
             "endpoint 0: 2 acknowledgements, NACKs and control packets were dropped, because 3 waited for the port"
         ]
     );
+}
+
+/// A PDC makes room for another one, which gets its PDCID. An acknowledgement of the first still waits, and that of the second has
+/// found the queue full.
+#[test]
+fn no_acknowledgement_of_a_former_pdc_asks_for_another_one() {
+    let limits = Limits { half_open_pdcs: 2, control_queue: 2, ..Limits::default() };
+    let mut alone = Alone::new(FepConfig { limits, ..impatient_config() });
+    alone.arrive(&syn(5, 1, 0, 100), &[0; 100]);
+    alone.transmit_all();
+    // The second copy has an acknowledgement of its own, which asks nothing.
+    for pdc in [2, 2, 3] {
+        alone.arrive(&syn(6, pdc, 0, 100), &[0; 100]);
+    }
+    assert!(
+        alone.leaks().contains(&"2 PDCs of peers".to_owned()),
+        "the third one is there instead of the second"
+    );
+    let acks = alone.transmit_all().into_iter().map(|packet| match packet.pds {
+        Pds::Ack(ack) => (ack.dpdcid.0, ack.spdcid.0, ack.request),
+        other => panic!("{other:?}"),
+    });
+    assert!(acks.eq([(2, 2, AckRequest::Clear), (2, 2, AckRequest::None)]));
+    // The third one gets the same PDCID.
+    alone.arrive(&syn(6, 3, 0, 100), &[0; 100]);
+    let ack = alone.transmit().unwrap();
+    assert!(matches!(ack.pds, Pds::Ack(ack) if (ack.dpdcid.0, ack.spdcid.0) == (3, 2)), "{ack:?}");
 }
 
 /// One connection cancels its message while it waits for its turn.
