@@ -11,7 +11,7 @@ use crate::net::{Net, PEER, extent, tagged};
 pub(crate) const PING_EVERY: Span = Span::from_us(50);
 const PINGS: usize = 400;
 /// Bytes of long messages, how often the peer sends one, which is a fifth of the link's rate, and how long.
-const LONG: u32 = 64 << 10;
+pub(crate) const LONG: u32 = 64 << 10;
 const LONG_EVERY: Span = Span::from_ps(26_214_400);
 const WINDOW: Span = Span::from_us(500);
 const WINDOWS: usize = 20;
@@ -23,7 +23,7 @@ const JOINS: usize = 48;
 pub(crate) const PATIENCE: Span = Span::from_ms(200);
 const FAILURES: usize = 3;
 
-/// What is measured. Nothing if alice was refused, or had to wait for too long, more often than not.
+/// What is measured, of alice and her peer. Nothing if she was refused, or had to wait for too long, more often than not.
 #[derive(Clone, Copy)]
 pub(crate) enum What {
     /// A round trip of messages of 64 bytes, at 20,000 a second, µs.
@@ -53,7 +53,7 @@ impl What {
         match self {
             What::RoundTrip => round_trip(net, go_on, PINGS / fraction),
             What::LongestTurn => Some(net.longest.as_secs_f64() * 1e6),
-            What::Goodput => goodput(net, go_on, WINDOWS / fraction),
+            What::Goodput => goodput(&mut Alice(net, go_on), fraction),
             What::Memory => Some(net.megabytes()),
             What::Connection => connection(net, go_on, CONNECTIONS / fraction),
             What::Joins => joins(net, go_on, JOINS / fraction),
@@ -127,47 +127,71 @@ fn one_round_trip(net: &mut Net, go_on: GoOn) -> Option<f64> {
     None
 }
 
-fn goodput(net: &mut Net, go_on: GoOn, count: usize) -> Option<f64> {
-    let (mut next, mut under_way) = (net.now, 0);
+/// Who sends long messages, and who receives them.
+pub(crate) trait Stream {
+    fn now(&self) -> Time;
+    /// A message of [`LONG`] bytes leaves, for which there is a receive. `None` if it may not.
+    fn send_long(&mut self) -> Option<()>;
+    /// A turn of the server. Returns how many of the messages have arrived. `None` if one was refused or has failed.
+    fn turn(&mut self) -> Option<usize>;
+}
+
+/// Alice and her peer, beside what goes on.
+struct Alice<'a>(&'a mut Net, GoOn);
+
+impl Stream for Alice<'_> {
+    fn now(&self) -> Time {
+        self.0.now
+    }
+
+    fn send_long(&mut self) -> Option<()> {
+        let Alice(net, _) = self;
+        let tag = net.tag();
+        net.alice.receive(extent(LONG), None, tagged(tag), tag).ok()?;
+        net.peer_sends(net.from_peer, LONG, tag).then_some(())
+    }
+
+    fn turn(&mut self) -> Option<usize> {
+        let Alice(net, go_on) = self;
+        go_on(net);
+        net.turn();
+        net.peer_received();
+        let (mut arrived, mut has_failed) = (0, false);
+        while let Some(event) = net.alice_event() {
+            match heard(&event.report) {
+                Heard::Done => arrived += 1,
+                Heard::Connection => {}
+                Heard::Limit | Heard::Failed => has_failed = true,
+            }
+        }
+        (!has_failed).then_some(arrived)
+    }
+}
+
+/// The goodput of messages of 64 KiB that are sent at 20 Gbit/s.
+pub(crate) fn goodput(stream: &mut impl Stream, fraction: usize) -> Option<f64> {
+    let (mut next, mut under_way) = (stream.now(), 0);
     let mut rates = Vec::new();
-    for _ in 0..count {
-        let (begin, mut received) = (net.now, 0);
-        while net.now.since(begin) < WINDOW {
-            while net.now.is_at_or_after(next) && under_way < UNDER_WAY {
-                let tag = net.tag();
-                net.alice.receive(extent(LONG), None, tagged(tag), tag).ok()?;
-                if !net.peer_sends(net.from_peer, LONG, tag) {
-                    return None;
-                }
+    for _ in 0..WINDOWS / fraction {
+        let (begin, mut received) = (stream.now(), 0);
+        while stream.now().since(begin) < WINDOW {
+            while stream.now().is_at_or_after(next) && under_way < UNDER_WAY {
+                stream.send_long()?;
                 under_way += 1;
                 next += LONG_EVERY;
             }
-            next = next.latest(net.now - LONG_EVERY.times(UNDER_WAY as u64));
-            go_on(net);
-            net.turn();
-            net.peer_received();
-            while let Some(event) = net.alice_event() {
-                match heard(&event.report) {
-                    Heard::Done => {
-                        received += 1;
-                        under_way = under_way.saturating_sub(1);
-                    }
-                    Heard::Connection => {}
-                    Heard::Limit | Heard::Failed => return None,
-                }
-            }
+            next = next.latest(stream.now() - LONG_EVERY.times(UNDER_WAY as u64));
+            let arrived = stream.turn()?;
+            received += arrived;
+            under_way = under_way.saturating_sub(arrived);
         }
-        rates.push(f64::from(received) * f64::from(LONG) * 8.0 / net.now.since(begin).as_secs_f64() / 1e9);
+        rates.push(received as f64 * f64::from(LONG) * 8.0 / stream.now().since(begin).as_secs_f64() / 1e9);
     }
     let rate = median(rates);
     // The rest arrives before anything else is measured.
-    let begin = net.now;
-    while under_way > 0 && net.now.since(begin) < PATIENCE {
-        go_on(net);
-        net.turn();
-        while let Some(event) = net.alice_event() {
-            under_way -= usize::from(matches!(heard(&event.report), Heard::Done)).min(under_way);
-        }
+    let begin = stream.now();
+    while under_way > 0 && stream.now().since(begin) < PATIENCE {
+        under_way = under_way.saturating_sub(stream.turn().unwrap_or(0));
     }
     (rate > 0.0).then_some(rate)
 }

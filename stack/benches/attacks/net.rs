@@ -46,6 +46,11 @@ pub(crate) fn as_server<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     (done, took)
 }
 
+/// Bytes that the server has allocated and not freed.
+pub(crate) fn held_by_server() -> i64 {
+    OF_SERVER.get()
+}
+
 /// An application that may want to harm the others.
 pub(crate) struct Hog {
     pub client: Client,

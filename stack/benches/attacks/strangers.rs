@@ -1,20 +1,18 @@
 //! Strangers who fill the address book of a server that learns its peers, with a worker and frames of its own.
 
 use std::collections::VecDeque;
-use std::time::Instant;
 
 use weft_stack::buffer::Buffer;
 use weft_stack::fep::{Completion, ConnectionId, Fep, Receive, Send};
 use weft_stack::packet::Addr;
 use weft_stack::rng::Rng;
-use weft_stack::ses::Matching;
 use weft_stack::worker::Strangers;
 use weft_stack::{Span, Time};
 
 use crate::attached::{DESTINATION, Host, from_stranger, host_at};
-use crate::honest::{PATIENCE, PING_EVERY, median_of};
+use crate::honest::{LONG, PATIENCE, PING_EVERY, Stream, goodput, median_of};
 use crate::interface::{HALF_RTT, config, to_process};
-use crate::net::as_server;
+use crate::net::{as_server, held_by_server, tagged};
 
 /// Entries of the server's address book.
 const BOOK: usize = 4096;
@@ -53,10 +51,13 @@ pub(crate) enum Crowd {
     Known,
 }
 
-/// A receive of the server for a message with this tag.
-fn receive(tag: u64) -> Receive {
-    let matching = Matching::Tagged { tag, ignore: 0 };
-    Receive { buffer: Buffer::Virtual(64), from: None, matching, context: 0 }
+/// Tags, and contexts, of messages of the client of the crowd, and of short and long ones of the client.
+const OF_CROWD: u64 = 1;
+const SHORT: u64 = 7;
+const LONG_ONE: u64 = 8;
+
+fn send(len: usize, tag: u64) -> Send {
+    Send { buffer: Buffer::Heap(vec![7; len]), tag: Some(tag), header_data: 0, context: tag }
 }
 
 /// A server and one client at a time, beside a crowd. Time goes on by what the server's turns take.
@@ -77,6 +78,12 @@ struct Network {
     next: Time,
     longest: core::time::Duration,
     crowd: Crowd,
+    /// Bytes that the server had allocated before the strangers came.
+    held_before: i64,
+    /// Long messages that have arrived, of which the server has the completions.
+    arrived: usize,
+    /// Whether one of them has failed.
+    has_failed: bool,
 }
 
 impl Network {
@@ -102,9 +109,13 @@ impl Network {
             next: Time::ZERO,
             longest: core::time::Duration::ZERO,
             crowd,
+            held_before: 0,
+            arrived: 0,
+            has_failed: false,
         };
         // The client has a connection before they come.
         network.message();
+        network.held_before = held_by_server();
         while crowd == Crowd::Strangers && network.strangers < STRANGERS {
             (0..8).for_each(|_| network.stranger());
             network.turn();
@@ -121,10 +132,16 @@ impl Network {
 
     /// The client of the crowd sends a message, for which the server has a receive.
     fn known(&mut self) {
-        self.server.worker.fep_mut().post_receive(receive(1)).expect("there is room");
-        let send = Send { buffer: Buffer::Heap(vec![9; 10]), tag: Some(1), header_data: 0, context: 0 };
+        self.receive(Buffer::Virtual(64), OF_CROWD);
         let (host, connection) = &mut self.known;
-        host.worker.fep_mut().post_send(*connection, send).expect("there is room");
+        host.worker.fep_mut().post_send(*connection, send(10, OF_CROWD)).expect("there is room");
+    }
+
+    /// The server has a receive for a message with this tag.
+    fn receive(&mut self, buffer: Buffer, tag: u64) {
+        let receive = Receive { buffer, from: None, matching: tagged(tag), context: tag };
+        let server = self.server.worker.fep_mut();
+        as_server(|| server.post_receive(receive)).0.expect("there is room");
     }
 
     fn turn(&mut self) {
@@ -144,10 +161,8 @@ impl Network {
             let Some((_, frame)) = self.to_server.pop_front() else { break };
             self.server.send_to(&frame);
         }
-        let begin = Instant::now();
         let worker = &mut self.server.worker;
-        as_server(|| worker.poll_at(now));
-        let took = begin.elapsed();
+        let (_, took) = as_server(|| worker.poll_at(now));
         self.longest = self.longest.max(took);
         self.now += Span::from_ns(took.as_nanos() as u64);
         for frame in self.server.frames() {
@@ -170,19 +185,24 @@ impl Network {
             }
         }
         while self.known.0.worker.fep_mut().poll_completion().is_some() {}
-        while self.server.worker.fep_mut().poll_completion().is_some() {}
+        let server = self.server.worker.fep_mut();
+        while let Some(completion) = as_server(|| server.poll_completion()).0 {
+            if let Completion::Received { context: LONG_ONE, result, .. } = &completion {
+                (self.arrived, self.has_failed) = (self.arrived + 1, self.has_failed || result.is_err());
+            }
+            as_server(|| drop(completion));
+        }
     }
 
     /// From sending a message to its acknowledgement, µs.
     fn message(&mut self) -> Option<f64> {
         let begin = self.now;
-        self.server.worker.fep_mut().post_receive(receive(7)).expect("there is room");
-        let send = Send { buffer: Buffer::Heap(vec![7; 64]), tag: Some(7), header_data: 0, context: 0 };
-        self.client.worker.fep_mut().post_send(self.connection, send).ok()?;
+        self.receive(Buffer::Virtual(64), SHORT);
+        self.client.worker.fep_mut().post_send(self.connection, send(64, SHORT)).ok()?;
         while self.now.since(begin) < PATIENCE {
             self.turn();
             while let Some(completion) = self.client.worker.fep_mut().poll_completion() {
-                if let Completion::Sent { result, .. } = completion {
+                if let Completion::Sent { context: SHORT, result, .. } = completion {
                     return result.is_ok().then(|| self.now.since(begin).as_us_f64());
                 }
             }
@@ -208,19 +228,47 @@ impl Network {
     }
 }
 
-/// What a client gets of the server, in the order of [`crate::honest::ALL`]; NaN for what is not measured.
+impl Stream for Network {
+    fn now(&self) -> Time {
+        self.now
+    }
+
+    fn send_long(&mut self) -> Option<()> {
+        let buffer = as_server(|| Buffer::Heap(vec![0; LONG as usize])).0;
+        self.receive(buffer, LONG_ONE);
+        self.client.worker.fep_mut().post_send(self.connection, send(LONG as usize, LONG_ONE)).ok()?;
+        Some(())
+    }
+
+    fn turn(&mut self) -> Option<usize> {
+        Network::turn(self);
+        while self.client.worker.fep_mut().poll_completion().is_some() {}
+        (!self.has_failed).then(|| std::mem::take(&mut self.arrived))
+    }
+}
+
+/// The median of what is measured so often, with some time in between.
+fn median_every(
+    network: &mut Network,
+    measure: fn(&mut Network) -> Option<f64>,
+    count: usize,
+) -> Option<f64> {
+    median_of(count, || {
+        let result = measure(network);
+        network.wait(PING_EVERY);
+        result
+    })
+}
+
+/// What a client gets of the server, in the order of [`crate::honest::ALL`]; NaN for what is not measured: an endpoint without
+/// applications has no joins.
 pub(crate) fn measure(crowd: Crowd) -> Vec<Option<f64>> {
     let mut network = Network::new(crowd);
     network.longest = core::time::Duration::ZERO;
-    let mut every = |measure: fn(&mut Network) -> Option<f64>, count| {
-        median_of(count, || {
-            let result = measure(&mut network);
-            network.wait(PING_EVERY);
-            result
-        })
-    };
-    let round_trip = every(Network::message, 400);
-    let connection = every(Network::new_client, 40);
+    let round_trip = median_every(&mut network, Network::message, 400);
     let longest = network.longest.as_secs_f64() * 1e6;
-    vec![round_trip, Some(longest), Some(f64::NAN), Some(f64::NAN), connection, Some(f64::NAN)]
+    let goodput = goodput(&mut network, 1);
+    let held = (held_by_server() - network.held_before).max(0) as f64 / 1e6;
+    let connection = median_every(&mut network, Network::new_client, 40);
+    vec![round_trip, Some(longest), goodput, Some(held), connection, Some(f64::NAN)]
 }
