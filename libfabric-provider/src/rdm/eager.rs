@@ -56,7 +56,7 @@ const WAKES: u32 = 5;
 pub(super) struct Eager {
     all: Vec<Budget>,
     of: HashMap<Source, usize>,
-    /// Those of no peer any more, for which nothing counts.
+    /// Places in `all` whose peer was removed and whose messages have all ended; they are used again.
     free: Vec<usize>,
     /// The one that was used last.
     last: Option<(Source, usize)>,
@@ -127,8 +127,11 @@ struct Budget {
     /// The peer has no memory for questions, or has answered none of many: nothing stands for messages until it has answered one, or
     /// until its process is gone.
     is_blind: bool,
-    /// It is of no peer any more, and is free when nothing that counts for it is under way.
+    /// Its peer's address was removed. The place is free once its last message ends.
     is_left: bool,
+    /// Its peer's address was removed, and it is remembered for the same peer. Until the next call is refused for that, whoever was told
+    /// to call again is woken whether there is room or not, and the peer is not asked.
+    is_absent: bool,
     /// The last question says that the peer is gone, with this error, and when: the next message is sent at once and ends as that does,
     /// or its call is refused if no target might keep so much.
     gone: Option<(FiError, Instant)>,
@@ -144,6 +147,12 @@ struct Budget {
 impl Budget {
     fn untaken(&self) -> Amount {
         self.sent - self.taken
+    }
+
+    /// Whether so much is perhaps not received that the peer is asked at any grant.
+    fn is_much(&self) -> bool {
+        let untaken = self.untaken();
+        untaken.messages > ASK_MESSAGES || untaken.bytes > ASK
     }
 
     /// Makes it as it was in the beginning if it is left and nothing that counts for it is under way. Returns whether it is.
@@ -228,12 +237,25 @@ impl Eager {
         at
     }
 
-    /// Forgets the peers that are not there any more. Another process may have the same name later.
-    pub(super) fn keep(&mut self, is_there: impl Fn(Source) -> bool) {
+    /// Forgets the peers that are not there any more, but for those that may keep much, and those for which somebody waits. Another
+    /// process may have the same name later. Returns those for which somebody waits, whose call will find no address.
+    pub(super) fn keep(&mut self, is_there: impl Fn(Source) -> bool) -> Vec<Source> {
         let Eager { all, of, free, .. } = self;
+        let mut awaited = Vec::new();
         of.retain(|peer, at| {
-            let stays = is_there(*peer);
-            if !stays && let Some(budget) = all.get_mut(*at) {
+            let Some(budget) = all.get_mut(*at) else { return false };
+            budget.is_absent = !is_there(*peer);
+            if !budget.is_absent {
+                return true;
+            }
+            // The same process may be inserted again, and still keep what it has not received. Of a blind one nobody knows that.
+            let is_much = !budget.is_blind && budget.is_much();
+            budget.is_blind = false;
+            if budget.wakes > 0 {
+                awaited.push(*peer);
+            }
+            let stays = is_much || budget.wakes > 0;
+            if !stays {
                 budget.is_left = true;
                 if budget.empty() {
                     free.push(*at);
@@ -242,6 +264,7 @@ impl Eager {
             stays
         });
         self.last = None;
+        awaited
     }
 
     fn get(&mut self, peer: Source) -> Option<&mut Budget> {
@@ -362,7 +385,7 @@ impl Eager {
         if let Some(budget) = self.get(peer) {
             let awaited_long = budget.wakes > 0 && budget.awaits_long;
             budget.awaits_long = awaited_long || len >= UNIT as usize;
-            (budget.wakes, budget.was_woken) = (WAKES, false);
+            (budget.wakes, budget.was_woken, budget.is_absent) = (WAKES, false, false);
             self.has_callers = true;
         }
     }
@@ -370,7 +393,7 @@ impl Eager {
     /// The peers for whose messages the application was told to call again, and may not have done so: it may sleep, and they are asked
     /// until it is woken.
     pub(super) fn callers(&self) -> impl Iterator<Item = Source> {
-        self.budgets().filter(|(_, budget)| budget.wakes > 0).map(|(peer, _)| peer)
+        self.budgets().filter(|(_, budget)| budget.wakes > 0 && !budget.is_absent).map(|(peer, _)| peer)
     }
 
     /// Those of them that had no room for a further message when they answered last.
@@ -380,17 +403,18 @@ impl Eager {
         }
         let has_callers = self.callers().next().is_some();
         self.has_callers = has_callers;
-        let has_none = |(_, budget): &(Source, &Budget)| budget.wakes > 0 && !budget.has_place();
-        self.budgets().filter(has_none).map(|(peer, _)| peer).collect()
+        let has_none = |peer: &Source| self.of.get(peer).is_some_and(|at| !self.all[*at].has_place());
+        self.callers().filter(has_none).collect()
     }
 
     fn budgets(&self) -> impl Iterator<Item = (Source, &Budget)> {
         self.of.iter().filter_map(|(peer, at)| Some((*peer, self.all.get(*at)?)))
     }
 
-    /// Whether it is to be woken now that the peer has answered, or later: only if there is room for a message.
+    /// Whether it is to be woken now that the peer has answered or its address was removed, or later: only if there is room for a message,
+    /// or no address.
     pub(super) fn wakes(&mut self, peer: Source) -> bool {
-        let may_wake = |budget: &&mut Budget| budget.wakes > 0 && budget.has_place();
+        let may_wake = |budget: &&mut Budget| budget.wakes > 0 && (budget.has_place() || budget.is_absent);
         let Some(budget) = self.get(peer).filter(may_wake) else { return false };
         (budget.wakes, budget.was_woken) = (budget.wakes - 1, true);
         true
@@ -607,9 +631,13 @@ mod tests {
             eager.keep(|peer| peer == one);
             assert_eq!((eager.all.len(), eager.of.len()), (2, 1), "{n}");
         }
-        // Of one with a message under way its budget is kept, and is nobody's else.
-        eager.keep(|_| false);
-        assert!(eager.of.is_empty() && eager.callers().next().is_none());
+        // Somebody waits for one, and is told.
+        for n in 1..=WAKES {
+            assert_eq!(eager.keep(|_| false), [one]);
+            assert!(eager.callers().next().is_none() && eager.wakes(one), "{n}");
+        }
+        // Of one with a message under way its budget is kept, and is nobody else's.
+        assert!(eager.of.len() == 1 && eager.keep(|_| false).is_empty() && eager.of.is_empty());
         assert_eq!((eager.all.len(), &eager.free), (2, &vec![1]));
         // The same name is another process's now, which is not taken for blind.
         assert_eq!(eager.goes(one, 49 * MIB, true), Goes::ByStandIn);
@@ -659,6 +687,56 @@ mod tests {
             assert!(!state.eager.end(under_way.unwrap()));
             assert_eq!((state.eager.all.len(), state.eager.free.len()), (2, 1));
         });
+    }
+
+    /// It is the same process, and keeps what it has not received. Whoever waits for room there finds that its address is gone.
+    #[test]
+    fn what_a_peer_keeps_counts_when_its_address_is_removed_and_inserted_again() {
+        let [a, b] = [endpoint(), endpoint()];
+        let addresses = lock(&a.state).unwrap().bindings.addresses.clone().unwrap();
+        let first = addresses.insert(b.local()).unwrap();
+        let with_a = |call: &mut dyn FnMut(&mut State)| call(&mut lock(&a.state).unwrap());
+        let mut peer = PEER;
+        with_a(&mut |state| {
+            peer = state.peer(first).unwrap();
+            fill(&mut state.eager, peer);
+            state.eager.refuse(peer, 7);
+            assert!(state.eager.to_wake().is_empty());
+        });
+        addresses.remove(first).unwrap();
+        a.ask_peers().unwrap();
+        with_a(&mut |state| {
+            assert!(state.eager.to_wake() == [peer] && state.eager.callers().next().is_none());
+        });
+        let again = addresses.insert(b.local()).unwrap();
+        a.progress().unwrap();
+        with_a(&mut |state| {
+            assert_eq!(state.peer(again), Ok(peer));
+            assert_eq!(state.eager.goes(peer, 0, false), Goes::Not);
+            state.eager.refuse(peer, 7);
+            assert!(!state.eager.wakes(peer) && state.eager.callers().eq([peer]));
+        });
+    }
+
+    #[test]
+    fn as_much_as_makes_a_sender_ask_is_remembered_of_a_peer_whose_address_is_removed() {
+        for (messages, len, is_known) in
+            [(ASK_MESSAGES, 1, false), (ASK_MESSAGES + 1, 1, true), (9, MIB as u32, true)]
+        {
+            for is_blind in [false, true] {
+                let mut eager = Eager::default();
+                for _ in 0..messages {
+                    let (counted, _) = eager.begin(PEER, len, false);
+                    eager.end(counted);
+                }
+                if is_blind {
+                    eager.is_unasked(PEER);
+                }
+                assert!(eager.keep(|_| false).is_empty());
+                // Of one that answers no questions nothing is ever known to be received.
+                assert_eq!(eager.of.len(), usize::from(is_known && !is_blind), "{messages} of {len} bytes");
+            }
+        }
     }
 
     fn ago(span: Duration) -> Instant {

@@ -56,13 +56,15 @@ impl State {
         Ok(peer)
     }
 
-    /// Lets packets of the peers in the address vector in, if there are new ones, and forgets what was sent to those that have left it.
+    /// Lets packets of the peers in the address vector in, if there are new ones, and forgets what was sent to those that have left it,
+    /// unless they may keep much of it.
     pub(super) fn meet(&mut self) -> Result<(), FiError> {
         let State { endpoint: Some(endpoint), bindings, peers, eager, .. } = self else { return Ok(()) };
         let (Some(names), Some(addresses)) = (&mut peers.names, &bindings.addresses) else { return Ok(()) };
         if names.meet(endpoint, addresses)? {
             let number = |peer| names.of(endpoint, peer).and_then(|name| addresses.find(&name).ok()?);
-            eager.keep(|peer| number(peer).is_some());
+            let awaited = eager.keep(|peer| number(peer).is_some());
+            awaited.into_iter().for_each(|peer| self.wake_caller(peer));
         }
         Ok(())
     }

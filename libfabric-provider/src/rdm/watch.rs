@@ -20,6 +20,8 @@ impl Rdm {
         let mut state = lock(&self.state)?;
         // Work says what is wrong if that fails.
         let _ = state.sweep();
+        // Another thread may have removed the address for which an application sleeps.
+        let _ = state.meet();
         let State { stand_ins, backlog, .. } = &mut *state;
         stand_ins.keep_receivers(|peer| backlog.has_sends_to(peer));
         state.takings.keep_recent();
