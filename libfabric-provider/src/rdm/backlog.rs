@@ -838,6 +838,10 @@ impl State {
     pub(super) fn fail(&mut self, number: usize, way: Way, error: FiError) -> Result<(), FiError> {
         let Some(operation) = self.operations.remove(number) else { return Ok(()) };
         self.forget_stand_in(operation.sending.map(|(peer, _)| peer), operation.stand_in);
+        if let Some(counted) = operation.counted {
+            // It came back unsent before. The peer is asked when that matters.
+            self.eager.end(counted);
+        }
         if let Some(peer) = operation.to {
             self.pending.end(peer);
         }

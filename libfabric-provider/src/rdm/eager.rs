@@ -514,7 +514,11 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use weft::SendBuffer;
+
     use super::super::Rdm;
+    use super::super::backlog::Unsent;
+    use super::super::operation::Operation;
     use super::super::send::tests::endpoint;
     use super::*;
     use crate::error::lock;
@@ -736,6 +740,31 @@ mod tests {
                 // Of one that answers no questions nothing is ever known to be received.
                 assert_eq!(eager.of.len(), usize::from(is_known && !is_blind), "{messages} of {len} bytes");
             }
+        }
+    }
+
+    /// A message that came back unsent waits for a connection, and is cancelled, or given up.
+    #[test]
+    fn a_message_that_waits_and_is_not_sent_any_more_is_not_under_way() {
+        type End = fn(&mut State, usize);
+        let ends: [End; 3] = [
+            |state, number| state.cancel_waiting(number).unwrap(),
+            |state, _| state.fail_first(PEER, FiError::TIMED_OUT).unwrap(),
+            |state, _| state.fail_waiting(FiError::OTHER).unwrap(),
+        ];
+        for end in ends {
+            let mut state = State::new(None);
+            state.stand_ins.by_notes = true;
+            let number = state.operations.insert(Operation::default());
+            state.count_sent(number, PEER, 7, false);
+            let (buffer, options) = (SendBuffer::from(vec![1; 7]), weft::SendOptions::default());
+            state.backlog.defer_returned(Unsent { number, peer: PEER, buffer, options, order: 0 });
+            assert!(state.eager.all[0].ended != state.eager.all[0].sent);
+            end(&mut state, number);
+            assert!(state.operations.get_mut(number).is_none());
+            assert_eq!(state.eager.all[0].ended, state.eager.all[0].sent);
+            state.eager.keep(|_| false);
+            assert_eq!(state.eager.free, [0]);
         }
     }
 
