@@ -52,6 +52,15 @@ const UNHEARD: u32 = 5;
 /// that sleep another one may have been woken, or it may have called to sleep too late.
 const WAKES: u32 = 5;
 
+/// What tells the threads apart that are there.
+type ThreadMark = usize;
+
+/// That of the thread that calls. Unlike a `ThreadId` it can be had while a thread ends, too.
+fn this_thread() -> ThreadMark {
+    thread_local!(static MARK: u8 = const { 0 });
+    MARK.with(|mark| std::ptr::from_ref(mark).addr())
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Eager {
     all: Vec<Budget>,
@@ -137,6 +146,8 @@ struct Budget {
     gone: Option<(FiError, Instant)>,
     /// How often the application, which was told to call again when the peer has answered, is to be woken yet, unless it calls before.
     wakes: u32,
+    /// Its threads that were told to call again and have sent nothing since: each may sleep.
+    refused: Vec<ThreadMark>,
     /// Whether it has been woken.
     was_woken: bool,
     /// Whether one of the calls was for a message of [`UNIT`] bytes or more. Shorter ones are refused for the number of messages only, so
@@ -288,9 +299,13 @@ impl Eager {
         let (at, now) = (self.of(peer), self.now);
         let budget = &mut self.all[at];
         budget.sent += Amount { messages: 1, bytes: len.into() };
-        if stands || len >= UNIT || !budget.awaits_long {
-            // The application may have been told to call again for it.
-            budget.wakes = 0;
+        if budget.wakes > 0 && (stands || len >= UNIT || !budget.awaits_long) {
+            // The application may have been told to call again for it. Another thread may sleep, or be about to.
+            let thread = this_thread();
+            budget.refused.retain(|refused| *refused != thread);
+            if budget.refused.is_empty() {
+                budget.wakes = 0;
+            }
         }
         if !stands && len >= UNIT {
             budget.gone = None;
@@ -383,6 +398,13 @@ impl Eager {
     /// The application is told to call again for a message of `len` bytes.
     fn refuse(&mut self, peer: Source, len: usize) {
         if let Some(budget) = self.get(peer) {
+            if budget.wakes == 0 {
+                budget.refused.clear();
+            }
+            let thread = this_thread();
+            if !budget.refused.contains(&thread) {
+                budget.refused.push(thread);
+            }
             let awaited_long = budget.wakes > 0 && budget.awaits_long;
             budget.awaits_long = awaited_long || len >= UNIT as usize;
             (budget.wakes, budget.was_woken, budget.is_absent) = (WAKES, false, false);
@@ -514,6 +536,8 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Mutex, mpsc};
+
     use weft::SendBuffer;
 
     use super::super::Rdm;
@@ -942,6 +966,38 @@ mod tests {
             eager.refuse(PEER, 16);
             eager.begin(PEER, 16, false);
             assert!(eager.callers().next().is_none(), "{lens:?}");
+        }
+    }
+
+    /// One thread is woken, and sends its message before the other one sleeps.
+    #[test]
+    fn a_thread_whose_call_was_refused_is_woken_though_another_one_has_sent_its_message() {
+        for len in [16, UNIT] {
+            let mut eager = granted();
+            fill(&mut eager, PEER);
+            // A thread that calls again and again is one.
+            (0..9).for_each(|_| eager.refuse(PEER, len as usize));
+            let eager = Mutex::new(eager);
+            let ((refused, is_refused), (go_on, goes_on)) = (mpsc::channel(), mpsc::channel());
+            std::thread::scope(|scope| {
+                let other = &eager;
+                scope.spawn(move || {
+                    other.lock().unwrap().refuse(PEER, len as usize);
+                    refused.send(()).unwrap();
+                    goes_on.recv_timeout(Duration::from_secs(60)).unwrap();
+                    other.lock().unwrap().begin(PEER, len, false);
+                });
+                is_refused.recv_timeout(Duration::from_secs(60)).unwrap();
+                let mut eager = eager.lock().unwrap();
+                eager.mark(PEER, 1);
+                answer(&mut eager, 1, 0, 0);
+                assert!(eager.wakes(PEER));
+                (0..9).for_each(|_| _ = eager.begin(PEER, len, false));
+                assert!(eager.to_wake() == [PEER] && eager.wakes(PEER), "{len} bytes");
+                go_on.send(()).unwrap();
+            });
+            let mut eager = eager.into_inner().unwrap();
+            assert!(eager.to_wake().is_empty() && !eager.wakes(PEER), "{len} bytes");
         }
     }
 
