@@ -98,8 +98,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Whether there are so many entries that messages may wait with their senders for room. Whoever takes one asks before, with the same
-    /// lock: an entry that comes in between may be the one that fills the queue.
+    /// Whether there are so many entries that messages may wait with their senders for room. Must be asked under the lock under which
+    /// entries are taken: one that comes in between may fill the queue.
     fn is_full(&self, state: &State) -> bool {
         state.entries.len() >= self.size
     }

@@ -22,7 +22,7 @@ pub(super) struct Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tags {
     None,
-    /// This one at most; no tag if they are for messages without any.
+    /// At most this tag; `None` stands for messages without a tag.
     One(Option<u64>),
     Several,
 }

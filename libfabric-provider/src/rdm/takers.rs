@@ -60,7 +60,7 @@ pub(super) struct Takers {
     places: HashMap<usize, u64>,
     /// The places of those with each filter, in order, by its kind and by its sender and its tag.
     alike: HashMap<Kind, HashMap<Key, VecDeque<u64>>>,
-    /// How many have each tag, whatever their senders, by the bits that are ignored.
+    /// The number of takers by ignored bits, then by tag; senders do not count.
     tags: HashMap<Option<u64>, HashMap<Option<u64>, usize>>,
     looks: BTreeSet<u64>,
     cancelled: BTreeSet<u64>,
@@ -132,7 +132,7 @@ impl Takers {
         Some(taker)
     }
 
-    /// None with this filter is at `place` any more.
+    /// Removes `place` from the index of this filter.
     fn forget(&mut self, filter: Filter, place: u64) {
         let (kind, tag) = (filter.kind(), filter.tag());
         if let Entry::Occupied(mut of_kind) = self.alike.entry(kind)
@@ -171,7 +171,7 @@ impl Takers {
     }
 
     /// Whether there can be a message that one of them and `filter` take. That takes as many steps as they are of kinds, but for a filter
-    /// that ignores bits of tags which those of a kind do not ignore: it is compared with the tags of these.
+    /// that ignores bits of tags which those of a kind do not ignore: it is compared with the senders and the tags of these.
     pub(super) fn meet(&self, filter: Filter) -> bool {
         let Some(from) = filter.from else {
             return self.tags.iter().any(|(ignore, tags)| {
@@ -179,7 +179,10 @@ impl Takers {
                 match filter.tags_of(*ignore) {
                     Tags::None => false,
                     Tags::One(tag) => tags.contains_key(&tag),
-                    Tags::Several => tags.keys().any(|tag| self.are_met(filter, *ignore, *tag)),
+                    Tags::Several => tags.keys().any(|tag| {
+                        self.step();
+                        self.are_met(filter, *ignore, *tag)
+                    }),
                 }
             });
         };
@@ -189,16 +192,16 @@ impl Takers {
             match filter.tags_of(kind.ignore) {
                 Tags::None => false,
                 Tags::One(tag) => alike.contains_key(&(from, tag)),
-                Tags::Several => {
-                    alike.keys().any(|(other, tag)| *other == from && self.are_met(filter, kind.ignore, *tag))
-                }
+                Tags::Several => alike.keys().any(|(other, tag)| {
+                    self.step();
+                    *other == from && self.are_met(filter, kind.ignore, *tag)
+                }),
             }
         })
     }
 
     /// Whether `filter` takes messages with this tag, of which these bits are ignored.
     fn are_met(&self, filter: Filter, ignore: Option<u64>, tag: Option<u64>) -> bool {
-        self.step();
         let matching = match (tag, ignore) {
             (Some(tag), Some(ignore)) => Matching::Tagged { tag, ignore },
             _ => Matching::Untagged,
