@@ -278,7 +278,8 @@ for step in "${steps[@]}"; do
             if [[ ! -x $work/imb/bin/IMB-MPI1 ]]; then
                 rm -rf "$work/imb"
                 mkdir -p "$work/imb/bin"
-                "$target/mpich/bin/pip" download --quiet --disable-pip-version-check --no-deps --dest "$work/imb" "impi-rt==$impi"
+                "$target/mpich/bin/python" -m pip download --quiet --disable-pip-version-check --no-deps --dest "$work/imb" \
+                    "impi-rt==$impi"
                 "$target/mpich/bin/python" -m zipfile -e "$work/imb/impi_rt-$impi"-*.whl "$work/imb/unpacked"
                 find "$work/imb/unpacked" -path '*/bin/IMB-*' -exec mv -t "$work/imb/bin" {} +
                 rm -r "$work/imb/unpacked"
