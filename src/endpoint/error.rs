@@ -91,7 +91,7 @@ impl Error {
     pub fn is_back_pressure(&self) -> bool {
         match self {
             Error::RingFull | Error::MemoryFull(_) => true,
-            // Entries of the address book are not given back.
+            // Entries of the address book come free when others leave or close connections, not by what this endpoint completes.
             Error::Refused(CallError::Limit { what, .. }) => {
                 !matches!(what, Resource::Peers | Resource::SessionPeers)
             }

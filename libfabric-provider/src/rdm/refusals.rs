@@ -30,7 +30,7 @@ struct Refusal {
 pub(super) fn used_up(error: &Error) -> Option<Resource> {
     match *error {
         Error::Refused(CallError::Limit {
-            what: what @ (Resource::Connections | Resource::PeerConnections),
+            what: what @ (Resource::Connections | Resource::PeerConnections | Resource::Peers),
             ..
         }) => Some(what),
         _ => None,

@@ -21,6 +21,13 @@ pub enum Standing {
     InUse,
 }
 
+impl Standing {
+    /// Whether the peer has a connection, or perhaps one.
+    pub fn may_be_in_use(self) -> bool {
+        self >= Standing::Unasked
+    }
+}
+
 /// The peers of an endpoint whose address book forgets.
 #[derive(Default)]
 pub(super) struct Acquaintances {

@@ -131,8 +131,7 @@ impl Drawn {
         id
     }
 
-    /// A free PDCID, each with the same chance. A number of which all are as likely is as likely to be any of the free ones if it is
-    /// one of them.
+    /// A free PDCID, each with the same chance: a uniform number that happens to be free is uniform among the free ones.
     fn draw_free(&mut self) -> PdcId {
         let tries = if self.free.all < WORTH_TRYING { 0 } else { TRIES };
         for _ in 0..tries {

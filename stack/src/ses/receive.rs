@@ -620,8 +620,7 @@ impl Receives {
     ///
     /// # Errors
     /// It contradicts the parts before it, or the message has met no receive and there is no room for its payload.
-    // Most packets of long messages complete nothing. To tell that apart from a message that is complete costs more than to tell it
-    // from a message that can be completed.
+    // Two outcomes, not three: most packets complete nothing, and one comparison tells that.
     #[inline]
     pub(crate) fn place(
         &mut self,

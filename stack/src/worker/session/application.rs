@@ -23,7 +23,7 @@ use super::{Slot, bits};
 use crate::buffer::Buffer;
 use crate::fep::{
     CallError, ConnectOptions, ConnectionId, Datagram, DatagramReceive, Fep, PeerRefusal, Receive, Resource,
-    Send, SendError, SendId, Standing, Unreachable,
+    Send, SendError, SendId, Unreachable,
 };
 use crate::packet::Addr;
 use crate::region::Region;
@@ -259,6 +259,7 @@ impl Application {
             };
             budget -= (served.fep_mut().touched() - before) as i64;
             if let Err(error) = outcome {
+                // More of the address book is looked at in the next turn, before any other command of this application.
                 if self.put_off.looks > 0 {
                     self.put_off.keep(&slots[n..]);
                     return budget;
@@ -479,8 +480,13 @@ impl Application {
         }
         let BookRoom { capacity, for_applications } = served.book_room();
         // A book without room for applications says by itself that it is full.
-        let is_in_use = |peer| served.fep_mut().standing(peer) == Standing::InUse;
+        let is_in_use = |peer| served.fep_mut().standing(peer).may_be_in_use();
+        let may_look_again = for_applications > 0 && looks + 1 < capacity.div_ceil(EXAMINED);
         if for_applications > 0 && !all.held_peers.may_add(account, for_applications as u64, is_in_use) {
+            // Entries that nobody holds are looked at in turns, too.
+            if may_look_again && all.held_peers.has_left() {
+                self.put_off.looks = looks + 1;
+            }
             return Err(CallError::Limit { what: Resource::Peers, limit: capacity });
         }
         let added = served.add_peer(ip, mac);
@@ -490,7 +496,7 @@ impl Application {
             all.peer_costs.add(now, account);
         }
         let is_full = matches!(added, Err(CallError::Limit { what: Resource::Peers, .. }));
-        if is_full && for_applications > 0 && looks + 1 < capacity.div_ceil(EXAMINED) {
+        if is_full && may_look_again {
             self.put_off.looks = looks + 1;
         }
         added
@@ -533,7 +539,7 @@ impl Application {
         }
         let BookRoom { capacity, for_applications } = served.book_room();
         let account = all.account(self.id.slot);
-        let is_in_use = |peer| served.fep_mut().standing(peer) == Standing::InUse;
+        let is_in_use = |peer| served.fep_mut().standing(peer).may_be_in_use();
         if all.held_peers.may_hold(account, peer, for_applications as u64, is_in_use) {
             return Ok(true);
         }

@@ -31,6 +31,8 @@ pub(super) struct HeldPeers {
     left: BTreeSet<Addr>,
     /// Where the next look at these begins.
     next_look: Addr,
+    /// Whether entries that nobody holds have been looked at in this turn because an application may add none.
+    has_looked: bool,
     /// How many entries the book has for applications, as far as has been heard.
     room: u64,
     shares: Shares<u32>,
@@ -46,19 +48,30 @@ impl HeldPeers {
             counts_for: HashMap::default(),
             left: BTreeSet::new(),
             next_look: Addr(0),
+            has_looked: false,
             room: 0,
             shares: Shares::new(0, accounts),
         }
     }
 
     /// Whether an application of `account` may hold an entry more that counts for it, of `room` that the book has for all. If not,
-    /// some entries are looked at that nobody holds.
+    /// some entries are looked at that nobody holds, once in a turn.
     pub(super) fn may_add(&mut self, account: u32, room: u64, is_in_use: impl FnMut(Addr) -> bool) -> bool {
         self.hear_of(room);
-        if self.shares.available(account) == 0 {
+        if self.shares.available(account) == 0 && !std::mem::replace(&mut self.has_looked, true) {
             self.look_at_left(is_in_use);
         }
         self.shares.available(account) > 0
+    }
+
+    /// A turn of the worker's loop begins.
+    pub(super) fn begin_turn(&mut self) {
+        self.has_looked = false;
+    }
+
+    /// Whether there are entries that nobody holds: some of them may not be in use any more.
+    pub(super) fn has_left(&self) -> bool {
+        !self.left.is_empty()
     }
 
     /// Looks at some entries that nobody holds. Those that are not in use any more count for nobody from now on.
@@ -294,6 +307,8 @@ mod tests {
         held.check(&BTreeSet::new(), |slot| slot);
         assert_eq!(held.used(0), all.len() as u64);
         assert!(!held.may_add(0, ROOM, |_| true), "all of them are in use");
+        assert!(!held.may_add(0, ROOM, |_| panic!("they are looked at twice in a turn")));
+        held.begin_turn();
         assert!(held.may_add(0, ROOM, |peer| peer != Addr(104)), "one of them is not");
         assert_eq!(held.used(0), all.len() as u64 - 1);
         held.look_at_left(|_| false);

@@ -63,7 +63,7 @@ pub(super) struct PutOff {
     commands: VecDeque<Slot>,
     /// Whether a receive for many messages has to look at more messages that wait, before any other command that does.
     pub(super) gathers: bool,
-    /// If the first of them asks for a peer: turns in which the address book has found no room for it, among those that it has looked at.
+    /// The number of turns in which the address book has found no room for the peer that the first of them asks for.
     pub(super) looks: usize,
     /// What was done in one turn beyond its share, because the memory of a message goes back in one piece, and one that is short
     /// enough is copied so; later turns make up for it.

@@ -22,7 +22,7 @@ use super::report::{Report, Request};
 use super::sealing::Sealing;
 use super::served::Served;
 use super::unmapper::{Kept, Unmapping};
-use crate::fep::{CallError, Completion, ConnectionId, Fep, Limits, MAX_PROCESS, Resource, Standing};
+use crate::fep::{CallError, Completion, ConnectionId, Fep, Limits, MAX_PROCESS, Resource};
 use crate::packet::Addr;
 use crate::region::Region;
 use crate::worker::Waker;
@@ -206,7 +206,7 @@ impl Sessions {
         let layout = config.layout()?;
         let slot = self.slots.iter().position(Option::is_none).ok_or(OpenError::Full(self.slots.len()))?;
         // Those that are not in use any more are no reason to choose another account.
-        self.connections.held_peers.look_at_left(|peer| fep.standing(peer) == Standing::InUse);
+        self.connections.held_peers.look_at_left(|peer| fep.standing(peer).may_be_in_use());
         let account = self.choose_account(tenant).ok_or(OpenError::Full(self.slots.len()))?;
         self.check_left(&fep.config().limits, config)?;
         self.check_share(tenant, account, Share::one(layout.total as u64))?;
@@ -551,6 +551,7 @@ impl Sessions {
     /// Where there is a worker, `served` is the worker rather than its [`Fep`], which knows nothing of IP addresses.
     pub fn serve(&mut self, served: &mut impl Served, now: Time) -> usize {
         self.now = now;
+        self.connections.held_peers.begin_turn();
         self.connections.expire(now);
         let mut count = self.distribute(served.fep_mut(), now);
         if !self.connections.held.is_empty() {
@@ -645,7 +646,7 @@ impl Sessions {
     /// The session in `slot` holds `peer` in the address book no more.
     fn release_peer(&mut self, served: &mut impl Served, slot: u32, peer: Addr) {
         let room = served.book_room().for_applications as u64;
-        let is_in_use = served.fep_mut().standing(peer) == Standing::InUse;
+        let is_in_use = served.fep_mut().standing(peer).may_be_in_use();
         let losers = self.connections.release_peer(slot, peer, room, is_in_use);
         for slot in std::iter::once(slot).chain(losers) {
             served.release_peer(peer);
