@@ -485,6 +485,15 @@ fn accesses_to_a_peer_that_answers_none_leave_room_for_those_to_others() {
     };
     assert!((0..DEPTH).all(|_| access(to_silent).is_ok()));
     assert_eq!(access(to_silent), Err(FiError::AGAIN));
+    // Requests that are delivered make room for further ones, whose answers will need memory, too.
+    for _ in 0..10 {
+        until("all requests are delivered", || {
+            assert!(asker.turn().is_none());
+            asker.with(|state| state.carrier.as_ref().is_some_and(|carrier| carrier.asked().0)).then_some(())
+        });
+    }
+    let free = asker.with(|state| state.carrier.as_ref().map(|carrier| carrier.free_pieces()));
+    assert!(free > Some(0), "the silent one has taken the memory of all pieces");
     assert_eq!(access(to_other), Ok(()));
     let entry = until("the other one answers", || {
         assert!(other.turn().is_none());

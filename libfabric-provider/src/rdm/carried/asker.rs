@@ -230,7 +230,7 @@ impl Carrier {
 
     /// Whether `peer` may be asked for a further piece.
     fn may_ask(&self, peer: Source) -> bool {
-        let free = self.large.len();
+        let free = self.free_pieces();
         let may = |lane: &Lane| lane.may_ask(free, lane.is_silent && self.may_ask_silent());
         self.lanes.get(&peer).is_some_and(may)
     }

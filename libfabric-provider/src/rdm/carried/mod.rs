@@ -176,10 +176,10 @@ impl Carrier {
         &mut self.long_piece
     }
 
-    /// Pieces that could be asked for now.
-    #[cfg(test)]
+    /// Pieces for which there is memory. A piece takes one slice of each kind. One comes back when the request is delivered, the other
+    /// one with the answer.
     pub(super) fn free_pieces(&self) -> usize {
-        self.large.len()
+        self.large.len().min(self.small.len())
     }
 
     /// The memory for answers.
