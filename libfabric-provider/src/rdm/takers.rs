@@ -46,10 +46,10 @@ impl Taker {
     }
 }
 
-/// What filters of a kind differ in: the sender and the tag, without the bits that are ignored.
+/// The sender and the tag of a filter, without the bits that it ignores. Filters of one kind with the same key are equal.
 type Key = (Option<Source>, Option<u64>);
 
-/// Those that wait.
+/// All receives and looks that wait.
 #[derive(Debug, Default)]
 pub(super) struct Takers {
     /// By their places.
@@ -348,7 +348,7 @@ mod tests {
         let mut all = Takers::default();
         for number in 0..RECEIVES {
             let from = (number % 2 == 1).then_some(Source { peer: Addr(3), process: 4 });
-            // What ignores fewer bits than those before is looked up as well.
+            // The second half ignores fewer bits than the first: both are looked up by their tags.
             let ignore = if number < RECEIVES / 2 { u64::MAX << 32 } else { 0 };
             let tagged = Filter { from, matching: Matching::Tagged { tag: number as u64, ignore } };
             assert!(!all.meet(tagged));

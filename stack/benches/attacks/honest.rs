@@ -23,7 +23,8 @@ const JOINS: usize = 48;
 pub(crate) const PATIENCE: Span = Span::from_ms(200);
 const FAILURES: usize = 3;
 
-/// What is measured, of alice and her peer. Nothing if she was refused, or had to wait for too long, more often than not.
+/// A quantity that is measured of alice and her peer. It has no value if alice was refused, or waited for too long, in most of the
+/// tries.
 #[derive(Clone, Copy)]
 pub(crate) enum What {
     /// A round trip of messages of 64 bytes, at 20,000 a second, µs.

@@ -10,8 +10,9 @@ use super::resolving::{PEER, Side, TURN, alone, ip, refused};
 use super::served::Placing;
 use super::world::Peers;
 use super::*;
-use crate::fep::{PeerRefusal, Unreachable};
-use crate::packet::Addr;
+use crate::buffer::Buffer;
+use crate::fep::{PeerRefusal, Send, Standing, Unreachable};
+use crate::packet::{Addr, Packet, Payload};
 use crate::port::memory::{MemoryConfig, MemoryPort, pair};
 use crate::wire::ethernet::MacAddr;
 use crate::worker::HostAddr;
@@ -410,6 +411,32 @@ fn an_application_whose_process_has_its_part_connects_to_no_peer_that_nobody_hol
     assert_eq!((book.side.sessions.left_peers(), book.peers_of(&other)), (0, 1));
     assert!(book.connect(&mut hog, in_use).is_ok());
     book.check();
+}
+
+/// Its peer has opened a PDC to another application, which it may name at any time.
+#[test]
+fn an_entry_that_may_come_into_use_counts_for_the_account_that_had_it() {
+    let mut book = Book::new(32);
+    let mut leaver = join_as(&mut book.side, 1, 100);
+    let other = join_as(&mut book.side, 2, 100);
+    let peer = book.ask(&mut leaver, 200).unwrap();
+    let syn = first_packet(peer, other.process());
+    let fep = book.side.worker.fep_mut();
+    fep.on_packet(Time::ZERO, &syn, Payload::Virtual(syn.payload_len));
+    assert_eq!(fep.standing(peer), Standing::Unasked);
+    drop(leaver);
+    book.settle();
+    assert_eq!(book.side.sessions.left_peers(), 1);
+}
+
+/// The first packet that the endpoint `from` sends to `process` of endpoint 0.
+fn first_packet(from: Addr, process: u16) -> Packet {
+    let mut fep = Fep::new(from, config(), Rng::new(1, 0), Time::ZERO).unwrap();
+    let connection =
+        fep.connect(Time::ZERO, Addr(0), ConnectOptions { process, ..ConnectOptions::default() }).unwrap();
+    let message = Send { buffer: Buffer::Virtual(8), tag: None, header_data: 0, context: 0 };
+    fep.post_send(connection, message).unwrap();
+    fep.poll_transmit(Time::ZERO).expect("a message has been posted").packet
 }
 
 /// What an earlier process has left in use counts for its account, until it is not in use any more.
