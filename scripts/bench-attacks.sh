@@ -3,7 +3,7 @@
 # honest application and its peer get, as the table of docs/perf.md. Medians. Fails if an attack costs them more than a tenth of
 # the time of a round trip or a new connection, of goodput, or of joins, and names what it costs. An attack that is an application
 # which always has commands, or 100,000 packets a second, may cost as much as an honest one or a peer that sends as much, and a
-# tenth more: their rows are measured in turn with it, and are in brackets behind what it costs.
+# tenth more: these are measured in turn with it, and are in brackets behind what it costs.
 #
 # Usage: scripts/bench-attacks.sh [ROUNDS] [ATTACK…]      (5 rounds of all attacks; `list` prints their names)
 #

@@ -31,11 +31,13 @@ def run(program, *arguments):
 
 
 def measured(program, name):
-    """Pairs of values without and with the attack; None for what alice did not get. Nothing if the program lacks it."""
+    """Pairs of values without and with the attack, and such pairs for honest senders if it is compared with some; None for what
+    alice did not get. Nothing if the program lacks it."""
+    lines = []
     for _, *words in run(program, name):
         values = [None if word == "-" else math.nan if word == "*" else float(word) for word in words]
-        return list(zip(values[::2], values[1::2]))
-    return None
+        lines.append(list(zip(values[::2], values[1::2])))
+    return lines
 
 
 def median(values):
@@ -97,10 +99,10 @@ def main():
         old, new, honest = [], [], []
         for _ in range(count):
             if before:
-                old.append(measured(before, name))
-            new.append(measured(program, name))
-            if beside[name] in beside:
-                honest.append(measured(program, beside[name]))
+                old += measured(before, name)[:1]
+            attacked, *others = measured(program, name)
+            new.append(attacked)
+            honest += others
         alone = [[without for without, _ in result] for result in new]
         # Honest senders leave the goodput that the peer sends.
         references = [
@@ -108,7 +110,7 @@ def main():
             for results in zip(new, honest)
         ]
         if before:
-            words = [*cells(old, []), "–"] if all(old) else ["–"] * (len(MEASURED) + 1)
+            words = [*cells(old, []), "–"] if old else ["–"] * (len(MEASURED) + 1)
             print(f"| {what} | `{name}` | before | " + " | ".join(words) + " |")
         last = worst(new, alone) + (f" ({worst(new, references)})" if honest else "")
         words = [*cells(new, honest), last]

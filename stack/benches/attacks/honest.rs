@@ -83,6 +83,25 @@ pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
+/// Measures something of each server in turn, in so many parts. Returns the median of the parts of each, unless one failed.
+pub(crate) fn in_parts<T>(
+    servers: &mut [T],
+    count: usize,
+    mut measure: impl FnMut(&mut T) -> Option<f64>,
+) -> Vec<Option<f64>> {
+    let mut parts = vec![Some(Vec::new()); servers.len()];
+    for _ in 0..count {
+        for (server, parts) in servers.iter_mut().zip(&mut parts) {
+            let Some(values) = parts else { continue };
+            match measure(server) {
+                Some(value) => values.push(value),
+                None => *parts = None,
+            }
+        }
+    }
+    parts.into_iter().map(|values| values.map(median)).collect()
+}
+
 fn turns_until(net: &mut Net, go_on: GoOn, at: Time) {
     while !net.now.is_at_or_after(at) {
         go_on(net);

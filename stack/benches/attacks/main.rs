@@ -1,13 +1,14 @@
 //! What attacks by peers and applications cost the others at a server: the program of `scripts/bench-attacks.sh`.
 //!
 //! An endpoint serves applications, one of which, alice, exchanges messages with a peer. Beside them an attack goes on. Only
-//! what the server does takes time, so that one thread plays all the others. Everything is measured without and with the
-//! attack in turn, because on a shared machine the same takes longer in one minute than in the next.
+//! what the server does takes time, so that one thread plays all the others. Everything is measured without the attack, beside
+//! honest senders that it is compared with, and with it in turn, because on a shared machine the same takes longer in one second
+//! than in the next.
 //!
 //! `attacks NAME…` prints a line for each attack, with tabs between its words: the name, and of all that is measured
-//! (`honest.rs`) the value without the attack and with it, `-` if alice did not get it, `*` if it is not measured. `attacks list`
-//! prints the names, what an attack is compared with (a row of honest senders, `-` for what is without it, `=` for such a row), and
-//! what it does.
+//! (`honest.rs`) the value without the attack and with it, `-` if alice did not get it, `*` if it is not measured; and such a line
+//! for the honest senders that it was measured in turn with. `attacks list` prints the names, what an attack is compared with (a row
+//! of honest senders, `-` for what is without it, `=` for such a row), and what it does.
 
 #[path = "../../tests/attached/mod.rs"]
 mod attached;
@@ -23,62 +24,87 @@ mod strangers;
 
 use std::time::Duration;
 
+use weft_stack::fep::Limits;
+
 use cases::{CASES, Case};
-use honest::{ALL, GoOn, What, median};
+use honest::{ALL, GoOn, What, in_parts};
 use net::Net;
 use strangers::Crowd;
 
-/// Parts in which everything is measured without and with an attack in turn.
+/// Parts in which everything is measured at all of the servers in turn.
 const PARTS: usize = 8;
 
-/// What alice gets without an attack, and with it.
-fn measure(case: &Case) -> [Vec<Option<f64>>; 2] {
-    let prepared = |is_attacked: bool| {
-        let mut net = Net::new(case.limits);
-        if is_attacked {
+/// Results in the order of [`ALL`].
+type Results = Vec<Option<f64>>;
+
+/// What a server that is measured has beside alice and her peer.
+#[derive(Clone, Copy)]
+enum Side {
+    Nothing,
+    With(&'static Case),
+}
+
+impl Side {
+    fn prepare(self, limits: fn(&mut Limits)) -> Net {
+        let mut net = Net::new(limits);
+        if let Side::With(case) = self {
             (case.begin)(&mut net);
         }
         net.longest = Duration::ZERO;
         net
-    };
-    let mut nets = [false, true].map(prepared);
-    let mut results = [const { Vec::new() }; 2];
-    for what in ALL {
-        let mut parts = [const { Vec::new() }; 2];
-        // What an attack that comes to an end lasts for is no longer than a part.
-        for part in 0..if case.ends { 1 } else { PARTS } {
-            for (side, net) in nets.iter_mut().enumerate() {
-                let go_on: GoOn = if side == 1 { case.go_on } else { |_| {} };
-                if part == 0 || parts[side].last() != Some(&None) {
-                    parts[side].push(what.measure(net, go_on, PARTS));
-                }
-            }
+    }
+
+    fn go_on(self) -> GoOn {
+        match self {
+            Side::Nothing => |_| {},
+            Side::With(case) => case.go_on,
         }
-        for (result, parts) in results.iter_mut().zip(parts) {
-            let all: Option<Vec<f64>> = parts.into_iter().collect();
-            result.push(all.map(median));
+    }
+
+    fn ends(self) -> bool {
+        matches!(self, Side::With(case) if case.ends)
+    }
+}
+
+/// What alice gets without an attack, beside honest senders if there are some to compare it with, and beside the attack, which is the
+/// last of the results. (The memory of a server is counted from when it was prepared, so that of the last one is its own.)
+fn measure(case: &'static Case) -> Vec<Results> {
+    let honest = CASES.iter().find(|other| case.beside.word() == other.name);
+    let sides = [Some(Side::Nothing), honest.map(Side::With), Some(Side::With(case))];
+    let prepared = |side: Side| (side, side.prepare(case.limits));
+    let mut servers: Vec<(Side, Net)> = sides.into_iter().flatten().map(prepared).collect();
+    let mut results = vec![Vec::new(); servers.len()];
+    // What an attack that comes to an end lasts for is no longer than a part.
+    let parts = if case.ends { 1 } else { PARTS };
+    for what in ALL {
+        let measured = in_parts(&mut servers, parts, |(side, net)| what.measure(net, side.go_on(), PARTS));
+        for (results, result) in results.iter_mut().zip(measured) {
+            results.push(result);
         }
         // The longest turn is one of those of the measurement before it.
-        if case.ends && !matches!(what, What::RoundTrip) {
-            nets[1] = prepared(true);
+        for (side, net) in &mut servers {
+            if side.ends() && !matches!(what, What::RoundTrip) {
+                *net = side.prepare(case.limits);
+            }
         }
     }
     results
 }
 
 /// The rows of `strangers.rs`.
-const STRANGERS: [(&str, Crowd, &str, &str); 2] = [
+const STRANGERS: [(&str, &[Crowd], &str, &str); 2] = [
     (
         "strangers",
-        Crowd::Strangers,
+        &[Crowd::Nobody, Crowd::Known, Crowd::Strangers],
         KNOWN,
         "6,000 hosts send a packet each, and then 100,000 a second, to one that learns its peers",
     ),
-    (KNOWN, Crowd::Known, "=", "no attack: a client sends it a message every 10 µs"),
+    (KNOWN, &[Crowd::Nobody, Crowd::Known], "=", "no attack: a client sends it a message every 10 µs"),
 ];
 const KNOWN: &str = "packets-of-a-client";
 
-fn print(name: &str, [without, with]: &[Vec<Option<f64>>; 2]) {
+/// Prints a line with what is without it and with it for each of what alice gets.
+fn print(name: &str, without: &Results, with: &Results) {
     let word = |value: &Option<f64>| match value {
         Some(value) if value.is_nan() => "*".to_owned(),
         Some(value) => format!("{value:.6}"),
@@ -86,6 +112,15 @@ fn print(name: &str, [without, with]: &[Vec<Option<f64>>; 2]) {
     };
     let words: Vec<String> = without.iter().zip(with).flat_map(|(a, b)| [word(a), word(b)]).collect();
     println!("{name}\t{}", words.join("\t"));
+}
+
+/// The same for an attack, and for the honest senders that it is compared with.
+fn print_all(name: &str, beside: &str, results: &[Results]) {
+    let [without, honest @ .., attacked] = results else { return };
+    print(name, without, attacked);
+    for honest in honest {
+        print(beside, without, honest);
+    }
 }
 
 fn main() {
@@ -100,11 +135,11 @@ fn main() {
         return;
     }
     for case in CASES.iter().filter(|case| arguments.iter().any(|name| name == case.name)) {
-        print(case.name, &measure(case));
+        print_all(case.name, case.beside.word(), &measure(case));
     }
-    for (name, crowd, ..) in STRANGERS {
+    for (name, crowds, beside, _) in STRANGERS {
         if arguments.iter().any(|argument| argument == name) {
-            print(name, &[Crowd::Nobody, crowd].map(strangers::measure));
+            print_all(name, beside, &strangers::measure(crowds));
         }
     }
 }

@@ -9,8 +9,9 @@ use weft_stack::rng::Rng;
 use weft_stack::worker::Strangers;
 use weft_stack::{Span, Time};
 
+use crate::PARTS;
 use crate::attached::{DESTINATION, Host, from_stranger, host_at};
-use crate::honest::{LONG, PATIENCE, PING_EVERY, Stream, goodput, median_of};
+use crate::honest::{LONG, PATIENCE, PING_EVERY, Stream, goodput, in_parts, median_of};
 use crate::interface::{HALF_RTT, config, to_process};
 use crate::net::{as_server, held_by_server, tagged};
 
@@ -260,15 +261,29 @@ fn median_every(
     })
 }
 
-/// What a client gets of the server, in the order of [`crate::honest::ALL`]; NaN for what is not measured: an endpoint without
-/// applications has no joins.
-pub(crate) fn measure(crowd: Crowd) -> Vec<Option<f64>> {
-    let mut network = Network::new(crowd);
-    network.longest = core::time::Duration::ZERO;
-    let round_trip = median_every(&mut network, Network::message, 400);
-    let longest = network.longest.as_secs_f64() * 1e6;
-    let goodput = goodput(&mut network, 1);
-    let held = (held_by_server() - network.held_before).max(0) as f64 / 1e6;
-    let connection = median_every(&mut network, Network::new_client, 40);
-    vec![round_trip, Some(longest), goodput, Some(held), connection, Some(f64::NAN)]
+/// What a client gets of a server beside each of the `crowds`, measured in turn, in the order of [`crate::honest::ALL`]; NaN for what
+/// is not measured: an endpoint without applications has no joins.
+pub(crate) fn measure(crowds: &[Crowd]) -> Vec<Vec<Option<f64>>> {
+    let mut networks: Vec<Network> = crowds.iter().map(|crowd| Network::new(*crowd)).collect();
+    networks.iter_mut().for_each(|network| network.longest = core::time::Duration::ZERO);
+    let round_trips =
+        in_parts(&mut networks, PARTS, |network| median_every(network, Network::message, 400 / PARTS));
+    let longest: Vec<_> = networks.iter().map(|network| network.longest.as_secs_f64() * 1e6).collect();
+    let goodputs = in_parts(&mut networks, PARTS, |network| goodput(network, PARTS));
+    // Counted from when the last one was prepared, so that this one's is its own.
+    let held: Vec<_> = networks.iter().map(|network| held_by_server() - network.held_before).collect();
+    let connections =
+        in_parts(&mut networks, PARTS, |network| median_every(network, Network::new_client, 40 / PARTS));
+    let megabytes = |bytes: i64| bytes.max(0) as f64 / 1e6;
+    let of = |at: usize| {
+        vec![
+            round_trips[at],
+            Some(longest[at]),
+            goodputs[at],
+            Some(megabytes(held[at])),
+            connections[at],
+            Some(f64::NAN),
+        ]
+    };
+    (0..crowds.len()).map(of).collect()
 }
