@@ -117,6 +117,17 @@ mod tests {
     }
 
     #[test]
+    fn a_connection_is_asked_for_again_where_others_may_leave_room() {
+        let full = |what| Error::Refused(CallError::Limit { what, limit: 1 });
+        for what in [Resource::Connections, Resource::PeerConnections, Resource::Peers] {
+            assert_eq!(used_up(&full(what)), Some(what));
+        }
+        for error in [full(Resource::SessionPeers), full(Resource::Sends), Error::Refused(CallError::NotOpen)] {
+            assert_eq!(used_up(&error), None, "{error}");
+        }
+    }
+
+    #[test]
     fn tries_become_rarer_until_patience_is_over() {
         let (begin, peer) = (Instant::now(), peer(1, 7));
         let (mut refusals, mut now, mut tries) = (Refusals::default(), begin, 0u32);

@@ -429,6 +429,50 @@ fn an_entry_that_may_come_into_use_counts_for_the_account_that_had_it() {
     assert_eq!(book.side.sessions.left_peers(), 1);
 }
 
+/// 64 entries that nobody holds are looked at in a turn to find one that is not in use any more. Another one may be behind them.
+#[test]
+fn a_request_for_a_peer_waits_until_all_entries_that_nobody_holds_have_been_looked_at() {
+    let mut book = Book::new(300);
+    let mut hog = join_to_connect(&mut book, 1, 100, 200);
+    book.fill(&mut hog);
+    let mut leaver = join_as(&mut book.side, 2, 200);
+    let first = book.next + 1;
+    book.fill(&mut leaver);
+    let taken: Vec<Addr> = (first..book.next).map(|last| book.find(last)).collect();
+    let connections: Vec<_> =
+        taken.iter().map(|peer| book.connect(&mut hog, *peer).expect("it is held")).collect();
+    drop(leaver);
+    book.settle();
+    let left = book.side.sessions.left_peers() as usize;
+    assert!(left == taken.len() && (65..128).contains(&left), "{left}");
+    // The other accounts are taken by applications, so that the next one gets the account to which these entries count.
+    let _others = [3, 4].map(|tenant| join_as(&mut book.side, tenant, 200));
+    let mut asks = join_as(&mut book.side, 5, 200);
+    assert_eq!(book.peers_of(&asks), left as u64);
+
+    // The book itself is looked through in five turns, and the request waits no longer than that.
+    asks.peer(address(255), None, 7).unwrap();
+    for _ in 0..4 {
+        book.side.turn(Time::ZERO);
+        assert_eq!(asks.poll(), Ok(None));
+    }
+    book.side.turn(Time::ZERO);
+    assert_eq!(refused(&asks.poll().unwrap().expect("an answer")), (7, Request::Peer, book.full()));
+
+    // A look goes on where the one before has ended, so that the entry that was looked at last is not among the next ones. Each of
+    // the three applications that joined has had 64 entries looked at, too.
+    let last = (64 * (3 + 5) - 1) % left;
+    book.abort(&mut hog, connections[last]);
+    asks.peer(address(255), None, 7).unwrap();
+    book.side.turn(Time::ZERO);
+    assert_eq!(asks.poll(), Ok(None), "the entry is looked at in the next turn");
+    book.side.turn(Time::ZERO);
+    let event = asks.poll().unwrap().expect("an answer");
+    assert!(matches!(event.report, Report::Peer { .. }), "{event:?}");
+    assert_eq!((book.side.sessions.left_peers(), book.peers_of(&asks)), (left as u64 - 1, left as u64));
+    book.check();
+}
+
 /// The first packet that the endpoint `from` sends to `process` of endpoint 0.
 fn first_packet(from: Addr, process: u16) -> Packet {
     let mut fep = Fep::new(from, config(), Rng::new(1, 0), Time::ZERO).unwrap();
