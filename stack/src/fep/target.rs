@@ -729,7 +729,8 @@ fn turn_away(
         Refusal::Unsupported(code) => error_or_busy(core, usage, pdc, (psn, len), header, code),
         why => why,
     };
-    if !matches!(refusal, Refusal::Busy(_)) {
+    // One that is malformed, as one for which there is no room, is not accepted: it may come any number of times.
+    if matches!(refusal, Refusal::Unsupported(_)) {
         pass_over(room, pdc, psn, header);
     }
     refusal
