@@ -1,19 +1,20 @@
 //! Posted receives that wait for messages. Among those that accept a message, the one posted first gets it.
 
-use std::collections::VecDeque;
+use core::cmp::Ordering;
+use std::collections::{BTreeMap, VecDeque};
 
 use super::arrivals::{UNTAGGED, packed};
 use super::by_age::ByAge;
 use super::receive::Many;
-use super::{Map, Matching, Posted, ReceiveId, Source};
+use super::{Matching, Posted, ReceiveId, Source};
 use crate::heap;
 
 /// Number of receives checked one by one before the index is used: checking so few is faster than hashing a key, and
 /// most endpoints never have more.
 const SCANNED: usize = 8;
 
-/// Posted receives. Finding one for a message takes a time that does not depend on their number, only on the number of
-/// their kinds, which is bounded.
+/// Posted receives. Finding one for a message takes a time that grows with the logarithm of the number of tags and senders that they
+/// want, and with the number of their kinds, which is bounded.
 #[derive(Debug, Default)]
 pub(super) struct PostedQueue {
     /// The oldest receives, in order, unless messages keep passing them by; new receives go here while the index is
@@ -24,7 +25,7 @@ pub(super) struct PostedQueue {
     /// How many messages have matched an indexed receive since the last that matched one of `oldest`.
     passed_by: u32,
     /// What the receives for many messages want, and how many each of it; `None` if there never were any.
-    of_many: Option<Box<Map<Wanted, u32>>>,
+    of_many: Option<Box<BTreeMap<Wanted, u32>>>,
 }
 
 /// The memory that dropping a receive touches, bytes.
@@ -178,7 +179,8 @@ impl PostedQueue {
     /// Bytes of heap allocated, without the memory of the receives.
     pub(super) fn heap_bytes(&self) -> u64 {
         let index = |index: &Index| size_of::<Index>() as u64 + index.heap_bytes();
-        let of_many = |map: &Map<Wanted, u32>| size_of::<Map<Wanted, u32>>() as u64 + heap::of_map(map);
+        let of_many =
+            |map: &BTreeMap<Wanted, u32>| size_of::<BTreeMap<Wanted, u32>>() as u64 + heap::of_tree(map);
         heap::of_deque(&self.oldest)
             + self.indexed.as_deref().map_or(0, index)
             + self.of_many.as_deref().map_or(0, of_many)
@@ -194,7 +196,7 @@ impl PostedQueue {
 
 /// `posted`, a receive for many messages, takes none any more.
 #[cold]
-fn forget(of_many: &mut Option<Box<Map<Wanted, u32>>>, posted: &Posted) {
+fn forget(of_many: &mut Option<Box<BTreeMap<Wanted, u32>>>, posted: &Posted) {
     let Some(of_many) = of_many.as_deref_mut() else { return };
     let wanted = Index::wanted(posted);
     if let Some(count) = of_many.get_mut(&wanted) {
@@ -219,13 +221,27 @@ struct Kind {
 }
 
 /// The sender and tag that a receive asks for. Receives with equal values take the same messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Wanted {
     /// The sender, unless it may be any, beside the flags of the kind.
     sender: u64,
     ignore: u64,
     /// The bits of the tag that are compared.
     tag: u64,
+}
+
+impl Ord for Wanted {
+    fn cmp(&self, other: &Wanted) -> Ordering {
+        #[cfg(test)]
+        crate::steps::count(1);
+        [self.sender, self.ignore, self.tag].cmp(&[other.sender, other.ignore, other.tag])
+    }
+}
+
+impl PartialOrd for Wanted {
+    fn partial_cmp(&self, other: &Wanted) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
 }
 
 impl Wanted {
@@ -310,7 +326,8 @@ struct Index {
     by_age: ByAge,
     groups: Vec<Group>,
     free_groups: Vec<u32>,
-    by_wanted: Map<Wanted, u32>,
+    /// In order, not by a hash: the applications and peers that choose the tags could choose those of equal hashes.
+    by_wanted: BTreeMap<Wanted, u32>,
     kinds: Vec<Present>,
 }
 
@@ -323,7 +340,7 @@ impl Default for Index {
             by_age: ByAge::default(),
             groups: Vec::new(),
             free_groups: Vec::new(),
-            by_wanted: Map::default(),
+            by_wanted: BTreeMap::new(),
             kinds: Vec::new(),
         }
     }
@@ -497,7 +514,7 @@ impl Index {
             + self.by_age.heap_bytes()
             + heap::of_vec(&self.groups)
             + heap::of_vec(&self.free_groups)
-            + heap::of_map(&self.by_wanted)
+            + heap::of_tree(&self.by_wanted)
             + heap::of_vec(&self.kinds)
     }
 }
@@ -506,4 +523,45 @@ impl Index {
 #[inline]
 fn holds(slots: &[Slot], (id, slot): (ReceiveId, u32)) -> bool {
     slots[slot as usize].posted.as_ref().is_some_and(|posted| posted.id == id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buffer::Buffer;
+
+    /// An application may choose tags as it likes, also such that would have the same hash.
+    #[test]
+    fn a_receive_is_posted_found_and_cancelled_with_few_comparisons_whatever_the_tags() {
+        // The inverse, modulo 2⁶⁴, of the factor by which rustc-hash multiplies.
+        const FACTOR: u64 = 0xf135_7aea_2e62_a9c5;
+        let inverse = (0..6).fold(FACTOR, |inverse: u64, _| {
+            inverse.wrapping_mul(2u64.wrapping_sub(FACTOR.wrapping_mul(inverse)))
+        });
+        assert_eq!(inverse.wrapping_mul(FACTOR), 1);
+        let source = Source { peer: crate::packet::Addr(1), process: 0 };
+        let tags = |n: u64| (n << 20).rotate_right(26).wrapping_mul(inverse);
+        let mut queue = PostedQueue::default();
+        // A node of the tree has eleven keys at most, and is one of five on the way; the tree is searched twice.
+        let most = 2 * 5 * 11;
+        for n in 0..20_000 {
+            let matching = Matching::Tagged { tag: tags(n), ignore: 0 };
+            let posted = Posted {
+                id: ReceiveId(n),
+                buffer: Buffer::Virtual(0),
+                from: None,
+                matching,
+                context: n,
+                many: None,
+            };
+            let steps = crate::steps::of(|| queue.push(posted));
+            assert!(steps <= most, "{steps} to post receive {n}");
+        }
+        for n in (0..20_000).step_by(7) {
+            let steps = crate::steps::of(|| assert!(queue.accepts(source, Some(tags(n)))));
+            assert!(steps <= most, "{steps} to find receive {n}");
+            let steps = crate::steps::of(|| assert!(queue.cancel(ReceiveId(n)).is_some()));
+            assert!(steps <= most, "{steps} to cancel receive {n}");
+        }
+    }
 }
