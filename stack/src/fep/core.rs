@@ -58,10 +58,48 @@ pub(super) struct Core {
     pub(super) rng: Rng,
     /// What is known of peers, if the endpoint watches them.
     pub(super) acquaintances: Option<Box<Acquaintances>>,
+    /// How much of what has arrived early may be taken in this turn, now that what was missing is there.
+    pub(super) early: EarlyShare,
     /// Connections that are being aborted, and have messages that are still to be cancelled.
     pub(super) aborts: Aborts,
     /// The memory that the application got back.
     abandoned_memory: Option<Box<Abandoned>>,
+}
+
+/// What a turn may do about messages and packets that arrived before their turn. A peer can have a window of them on each of its
+/// PDCs, and the packets that all of them wait for arrive in one turn.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EarlyShare {
+    /// The turn: all its packets have this time.
+    now: Time,
+    /// What is left, in bytes that are touched.
+    left: u64,
+}
+
+impl EarlyShare {
+    /// What is touched in a turn, but for the last message or packet, and what one counts for, besides the bytes that are copied.
+    pub(super) const OF_A_TURN: u64 = 256 << 10;
+    pub(super) const EACH: u64 = 2 << 10;
+
+    /// That of a turn, or of a call for what was put off.
+    pub(super) fn new(now: Time) -> EarlyShare {
+        EarlyShare { now, left: EarlyShare::OF_A_TURN }
+    }
+
+    /// Whether another message or packet may be taken at `now`.
+    pub(super) fn is_left(&mut self, now: Time) -> bool {
+        if self.now != now {
+            *self = EarlyShare::new(now);
+        }
+        self.left > 0
+    }
+
+    /// One is taken, and `bytes` are copied.
+    pub(super) fn take(&mut self, bytes: u64) {
+        #[cfg(test)]
+        crate::steps::count(1);
+        self.left = self.left.saturating_sub(EarlyShare::EACH + bytes);
+    }
 }
 
 /// Memory that applications got back while packets that refer to it may still be under way.
@@ -144,6 +182,7 @@ impl Core {
             owed: Owed::default(),
             rng,
             acquaintances: None,
+            early: EarlyShare::new(now),
             aborts: Aborts::default(),
         }
     }

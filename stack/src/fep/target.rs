@@ -7,7 +7,7 @@ use weft_cc::{DataSample, ReceiverAlgorithm, Span, Time, Trim};
 
 use super::acquaintance::Proof;
 use super::admit::admit_access;
-use super::core::Core;
+use super::core::{Core, EarlyShare};
 use super::credit::{Ends, Granter, Heard};
 use super::owed::owe;
 use super::peer_usage::PeerUsage;
@@ -20,7 +20,9 @@ use super::{CallError, FepConfig, Limits, PostError, Receive};
 use crate::event::Event;
 use crate::packet::{Addr, Class, Packet, Payload};
 use crate::pdc::{Answer, Arrival, RodReceive, Trigger};
-use crate::ses::{Delivery, MessageName, Part, Placed, ReceiveId, Receives, Refusal, Room, Source, respond};
+use crate::ses::{
+    Delivery, HAND_OVER, MessageName, Part, Placed, ReceiveId, Receives, Refusal, Room, Source, respond,
+};
 use crate::table::Key;
 use crate::wire::nominal_overhead;
 use crate::wire::pds::{
@@ -183,7 +185,8 @@ impl Target {
             }
         }
         let ordered = pdc.rx.mode == DeliveryMode::Rod;
-        if ordered && request.psn != pdc.rx.expected() {
+        // One whose copy has been kept, and put off, is not delivered before it.
+        if ordered && (request.psn != pdc.rx.expected() || pdc.has_early()) {
             return on_early(core, &mut self.pdcs.usage, pdc, now, packet, request, payload);
         }
         let (processes, usage) = (&mut self.processes, &mut self.pdcs.usage);
@@ -192,10 +195,32 @@ impl Target {
         if deliver(core, processes, usage, granted, pdc, now, packet, request, payload) && ordered {
             deliver_early(core, processes, granter, usage, pdc, now);
         }
+        let put_off = pdc.puts_off_early();
         if let Some(first) = to_ask {
             // Only after the packet is accepted: the answer repeats what the question says of the packet.
             if !pdc.ask_with_last_ack(core, now, first) {
                 pdc.ask(core, now);
+            }
+        }
+        if let Some(id) = put_off {
+            self.pdcs.put_off_early(id);
+            self.note_put_off(core, now);
+        }
+    }
+
+    /// Takes messages and packets that arrived early and were put off: as much as in a turn, of one PDC after the other.
+    pub(super) fn take_put_off_early(&mut self, core: &mut Core, now: Time) {
+        core.early = EarlyShare::new(now);
+        while core.early.is_left(now)
+            && let Some(key) = self.pdcs.next_put_off_early()
+        {
+            let Some(pdc) = self.pdcs.table.get_mut(key) else { continue };
+            pdc.takes_put_off();
+            let (processes, usage) = (&mut self.processes, &mut self.pdcs.usage);
+            take_turns(core, processes, pdc, now);
+            deliver_early(core, processes, self.granter.as_deref_mut(), usage, pdc, now);
+            if let Some(id) = pdc.puts_off_early() {
+                self.pdcs.put_off_early(id);
             }
         }
     }
@@ -489,7 +514,7 @@ fn deliver(
                 refuse(core, now, packet, request, code, local, 0);
                 // The message has its place in the order, even if its payload has not.
                 if pdc.order.has_early() {
-                    take_turns(core, processes, pdc);
+                    take_turns(core, processes, pdc, now);
                 }
                 return false;
             }
@@ -522,7 +547,7 @@ fn deliver(
         pdc.acknowledge(core, now, packet, Trigger::Psn(request.psn), request.psn, request.retx);
     }
     if pdc.order.has_early() {
-        take_turns(core, processes, pdc);
+        take_turns(core, processes, pdc, now);
     }
     true
 }
@@ -555,9 +580,12 @@ fn deliver_early(
     pdc: &mut TargetPdc,
     now: Time,
 ) {
-    while let Some(early) = pdc.next_early(usage) {
+    while core.early.is_left(now)
+        && let Some(early) = pdc.next_early(usage)
+    {
         let Pds::Request(request) = &early.packet.pds else { return };
         let (granter, payload) = (granter.as_deref_mut(), early.payload());
+        core.early.take(payload.len().into());
         if !deliver(core, processes, usage, granter, pdc, now, &early.packet, request, payload) {
             return;
         }
@@ -794,14 +822,19 @@ fn pass(room: &mut Room, pdc: &mut TargetPdc, msg_id: u16) {
     }
 }
 
-/// Matches early messages whose turn has come.
+/// Matches early messages whose turn has come, as many as in a turn of the worker's loop.
 #[inline(never)]
-fn take_turns(core: &mut Core, processes: &mut Processes, pdc: &mut TargetPdc) {
-    while let Some(message) = pdc.order.next_due(pdc.rx.expected()) {
+fn take_turns(core: &mut Core, processes: &mut Processes, pdc: &mut TargetPdc, now: Time) {
+    while core.early.is_left(now)
+        && let Some(message) = pdc.order.next_due(pdc.rx.expected())
+    {
         pass(&mut processes.room, pdc, message.msg_id);
+        let touched = processes.room.touched();
         if let Some(delivery) = processes.take_turn(pdc.rx.id, message) {
             core.complete_receive(delivery);
         }
+        let touched = processes.room.touched() - touched;
+        core.early.take(touched.saturating_sub(HAND_OVER));
     }
     processes.room.give_back(pdc.rx.peer, pdc.order.take_places());
 }

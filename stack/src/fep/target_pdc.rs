@@ -40,6 +40,8 @@ pub(super) struct TargetPdc {
     pub(super) proof: Proof,
     /// Whether it is over, and ends in a later call as parts of many of its messages are missing.
     pub(super) is_over: bool,
+    /// Whether early messages or packets whose turn has come have been put off.
+    pub(super) has_put_off: bool,
     /// The place that its messages have reached in their order.
     pub(super) order: Order,
     /// Messages whose rest is refused; `None` if there never were any.
@@ -78,6 +80,7 @@ impl TargetPdc {
             asked: 0,
             proof: Proof::None,
             is_over: false,
+            has_put_off: false,
             asked_at: None,
             order: Order::new(config.mp_range),
             refused: None,
@@ -359,11 +362,28 @@ impl TargetPdc {
         true
     }
 
+    /// Whether the turn of a kept ROD packet has come.
+    #[inline]
+    pub(super) fn has_early(&self) -> bool {
+        self.early.front().is_some_and(|early| early.psn == self.rx.expected())
+    }
+
+    /// If the turn of early messages or packets has come, and that is not known yet: they have been put off, and the PDC is the one
+    /// with this PDCID.
+    #[inline]
+    pub(super) fn puts_off_early(&mut self) -> Option<PdcId> {
+        let is_due = self.order.has_due(self.rx.expected()) || self.has_early();
+        (is_due && !std::mem::replace(&mut self.has_put_off, true)).then_some(self.rx.id)
+    }
+
+    /// What has been put off is taken now.
+    pub(super) fn takes_put_off(&mut self) {
+        self.has_put_off = false;
+    }
+
     /// The kept ROD packet whose turn has come, if there is one.
     pub(super) fn next_early(&mut self, usage: &mut PeerUsage) -> Option<Early> {
-        let expected = self.rx.expected();
-        self.early.front().filter(|early| early.psn == expected)?;
-        let early = self.early.pop_front()?;
+        let early = if self.has_early() { self.early.pop_front()? } else { return None };
         usage.change(early.packet.net.src, |used| used.early_bytes -= early.cost());
         Some(early)
     }

@@ -144,6 +144,18 @@ impl TargetPdcs {
         self.half_open.as_mut()?.silent.pop_front()
     }
 
+    /// Messages and packets of the PDC with PDCID `id` that arrived early are to be taken in a later call.
+    #[cold]
+    pub(super) fn put_off_early(&mut self, id: PdcId) {
+        let key = self.find(id).map(|(key, _)| key);
+        self.half_open.get_or_insert_default().early.extend(key);
+    }
+
+    /// The PDC whose early messages and packets have been put off for longest. It may have ended meanwhile.
+    pub(super) fn next_put_off_early(&mut self) -> Option<Key> {
+        self.half_open.as_mut()?.early.pop_front()
+    }
+
     /// PDC `key`, which is over, is to end in a later call.
     #[cold]
     pub(super) fn put_off_end(&mut self, key: Key) {
@@ -203,7 +215,10 @@ impl TargetPdcs {
     /// Whether anything has been put off that no later call knows of yet.
     pub(super) fn must_note_put_off(&mut self) -> bool {
         self.half_open.as_mut().is_some_and(|all| {
-            let waits = !all.silent.is_empty() || !all.over.is_empty() || !all.given_up.is_empty();
+            let waits = !all.silent.is_empty()
+                || !all.early.is_empty()
+                || !all.over.is_empty()
+                || !all.given_up.is_empty();
             waits && !std::mem::replace(&mut all.is_noted, true)
         })
     }
@@ -335,6 +350,8 @@ pub(super) struct HalfOpen {
     timed: Vec<u64>,
     /// The slots of PDCs whose peers are silent: whether they are there is to be asked in later calls, or the PDCs end then.
     silent: VecDeque<u32>,
+    /// PDCs whose messages and packets that arrived early are to be taken in later calls.
+    early: VecDeque<Key>,
     /// PDCs that are over and are to end in later calls.
     over: VecDeque<Key>,
     /// Peers whose PDCs are to end in later calls, as their owner knows that they are gone.
@@ -373,6 +390,7 @@ impl HalfOpen {
             + self.drawn.heap_bytes()
             + heap::of_vec(&self.timed)
             + heap::of_deque(&self.silent)
+            + heap::of_deque(&self.early)
             + heap::of_deque(&self.over)
             + heap::of_deque(&self.given_up)
     }

@@ -311,6 +311,7 @@ impl Target {
     #[cold]
     fn do_put_off(&mut self, core: &mut Core, now: Time, share: &mut Share) {
         self.pdcs.begin_put_off();
+        self.take_put_off_early(core, now);
         // No kind waits for the others, however many there are.
         self.end_over(core, now, SILENT_PER_CALL / 2, share);
         self.end_given_up(core, now, SILENT_PER_CALL / 4, share);

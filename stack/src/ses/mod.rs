@@ -31,7 +31,7 @@ pub(crate) use order::{EarlyMessage, Order};
 pub use receive::{
     Cancelled, Claim, Deliveries, Delivery, LeftBehind, MessageName, Part, Receives, Refusal, Waiting,
 };
-pub(crate) use receive::{Placed, respond};
+pub(crate) use receive::{HAND_OVER, Placed, respond};
 pub use room::Room;
 pub use send::{Operation, Segment, SendMessage};
 

@@ -94,11 +94,24 @@ impl Order {
         usize::from(self.incomplete) + usize::from(self.count)
     }
 
-    /// Whether all messages before `msg_id`, which packet `psn` begins, have begun. All packets before `expected` have
-    /// arrived.
+    /// Whether all messages before `msg_id`, which packet `psn` begins, have begun and have been matched. All packets before
+    /// `expected` have arrived.
     #[inline]
     pub(crate) fn is_turn(&self, msg_id: u16, psn: Psn, expected: Psn) -> bool {
-        msg_id == self.next || psn == expected
+        (msg_id == self.next || psn == expected) && !self.has_due(expected)
+    }
+
+    /// Whether the turn of an early message has come. All packets before `expected` have arrived.
+    #[inline]
+    pub(crate) fn has_due(&self, expected: Psn) -> bool {
+        self.count > 0 && self.first_due(expected).is_some()
+    }
+
+    /// The next early message, if its turn has come.
+    #[inline(never)]
+    fn first_due(&self, expected: Psn) -> Option<&EarlyMessage> {
+        let first = self.early.as_ref()?.messages.front()?;
+        (first.msg_id == self.next || !expected.is_before(first.psn)).then_some(first)
     }
 
     /// Message `msg_id` has begun, and it was its turn. Returns whether one of the places of early messages is free
@@ -149,13 +162,8 @@ impl Order {
     /// Takes out the next early message, if its turn has come. All packets before `expected` have arrived. Call
     /// [`Order::pass`] for it.
     pub(crate) fn next_due(&mut self, expected: Psn) -> Option<EarlyMessage> {
-        let early = self.early.as_mut()?;
-        let first = early.messages.front()?;
-        if first.msg_id != self.next && expected.is_before(first.psn) {
-            return None;
-        }
-        self.count -= 1;
-        early.messages.pop_front()
+        self.first_due(expected)?;
+        self.next_early()
     }
 
     /// Takes out the next early message, whether its turn has come or not.

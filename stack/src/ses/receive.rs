@@ -82,7 +82,7 @@ pub enum Cancelled {
 /// are copied count besides. To copy so many bytes takes as long: with many messages, most of the memory that the
 /// hand-over reads and frees is in no cache. Tests of sessions use a sixty-fourth of this cost, and of what an
 /// application may cost in a turn.
-const HAND_OVER: u64 = if cfg!(test) { 192 } else { 12 << 10 };
+pub(crate) const HAND_OVER: u64 = if cfg!(test) { 192 } else { 12 << 10 };
 
 /// What has become of a message of which a part was placed.
 #[derive(Debug)]

@@ -2,6 +2,7 @@
 
 mod bursts;
 mod closing;
+mod early;
 mod hold;
 mod layout;
 mod posting;
@@ -18,6 +19,11 @@ use crate::rng::Rng;
 
 /// Endpoint 0 on a link of 10 Gbit/s.
 fn fep(limits: Limits) -> Fep {
+    fep_with(|config| config.limits = limits)
+}
+
+/// The same with other settings.
+fn fep_with(set: impl FnOnce(&mut FepConfig)) -> Fep {
     let network = CcParams {
         mtu: 1024,
         overhead: 64,
@@ -26,7 +32,8 @@ fn fep(limits: Limits) -> Fep {
         trimming: true,
         delays: Delays::Known,
     };
-    let config = FepConfig { limits, ..FepConfig::new(&CcChoice::default(), &network) };
+    let mut config = FepConfig::new(&CcChoice::default(), &network);
+    set(&mut config);
     Fep::new(Addr(0), Arc::new(config), Rng::new(1, 0), Time::ZERO).unwrap()
 }
 

@@ -1,0 +1,122 @@
+//! Messages and packets that arrive early, on many PDCs, and all that are missing arrive in one turn.
+
+use weft_cc::Time;
+
+use super::{fep, fep_with, message};
+use crate::buffer::Buffer;
+use crate::fep::core::EarlyShare;
+use crate::fep::{Completion, ConnectOptions, Fep, Limits, Receive, Send};
+use crate::packet::{Addr, Packet, Payload};
+use crate::pdc::RodReceive;
+use crate::ses::Matching;
+use crate::steps;
+use crate::wire::pds::{Control, ControlKind, DeliveryMode, Destination, PdcId, Pds, Psn};
+use crate::wire::ses::Ses;
+
+/// PDCs of a peer, and the messages of each of which all but the first one arrive early.
+const PDCS: u16 = 32;
+const EACH: u16 = 250;
+/// Messages and packets that may be taken in a turn: these are empty.
+const A_TURN: u64 = EarlyShare::OF_A_TURN.div_ceil(EarlyShare::EACH);
+
+/// A peer's packet that opens a PDC and leaves an empty message.
+fn template() -> Packet {
+    let mut peer = fep(Limits::default());
+    let connection = peer.connect(Time::ZERO, Addr(1), ConnectOptions::default()).unwrap();
+    peer.post_send(connection, Send { tag: Some(0), ..message(0) }).unwrap();
+    let Packet { net, payload_len, pds, ses } = peer.poll_transmit(Time::ZERO).unwrap().packet;
+    let net = crate::packet::Network { src: Addr(1), dst: Addr(0), ..net };
+    Packet { net, payload_len, pds, ses }
+}
+
+/// Message `number` of PDC `pdc`, whose tag names both.
+fn packet(template: &Packet, mode: DeliveryMode, pdc: u16, number: u16) -> Packet {
+    let mut packet = *template;
+    let (Pds::Request(request), Ses::Standard(header)) = (&mut packet.pds, &mut packet.ses) else {
+        panic!("{template:?} is no message")
+    };
+    request.mode = mode;
+    request.psn = Psn(number.into());
+    request.spdcid = PdcId(pdc);
+    request.destination = Destination::Syn { use_reserved: false, psn_offset: number };
+    header.msg_id = number;
+    header.match_bits = u64::from(pdc) << 16 | u64::from(number);
+    packet
+}
+
+/// The command that closes a PDC whose last packet was the one with this PSN.
+fn close(template: &Packet, pdc: u16, last: u16) -> Packet {
+    let control = Control {
+        kind: ControlKind::CloseCommand,
+        rod: false,
+        retx: false,
+        ack_request: true,
+        probe_opaque: 0,
+        psn: Psn(u32::from(last) + 1),
+        spdcid: PdcId(pdc),
+        destination: Destination::Syn { use_reserved: false, psn_offset: last + 1 },
+        payload: 0,
+    };
+    Packet { payload_len: 0, pds: Pds::Control(control), ses: Ses::None, ..*template }
+}
+
+/// Takes what the endpoint sends, so that its queues have room.
+fn transmit_all(fep: &mut Fep) {
+    while fep.poll_transmit(Time::ZERO).is_some() {}
+}
+
+/// The tags of the messages that receives have got.
+fn received(fep: &mut Fep) -> Vec<u64> {
+    let tag = |completion| match completion {
+        Completion::Received { tag, result: Ok(()), .. } => tag,
+        _ => None,
+    };
+    std::iter::from_fn(|| fep.poll_completion()).filter_map(tag).collect()
+}
+
+/// A peer may have a window of early messages on each of its PDCs, and send all that they wait for at once.
+#[test]
+fn what_arrived_early_is_taken_bit_by_bit_and_in_order() {
+    let template = template();
+    for mode in [DeliveryMode::Rud, DeliveryMode::Rod] {
+        let mut fep = fep_with(|config| config.rod_receive = RodReceive::Reorder);
+        let mut on_packet = |fep: &mut Fep, packet: &Packet| {
+            fep.on_packet(Time::ZERO, packet, Payload::Virtual(0));
+        };
+        for context in 0..u64::from(PDCS) * u64::from(EACH + 1) {
+            let matching = Matching::Tagged { tag: 0, ignore: u64::MAX };
+            fep.post_receive(Receive { buffer: Buffer::Virtual(0), from: None, matching, context }).unwrap();
+        }
+        for pdc in 1..=PDCS {
+            for number in 1..EACH {
+                on_packet(&mut fep, &packet(&template, mode, pdc, number));
+                transmit_all(&mut fep);
+            }
+        }
+        assert_eq!(received(&mut fep), [0; 0]);
+
+        let steps = steps::of(|| {
+            (1..=PDCS).for_each(|pdc| on_packet(&mut fep, &packet(&template, mode, pdc, 0)));
+        });
+        assert_eq!(steps, A_TURN, "{mode:?}");
+        transmit_all(&mut fep);
+        // What comes now stays behind them, and a PDC that is closed leaves them to their receives.
+        on_packet(&mut fep, &packet(&template, mode, PDCS, EACH));
+        if mode == DeliveryMode::Rud {
+            on_packet(&mut fep, &close(&template, PDCS, EACH));
+        }
+        let mut tags = received(&mut fep);
+        while fep.poll_timeout().is_some_and(|at| at == Time::ZERO) {
+            let steps = steps::of(|| fep.on_timeout(Time::ZERO));
+            assert!(steps <= A_TURN, "{steps} in {mode:?}");
+            transmit_all(&mut fep);
+            tags.extend(received(&mut fep));
+        }
+        assert_eq!(tags.len(), usize::from(PDCS * EACH) + 1);
+        for pdc in 1..=PDCS {
+            let of_pdc = tags.iter().filter(|tag| **tag >> 16 == pdc.into()).map(|tag| *tag as u16);
+            let last = if pdc == PDCS { EACH } else { EACH - 1 };
+            assert!(of_pdc.eq(0..=last), "those of PDC {pdc} are in order in {mode:?}");
+        }
+    }
+}
