@@ -122,7 +122,9 @@ mod tests {
         for what in [Resource::Connections, Resource::PeerConnections, Resource::Peers] {
             assert_eq!(used_up(&full(what)), Some(what));
         }
-        for error in [full(Resource::SessionPeers), full(Resource::Sends), Error::Refused(CallError::NotOpen)] {
+        for error in
+            [full(Resource::SessionPeers), full(Resource::Messages), Error::Refused(CallError::NotOpen)]
+        {
             assert_eq!(used_up(&error), None, "{error}");
         }
     }
