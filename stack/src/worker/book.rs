@@ -2,9 +2,8 @@
 
 use core::net::IpAddr;
 use std::collections::{BTreeMap, HashMap};
-use std::hash::BuildHasherDefault;
 
-use rustc_hash::FxHasher;
+use foldhash::fast::RandomState;
 
 use super::ip_prefix::PrefixZones;
 use super::places::{Named, Places};
@@ -82,7 +81,8 @@ pub struct AddressBook {
     routes: Vec<Option<Route>>,
     /// The peers whose Ethernet address the worker asks for on the link, whether they have answered or not.
     asked: BTreeMap<Addr, IpAddr>,
-    by_ip: HashMap<IpAddr, Addr, BuildHasherDefault<FxHasher>>,
+    /// With a random hash: peers choose their addresses, and could choose those of equal hashes otherwise.
+    by_ip: HashMap<IpAddr, Addr, RandomState>,
     strangers: Strangers,
     zones: PrefixZones,
     /// How often a route was entered or a peer forgotten.

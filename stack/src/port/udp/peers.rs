@@ -1,10 +1,9 @@
 //! The socket addresses of peers.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::hash::BuildHasherDefault;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use rustc_hash::FxHasher;
+use foldhash::fast::RandomState;
 
 use super::config::own_ports;
 use super::system::RawAddr;
@@ -12,7 +11,8 @@ use super::{Peer, UdpError};
 use crate::spray::Entropy;
 use crate::wire::udp::entropy_to_port;
 
-type Map<K, V> = HashMap<K, V, BuildHasherDefault<FxHasher>>;
+/// With a random hash: peers choose their addresses and ports, and could choose those of equal hashes otherwise.
+type Map<K, V> = HashMap<K, V, RandomState>;
 
 /// The most peers that are told apart by their UDP ports for good: as many as the address books of endpoints hold.
 const MOST: usize = 4096;
@@ -61,7 +61,7 @@ enum Others {
         /// Those that nobody has asked to keep, in the order in which they came; some of them are kept or gone.
         new: VecDeque<IpAddr>,
         /// Those of `sockets` that are kept.
-        kept: HashSet<IpAddr, BuildHasherDefault<FxHasher>>,
+        kept: HashSet<IpAddr, RandomState>,
         last: Alias,
     },
 }

@@ -24,9 +24,8 @@ mod wire;
 
 use core::net::IpAddr;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::hash::BuildHasherDefault;
 
-use rustc_hash::FxHasher;
+use foldhash::fast::RandomState;
 use weft_cc::{Span, Time};
 
 use self::wire::{Answer, Heard, Speaker};
@@ -62,7 +61,8 @@ pub enum ResolveError {
     TimedOut(#[from] TimedOut),
 }
 
-type Map<K, V> = HashMap<K, V, BuildHasherDefault<FxHasher>>;
+/// With a random hash: others choose the addresses.
+type Map<K, V> = HashMap<K, V, RandomState>;
 
 /// The neighbours that have to be asked. There may be thousands: none of the calls looks at others than those that it is about.
 #[derive(Debug)]
