@@ -80,7 +80,7 @@ fn what_arrived_early_is_taken_bit_by_bit_and_in_order() {
     let template = template();
     for mode in [DeliveryMode::Rud, DeliveryMode::Rod] {
         let mut fep = fep_with(|config| config.rod_receive = RodReceive::Reorder);
-        let mut on_packet = |fep: &mut Fep, packet: &Packet| {
+        let on_packet = |fep: &mut Fep, packet: &Packet| {
             fep.on_packet(Time::ZERO, packet, Payload::Virtual(0));
         };
         for context in 0..u64::from(PDCS) * u64::from(EACH + 1) {
