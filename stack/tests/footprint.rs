@@ -37,7 +37,10 @@ impl Measured {
     /// Compares the footprint that the endpoint reports with what it has allocated, and returns it.
     fn check(&self, what: &str) -> Footprint {
         let reported = self.fep.footprint();
-        assert_eq!(reported.total() as i64 - size_of::<Fep>() as i64, self.held, "{what}: {reported:?}");
+        // The tags of receives are in a tree, which is counted as if its nodes were as empty as they may be.
+        let most = self.held + reported.receives as i64 / 10;
+        let total = reported.total() as i64 - size_of::<Fep>() as i64;
+        assert!((self.held..=most).contains(&total), "{what}: {total}, not {} in {reported:?}", self.held);
         reported
     }
 }
