@@ -15,7 +15,7 @@
 # healed. For each failure the last lines of its output are printed, and the command that repeats it; the exit status is
 # 1 then. A real campaign that fails while the machine keeps processes from running for long proves nothing: its seed is
 # repeated, twice at most while there is time. The summary says how many seeds were repeated, and names those that were
-# never judged.
+# never judged; the exit status is 2 if there are any, and nothing has failed. Wrong options have it, too.
 # Real campaigns use kernel UDP on the loopback interface, at addresses in 127.64.0.0/10, and no privileges.
 set -euo pipefail
 cd "$(dirname "$0")/.."

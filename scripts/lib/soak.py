@@ -602,6 +602,8 @@ def main():
         soak.show()
     if soak.failures:
         sys.exit(1)
+    if soak.unjudged:
+        sys.exit(2)
 
 
 if __name__ == "__main__":
