@@ -341,7 +341,7 @@ fn admit_atomic(
 ) -> Result<(), Refusal> {
     let fetches = header.opcode == Opcode::FETCHING_ATOMIC;
     let plan = plan(core.config.mtu, processes, pdc, header, payload);
-    let error = Answer::Plain(respond(header, ReturnCode::OK, 0)).cost();
+    let error = Answer::PLAIN_COST;
     // Before anything is done: what is refused comes again, and must not be done twice.
     if fetches {
         let data = u64::from(header.request_length.min(core.config.mtu));

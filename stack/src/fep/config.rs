@@ -143,10 +143,11 @@ pub struct Limits {
     /// Bytes that the responses stored for one peer count for until it clears them: their own, and those of the data that
     /// they promise, which is not copied. Further reads of the peer, and messages that would be answered with an error, are
     /// refused with NO_GTD_DEL_AVAIL, and it retries; except for one in each PDC, the first that is not cleared, without
-    /// which none of the others ever would be. It bounds the responses that wait for the port, too.
+    /// which none of the others ever would be, and one message that is longer than its receive in each PDC without stored
+    /// responses. It bounds the responses that wait for the port, too.
     pub response_bytes_per_peer: u64,
     /// Bytes that the responses stored for all peers together count for. A peer may have as many as it leaves; beyond that
-    /// it is refused as for [`Limits::response_bytes_per_peer`], with the same exception.
+    /// it is refused as for [`Limits::response_bytes_per_peer`], with the same exceptions.
     pub response_bytes: u64,
     /// Acknowledgements, NACKs and control packets waiting for the port.
     pub control_queue: usize,

@@ -92,7 +92,8 @@ impl Fep {
         assert!(self.initiator.sends.len() <= limits.sends);
         assert!(self.initiator.connections.len() <= limits.most_connections());
         self.initiator.check_counts(self.config());
-        self.target.pdcs.usage.check(limits, self.open_targets());
+        let data = self.target.processes.memory.as_ref().map_or(0, |_| self.config().mtu);
+        self.target.pdcs.usage.check(limits, self.open_targets(), data);
         self.target.check_incomplete();
         self.target.processes.check(limits)
     }

@@ -123,21 +123,30 @@ impl PeerUsage {
     }
 
     /// Checks that no peer, and not all of them together, have more than `limits` permit, and that nothing is counted that
-    /// is not there; `open` is the number of PDCs.
+    /// is not there; `open` is the number of PDCs, and no response has more than `data` bytes of data.
     #[cfg(test)]
-    pub(super) fn check(&self, limits: &Limits, open: usize) {
+    pub(super) fn check(&self, limits: &Limits, open: usize, data: u32) {
         let peers = || self.peers.iter().filter(|(peer, _)| peer.is_some()).map(|(_, usage)| usage);
         assert_eq!(peers().map(|used| used.open as usize).sum::<usize>(), open);
         assert!(open <= limits.most_pdcs());
+        // Each PDC may store one for its first request that is not cleared, and an error as long as it has no other response.
+        let of_pdcs = |open: u64| open * (2 * Answer::PLAIN_COST + u64::from(data));
         let (mut early, mut responses) = (0, 0);
         for used in peers() {
             assert!(used.half_open <= used.open && used.half_open <= limits.half_open_pdcs_per_peer);
             assert!(used.open <= limits.pdcs_per_peer);
             assert!(used.open + used.remembered <= limits.closed_pdcs_per_peer);
+            let most = limits.response_bytes_per_peer + of_pdcs(used.open.into());
+            assert!(
+                used.response_bytes <= most,
+                "{} B of responses, {most} are allowed",
+                used.response_bytes
+            );
             early += used.early_bytes;
             responses += used.response_bytes;
         }
         assert_eq!((early, responses), (self.of_all().early_bytes, self.of_all().response_bytes));
+        assert!(responses <= limits.response_bytes + of_pdcs(open as u64));
         // Next packets have what they need beyond that: see `Refused`.
         let of_next = open as u64 * 2 * refused::FEW as u64 * refused::RECORD;
         assert!(early <= limits.reorder_bytes / 4 * 5 + of_next);

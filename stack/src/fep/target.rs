@@ -685,7 +685,10 @@ fn admit(
     if receives.is_copying() && pdc.rx.mode == DeliveryMode::Rod && receives.is_line_full(pdc.rx.id) {
         return Err(Refusal::Busy(NackCode::NO_SES_MSG_AVAIL));
     }
-    if payload.len() == header.request_length
+    // A message that turns out longer than its receive is answered. If there may be no room for that, one of a single packet is
+    // taken as those of several are: it meets its receive first, and then its packet may be refused.
+    let is_whole = payload.len() == header.request_length && may_answer(core, usage, pdc, psn);
+    if is_whole
         && is_turn(pdc)
         && let Some(delivery) = receives.deliver_whole(pdc.rx.peer, pdc.rx.id, header, payload)
     {
@@ -698,9 +701,12 @@ fn admit(
     };
     let message = match receives.find((pdc.rx.id, msg_id)) {
         Some(message) => message,
-        None if is_turn(pdc) => begin(receives, room, pdc, header, &part)?,
+        None if is_turn(pdc) => begin(receives, room, pdc, header, &part, is_whole)?,
         None => begin_early(receives, room, pdc, psn, header, &part)?,
     };
+    if pdc.rx.has_responses() && receives.is_too_long(message) && !may_answer(core, usage, pdc, psn) {
+        return Err(Refusal::Busy(NackCode::NO_GTD_DEL_AVAIL));
+    }
     if !receives.place(room, &mut pdc.order, message, &part)? {
         return Ok(Fit::Whole);
     }
@@ -721,6 +727,13 @@ pub(super) fn may_store(core: &Core, usage: &PeerUsage, pdc: &TargetPdc, psn: Ps
     is_first || usage.may_store(&core.config.limits, pdc.rx.peer, cost)
 }
 
+/// Whether it may be stored that the message which packet `psn` of `pdc` ends is longer than its receive. A PDC without stored
+/// responses may always store one: most never have any, and their packets need no look at quotas.
+#[inline]
+fn may_answer(core: &Core, usage: &PeerUsage, pdc: &TargetPdc, psn: Psn) -> bool {
+    !pdc.rx.has_responses() || may_store(core, usage, pdc, psn, Answer::PLAIN_COST)
+}
+
 /// The refusal of packet `psn`, which has `len` bytes of payload, with the error `code`. While there is no room to
 /// store the error, or to note that the rest of the packet's message is refused, the packet is refused as busy instead.
 #[cold]
@@ -735,7 +748,7 @@ pub(super) fn error_or_busy(
     let may_refuse = header.request_length <= len
         || pdc.has_refused(header.msg_id, psn)
         || usage.may_refuse_rest(&core.config.limits, pdc, psn);
-    match may_refuse && may_store(core, usage, pdc, psn, Answer::Plain(respond(header, code, 0)).cost()) {
+    match may_refuse && may_store(core, usage, pdc, psn, Answer::PLAIN_COST) {
         true => Refusal::Unsupported(code),
         false => Refusal::Busy(NackCode::NO_GTD_DEL_AVAIL),
     }
@@ -772,10 +785,11 @@ fn begin(
     pdc: &mut TargetPdc,
     header: &StandardRequest,
     part: &Part<'_>,
+    is_whole: bool,
 ) -> Result<Key, Refusal> {
     let msg_id = header.msg_id;
     let source = Source::of_message(pdc.rx.peer, header.initiator);
-    let message = receives.begin((pdc.rx.id, msg_id), source, part, room, &mut pdc.order)?;
+    let message = receives.begin((pdc.rx.id, msg_id), source, part, is_whole, room, &mut pdc.order)?;
     pass(room, pdc, msg_id);
     Ok(message)
 }

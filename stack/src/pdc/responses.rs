@@ -40,13 +40,16 @@ pub enum Answer {
 }
 
 impl Answer {
+    /// Bytes that one without data counts for.
+    pub const PLAIN_COST: u64 = size_of::<StoredResponse>() as u64;
+
     /// Bytes that it counts for against its initiator's quota: its own, and the payload that it promises.
     pub fn cost(&self) -> u64 {
         let data = match self {
             Answer::Plain(_) => 0,
             Answer::Memory { header, .. } | Answer::Fetched { header, .. } => header.payload_len.into(),
         };
-        size_of::<StoredResponse>() as u64 + data
+        Answer::PLAIN_COST + data
     }
 }
 

@@ -179,6 +179,12 @@ impl RxPdc {
         self.responses.insert(psn, answer);
     }
 
+    /// Whether responses are stored.
+    #[inline]
+    pub fn has_responses(&self) -> bool {
+        !self.responses.is_empty()
+    }
+
     /// The response stored for `psn`.
     #[inline]
     pub fn response(&self, psn: Psn) -> Option<&StoredResponse> {

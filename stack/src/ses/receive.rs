@@ -478,7 +478,7 @@ impl Receives {
 
     /// A message begins, and it is its turn: finds its receive. Without one, it waits for it as an unexpected message
     /// if a place is reserved in the `order` of its PDC or there is one for it; its payload is kept if its sender's quota
-    /// permits.
+    /// permits. Unless it `is_whole` it is found again by its name, also if `part` is all of it: that may be refused.
     ///
     /// # Errors
     /// No receive takes it, and there is no room for it; its receive is one for many messages, and those are held; or too many
@@ -488,23 +488,24 @@ impl Receives {
         name: MessageName,
         source: Source,
         part: &Part<'_>,
+        is_whole: bool,
         room: &mut Room,
         order: &mut Order,
     ) -> Result<Key, Refusal> {
         let counts = room.place_for_incomplete(order, source);
-        if counts.is_none() && !part.is_whole() {
+        if counts.is_none() && !is_whole {
             return Err(Refusal::Busy(NackCode::NO_SES_MSG_AVAIL));
         }
-        let len = (part.total, part.is_whole());
+        let len = (part.total, is_whole);
         let destination = match self.posted.take(source, part.tag, len, &mut self.many) {
             Some(Posted { id, context, buffer, many, .. }) => {
-                if many.is_some() && !part.is_whole() {
+                if many.is_some() && !is_whole {
                     self.many.begin_incomplete(source);
                 }
                 Destination::Receive { id, context, buffer }
             }
             // The message has met a receive for many messages that is held, so it has to be sent again.
-            None if self.many.hold(source, part.is_whole()) && self.posted.accepts(source, part.tag) => {
+            None if self.many.hold(source, is_whole) && self.posted.accepts(source, part.tag) => {
                 return Err(Refusal::Busy(NackCode::NO_SES_MSG_AVAIL));
             }
             None if order.has_place() || self.has_room(room, source, 1) => {
@@ -518,7 +519,7 @@ impl Receives {
             }
             None => return Err(Refusal::Busy(NackCode::NO_SES_MSG_AVAIL)),
         };
-        Ok(self.insert(name, source, part, destination, (room, order, counts)))
+        Ok(self.insert(name, source, (part, is_whole), destination, (room, order, counts)))
     }
 
     /// A message begins before its turn. It must have room.
@@ -544,14 +545,14 @@ impl Receives {
             may_lack_payload(counts)?;
         }
         let destination = Destination::Own { wait: Wait::Turn, buffer };
-        Ok(self.insert(name, source, part, destination, (room, order, counts)))
+        Ok(self.insert(name, source, (part, is_whole), destination, (room, order, counts)))
     }
 
     fn insert(
         &mut self,
         name: MessageName,
         source: Source,
-        part: &Part<'_>,
+        (part, is_whole): (&Part<'_>, bool),
         destination: Destination,
         (room, order, counts): (&mut Room, &mut Order, Option<Counts>),
     ) -> Key {
@@ -563,7 +564,7 @@ impl Receives {
         let (tag, total) = (part.tag, part.total);
         let (header_data, has_header_data) = (part.header_data.unwrap_or(0), part.header_data.is_some());
         let (arrived, neighbours) = (Arrived::default(), None);
-        let needs_more = !part.is_whole() || is_refused;
+        let needs_more = !is_whole || is_refused;
         let counts = counts.filter(|_| needs_more).unwrap_or(Counts::ForPdc);
         let Receives { messages, unexpected, .. } = self;
         let mut places = Places::default();
@@ -613,6 +614,16 @@ impl Receives {
             self.kept.add(source, share);
         }
         Some(Buffer::to_keep(part.total, part.payload))
+    }
+
+    /// Whether message `key` is longer than the receive that it has met.
+    #[cold]
+    pub(crate) fn is_too_long(&self, key: Key) -> bool {
+        self.messages.get(key).is_some_and(|message| match &message.destination {
+            Destination::Receive { buffer, .. } => buffer.len() < message.total,
+            Destination::Partly(partly) => partly.buffer.len() < message.total,
+            Destination::Own { .. } | Destination::Nowhere => false,
+        })
     }
 
     /// Copies a part of message `key` to its destination. Returns whether [`Receives::complete`] has to follow: the message is all

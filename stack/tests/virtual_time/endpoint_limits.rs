@@ -330,7 +330,9 @@ fn writes_to_a_process_that_is_closed_end_in_several_calls() {
 #[test]
 fn a_peer_makes_a_target_store_no_more_errors_than_its_quota() {
     let limits = Limits { response_bytes_per_peer: 1_000, ..Limits::default() };
-    let faulty: [fn(&mut StandardRequest); 4] = [
+    let faulty: [fn(&mut StandardRequest); 5] = [
+        // It is longer than its receive.
+        |_| {},
         |header| header.pid_on_fep = 9,
         |header| header.opcode = Opcode::WRITE,
         |header| header.opcode = Opcode::ATOMIC,
@@ -343,6 +345,7 @@ fn a_peer_makes_a_target_store_no_more_errors_than_its_quota() {
     for make_faulty in faulty {
         let mut alone = Alone::new(FepConfig { limits, ..impatient_config() });
         expose(&mut alone);
+        (0..200).for_each(|_| _ = alone.fep.post_receive(receive_any(99)).unwrap());
         let mut send = |src, msg_id, clear| {
             let mut packet = syn(src, 1, msg_id, 100);
             let Pds::Request(request) = &mut packet.pds else { unreachable!() };
@@ -370,23 +373,27 @@ fn a_peer_makes_a_target_store_no_more_errors_than_its_quota() {
 /// The messages between them are delivered in their order, none is given up, and each error is reported.
 #[test]
 fn a_sender_whose_errors_exceed_the_target_s_quota_hears_all_of_them() {
-    for mode in [DeliveryMode::Rud, DeliveryMode::Rod] {
+    let too_long = Err(SendError::Answered(ReturnCode::TOO_LONG));
+    let cases = [(2_500, 2_500, Ok(())), (2_500, 2_499, too_long), (900, 899, too_long)];
+    for (mode, (len, room, heard)) in
+        [DeliveryMode::Rud, DeliveryMode::Rod].into_iter().flat_map(|mode| cases.map(|case| (mode, case)))
+    {
         let limits = Limits { response_bytes_per_peer: 300, ..Limits::default() };
         let mut pair = Pair::new(&FepConfig { limits, ..impatient_config() });
         let [nobody, somebody] =
             [4, 0].map(|process| pair.connect_from(0, ConnectOptions::default().mode(mode).process(process)));
         for context in 0..50 {
-            let receive = Receive { context, ..receive_any(2_500) };
+            let receive = Receive { context, ..receive_any(room) };
             pair.feps[1].post_receive(receive).unwrap();
-            pair.post_send(nobody, message(2_500, 0));
-            pair.post_send(somebody, message(2_500, 1));
+            pair.post_send(nobody, message(len, 0));
+            pair.post_send(somebody, message(len, 1));
         }
         let done = pair.run(Time::ZERO + Span::from_ms(500), |_| Some(Span::from_us(5)));
         assert!(pair.feps[0].counters().nacks_received > 0, "the quota was reached");
         let mut sent = [0, 0];
         for (_, completion) in done {
             let Completion::Sent { context, result, .. } = completion else { panic!("{completion:?}") };
-            let expected = [Err(SendError::Answered(ReturnCode::BAD_PID)), Ok(())];
+            let expected = [Err(SendError::Answered(ReturnCode::BAD_PID)), heard];
             assert_eq!(result, expected[context as usize]);
             sent[context as usize] += 1;
         }

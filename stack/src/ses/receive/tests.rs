@@ -102,7 +102,10 @@ fn arrive(
     let part = Part::new(request, payload)?;
     let message = match receives.find(name) {
         Some(message) => message,
-        None => receives.receives.begin(name, source, &part, &mut receives.room, &mut receives.order)?,
+        None => {
+            let Alone { receives, room, order } = receives;
+            receives.begin(name, source, &part, part.is_whole(), room, order)?
+        }
     };
     receives.place(message, &part)
 }

@@ -225,7 +225,10 @@ fn shown(row: LimitRow) -> Shown {
         LimitRow::RefusedNotes => {
             vec![fill("notes of refused messages", peers::refused_notes).with(Room::Responses)]
         }
-        LimitRow::ResponseBytes => vec![fill("bytes of stored responses", peers::stored_responses)],
+        LimitRow::ResponseBytes => vec![
+            fill("bytes of stored responses", peers::stored_responses),
+            fill("answers to long messages", peers::short_receives),
+        ],
         LimitRow::ControlQueue => return Shown::ByNobody,
         LimitRow::CommandsPerTurn => vec![fill("commands", applications::commands).with(Room::Roomy)],
         LimitRow::BytesPerTurn => vec![fill("searches", applications::searches).with(Room::Roomy)],

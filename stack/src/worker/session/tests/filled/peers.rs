@@ -169,6 +169,19 @@ pub(super) fn stored_responses(fabric: &mut Fabric) {
     until_refused(fabric);
 }
 
+/// The hog posts receives that are too short for the messages of peer 3.
+pub(super) fn short_receives(fabric: &mut Fabric) {
+    for _ in 0..80 {
+        fabric.guests[HOG].client.receive(extent(0, 1), None, Matching::Untagged, 0).unwrap();
+    }
+    run(fabric, 4);
+    fabric.lost.push(peer_3_is_deaf);
+    let id = connect_to(fabric, 3, process_of(fabric, HOG), DeliveryMode::Rud);
+    (0..80).for_each(|_| post(fabric, 3, id, 2, None));
+    run(fabric, 20);
+    assert!(fabric.feps[0].counters().nacks_sent > 0, "all of them have been answered");
+}
+
 /// The peer `src` sends packet `psn` of its PDC `pdc`, whatever it has heard: the first byte of a message of `len` bytes.
 fn begin(fabric: &mut Fabric, src: u32, (pdc, psn): (u16, u16), process: u16, len: u32) {
     let request = PdsRequest {
