@@ -17,6 +17,10 @@ use crate::wire::pds::{Control, ControlKind, Destination, PdcId, Psn};
 /// The congestion contexts that a peer can have: there is no more than this many ccc_ids.
 pub const CONTEXTS_PER_PEER: usize = 1 << u8::BITS;
 
+/// Senders that a call forgets because they asked for credit and fell silent, and places in which it looks for them.
+const FORGOTTEN_PER_CALL: usize = 64;
+const LOOKS_PER_CALL: usize = 1024;
+
 /// A congestion context of a peer: its address and its ccc_id.
 pub(super) type Granted = (Addr, u8);
 
@@ -95,6 +99,8 @@ pub(super) struct Granter {
     pub(super) timer: Option<Time>,
     /// Whether the wheel holds an entry for the sweep of senders whose credit is pending.
     sweeping: bool,
+    /// Places of senders that the sweep has looked at.
+    swept: usize,
 }
 
 impl Granter {
@@ -119,6 +125,7 @@ impl Granter {
             largest_demand,
             timer: None,
             sweeping: false,
+            swept: 0,
         }
     }
 
@@ -171,16 +178,26 @@ impl Granter {
         }
     }
 
-    /// Removes the senders without an open PDC that were last heard before `before`. Returns whether other senders
-    /// with pending credit are left.
+    /// Removes senders without an open PDC that were last heard before `before`, as many as a call may: anybody can make tens of
+    /// thousands fall silent together. Returns whether it has looked at all, and begins anew then.
     fn sweep(&mut self, now: Time, before: Time) -> bool {
-        for index in 0..self.senders.len() {
-            let Some(sender) = &self.senders[index] else { continue };
-            if sender.pdcs.is_empty() && sender.last_heard.is_before(before) {
-                self.remove(now, SenderId(index as u32));
+        let (first, mut removed) = (self.swept, 0);
+        let end = self.senders.len().min(first + LOOKS_PER_CALL);
+        while self.swept < end && removed < FORGOTTEN_PER_CALL {
+            let sender = self.senders[self.swept].as_ref();
+            if sender.is_some_and(|sender| sender.is_outside() && sender.last_heard.is_before(before)) {
+                self.remove(now, SenderId(self.swept as u32));
+                removed += 1;
             }
+            self.swept += 1;
         }
-        self.outside > 0
+        #[cfg(test)]
+        crate::steps::count(self.swept - first);
+        let is_over = self.swept == self.senders.len();
+        if is_over {
+            self.swept = 0;
+        }
+        is_over
     }
 
     /// Sender `id` has no open PDC any more, or none yet.
@@ -350,13 +367,15 @@ impl Target {
         }
     }
 
-    /// Removes the senders that asked for credit, never opened a PDC and fell silent.
+    /// Removes senders that asked for credit, never opened a PDC and fell silent. What is more than a call may do is for the next one.
     pub(super) fn on_pending_credit_timer(&mut self, core: &mut Core, now: Time) {
         let idle = core.config.idle_timeout;
         let Some(granter) = &mut self.granter else { return };
-        granter.sweeping = granter.sweep(now, now - idle);
+        let is_over = granter.sweep(now, now - idle);
+        granter.sweeping = !is_over || granter.outside > 0;
         if granter.sweeping {
-            core.wheel.insert(now + idle, TimerKey::PendingCredit);
+            let next = if is_over { now + idle } else { now };
+            core.wheel.insert(next, TimerKey::PendingCredit);
         }
     }
 }
@@ -384,6 +403,7 @@ mod tests {
     use weft_cc::{CcChoice, CcParams, Delays, Rate, Span};
 
     use super::*;
+    use crate::steps;
 
     const MOST: usize = 100;
     const NAME: Granted = (Addr(1), 7);
@@ -500,9 +520,37 @@ mod tests {
         assert!(granter.senders.len() <= MOST + 2, "{} places", granter.senders.len());
         granter.leave(now, NAME, PdcId(1));
         check(&granter);
-        assert!(!granter.sweep(now + Span::from_ms(1), now + Span::from_us(1)));
+        while !granter.sweep(now + Span::from_ms(1), now + Span::from_us(1)) {
+            check(&granter);
+        }
         check(&granter);
         assert_eq!(granter.senders(), 0);
+    }
+
+    /// Many senders fall silent together, and of most places the sender is still there.
+    #[test]
+    fn what_a_call_does_about_senders_that_are_silent_has_a_bound() {
+        let mut granter = granter_of(50_000);
+        for n in 0..40_000 {
+            granter.on_request(Time::ZERO, (Addr(n), 0), Heard::Pending(PdcId(1)), 10);
+        }
+        let heard = Time::ZERO + Span::from_us(1);
+        let stays = |n: u32| n >= 5_000 || n.is_multiple_of(2);
+        for n in (0..40_000).filter(|n| stays(*n)) {
+            granter.on_request(heard, (Addr(n), 0), Heard::Pending(PdcId(1)), 10);
+        }
+        while granter.next(heard).is_some() {}
+        let (mut calls, mut is_over) = (0, false);
+        while !is_over {
+            let before = granter.senders();
+            let looks = steps::of(|| is_over = granter.sweep(heard, heard));
+            let removed = before - granter.senders();
+            assert!(removed <= FORGOTTEN_PER_CALL && looks <= LOOKS_PER_CALL as u64, "{removed}, {looks}");
+            calls += 1;
+        }
+        check(&granter);
+        assert_eq!((calls, granter.senders()), (2_500 / 64 + 1 + 35_000 / 1024, 37_500));
+        assert!((0..40_000).filter(|n| stays(*n)).all(|n| granter.by_name.contains_key(&(Addr(n), 0))));
     }
 
     #[test]

@@ -4,7 +4,8 @@ use std::ops::RangeInclusive;
 
 use crate::endpoint_limits::{begins, expose, half_write};
 use crate::harness::forge::syn;
-use crate::harness::{Alone, Pair, impatient_config, message, receive_any};
+use crate::harness::{Alone, Pair, impatient_config, message, params, receive_any};
+use weft_stack::cc::CcChoice;
 use weft_stack::fep::{Completion, FepConfig, Limits};
 use weft_stack::packet::{Addr, Packet, Payload};
 use weft_stack::wire::pds::{Control, ControlKind, Destination, NackCode, PdcId, Pds, Psn};
@@ -262,8 +263,12 @@ fn pdcs_of_a_silent_peer_end_in_several_calls() {
 
 /// The CLOSE_CMD of a PDC of `src` of which so many packets have arrived.
 pub(crate) fn close_command(src: u32, pdc: u16, packets: u16) -> Packet {
+    control(ControlKind::CloseCommand, src, pdc, packets)
+}
+
+fn control(kind: ControlKind, src: u32, pdc: u16, packets: u16) -> Packet {
     let control = Control {
-        kind: ControlKind::CloseCommand,
+        kind,
         rod: false,
         retx: false,
         ack_request: false,
@@ -463,6 +468,31 @@ fn silent_peers_are_asked_in_several_calls() {
     }
     assert_eq!(asked, [64, 64, 64, 8]);
     assert_eq!(alone.fep.open_targets(), usize::from(PDCS));
+}
+
+/// Requests for credit in the names of many hosts, none of which opens a PDC.
+#[test]
+fn hosts_that_asked_for_credit_and_are_silent_are_forgotten_in_several_calls() {
+    let idle = Span::from_ms(10);
+    let config = FepConfig::new(&CcChoice::parse("rccc").unwrap(), &params());
+    let mut alone = Alone::new(FepConfig { idle_timeout: idle, ..config });
+    for host in 5..205 {
+        alone.arrive(&control(ControlKind::CreditRequest, host, 1, 0), &[]);
+        alone.transmit_all();
+    }
+    let mut left = Vec::new();
+    for time in 1..=2 {
+        alone.now = Time::ZERO + idle.times(time);
+        while alone.fep.poll_timeout().is_some_and(|at| alone.now.is_at_or_after(at)) {
+            alone.fep.on_timeout(alone.now);
+            alone.transmit_all();
+            left.extend(alone.leaks());
+            assert!(left.len() < 1_000, "something is always due");
+        }
+    }
+    let known = |count| format!("{count} senders known to the credit scheduler");
+    assert_eq!(left, [200, 136, 72, 8].map(known));
+    assert_eq!((alone.leaks(), alone.fep.poll_timeout()), (vec![], None));
 }
 
 /// SYNs in the names of many hosts, of which each makes an older PDC give way, and PDCs that are closed as soon as they are open.
