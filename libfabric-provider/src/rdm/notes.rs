@@ -6,7 +6,7 @@
 //! |---|---|---|---|
 //! | [`ASKS`] | which process are you, and how much do you keep of mine? | number of the question; none if it only asks whether the process is there | 0 |
 //! | [`HERE`] | this one, in answer to a question | life of the process in the upper half, number of the question in the lower | [what is kept](super::grants::Answer) of the asker's messages that nobody has received, and what is granted it |
-//! | [`DONE`] | your message was received | the key of its bytes | the number in its stand-in |
+//! | [`DONE`] | your message was received, or could not be read | the key of its bytes | the number in its stand-in, and behind its 16 bits 2 if it could not |
 //! | [`DROPPED`] | one like this was dropped, or received by who has seen less than its stand-in | the number of the notice | 32 bits of the hash of its tag and of its stand-in's header data |
 //!
 //! The bytes of a message for which something stands are exposed, to its receiver alone, under a key that follows from all that
@@ -21,7 +21,7 @@ use weft::{Endpoint, Error, ReadFault, RemoteMemory, Rights, Source, Written};
 use super::grants::{Answer, Grants};
 use super::pending::TO_ONE;
 use super::readings::Readings;
-use super::stand_in::{Alike, Named};
+use super::stand_in::{Alike, Named, Untaken};
 use super::{Operation, State};
 use crate::error::FiError;
 use crate::random;
@@ -317,12 +317,13 @@ impl State {
             }
             DONE => {
                 if let Some(named) = self.stand_ins.lent_as(source, offset as u16, data) {
-                    self.fetched_by_peer(&named)?;
+                    let untaken = Untaken::of((offset >> 16) as u8);
+                    self.fetched_by_peer(&Named { untaken, ..named })?;
                 }
             }
             DROPPED => {
                 let alike = Alike::noted(source, offset as u32);
-                if self.stand_ins.drop_one(&alike, Some(data)) {
+                if self.stand_ins.drop_one(&alike, Some(data), None) {
                     self.end_dropped(&alike)?;
                 }
             }
@@ -366,9 +367,12 @@ impl State {
 
     /// Sends a notice. It waits if there is no room for it now. Returns whether it does not.
     fn post_notice(&mut self, mut notice: Notice) -> bool {
-        let Named { peer, tag, header_data, end } = notice.named;
+        let Named { peer, tag, header_data, end, untaken } = notice.named;
         let (key, offset, data) = match end {
-            Some(end) => (DONE, notice.named.number().into(), key_of(tag, header_data, end)),
+            Some(end) => {
+                let why = u64::from(Untaken::number(untaken));
+                (DONE, why << 16 | u64::from(notice.named.number()), key_of(tag, header_data, end))
+            }
             None => {
                 notice.number = notice.number.or_else(|| self.notes.number(peer));
                 let Some(number) = notice.number else {

@@ -7,7 +7,7 @@ use weft::{Error, OwnedBytes, ReceiveBuffer, RemoteMemory, Source};
 
 use super::notes::{LOOKS, key_of};
 use super::operation::Piece;
-use super::stand_in::Named;
+use super::stand_in::{Named, Untaken};
 use super::{Operation, State};
 use crate::error::FiError;
 
@@ -239,14 +239,24 @@ impl State {
         }
         let (named, error) = (reading.named, reading.error);
         // Nor need its sender wait for a receive that has failed; also not if it has only stood still, and seems to be gone.
-        self.tell_by_note(named);
+        self.tell_by_note(Named { untaken: error.map(|_| Untaken::Aborted), ..named });
         self.end_fetch(number, error)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
+    use bytes::Bytes;
+    use weft::{Matching, SendOptions};
+
+    use super::super::receive::{Incoming, Room, Which};
+    use super::super::send::tests::endpoint;
+    use super::super::{Rdm, Wanted};
     use super::*;
+    use crate::abi::AppRoom;
+    use crate::error::lock;
 
     const PEER: Source = Source { peer: weft::Addr(1), process: 1 };
 
@@ -264,5 +274,47 @@ mod tests {
         let lane = readings.lanes.get_mut(&PEER).unwrap();
         (lane.under_way, lane.receives) = (0, VecDeque::new());
         assert!(readings.next(PEER).is_none() && readings.lanes.len() == 1);
+    }
+
+    #[test]
+    fn a_message_that_cannot_be_read_fails_at_both_ends() {
+        let (a, b) = (endpoint(), endpoint());
+        let mut room = vec![0u8; 5_000];
+        // SAFETY: the room outlives the receive, and nobody else uses it meanwhile.
+        let one = Room::One(unsafe { AppRoom::new(room.as_mut_ptr().cast(), room.len()) });
+        let matching = Matching::Tagged { tag: 5, ignore: 0 };
+        let (from, wanted, which) = (crate::sys::FI_ADDR_UNSPEC, Wanted::Always, Which::First);
+        b.receive(Incoming { room: one, from, matching, context: 2, wanted, which }).unwrap();
+        {
+            let mut state = lock(&a.state).unwrap();
+            let to = state.bindings.addresses.as_ref().unwrap().insert(b.local()).unwrap();
+            let peer = state.peer(to).unwrap();
+            state.stand_ins.believe(peer, 1);
+            let operation = Operation { context: 1, reported: true, ..Operation::default() };
+            let number = state.operations.insert(operation);
+            let options = SendOptions::default().tag(5).context(number as u64);
+            state.post_stand_in(number, peer, Bytes::from(vec![9u8; 5_000]), options).unwrap();
+            // Nobody reads the bytes under their key, though the message has not ended.
+            for key in state.stand_ins.lent_keys() {
+                state.take_back_lent(key);
+            }
+        }
+        let queue = |rdm: &Rdm, transmits: bool| {
+            let state = lock(&rdm.state).unwrap();
+            let bindings = &state.bindings;
+            let binding = if transmits { &bindings.transmit } else { &bindings.receive };
+            binding.as_ref().unwrap().queue.clone()
+        };
+        let (sent, received) = (queue(&a, true), queue(&b, false));
+        let begin = Instant::now();
+        while !sent.has_entries().unwrap() || !received.has_entries().unwrap() {
+            a.progress().unwrap();
+            b.progress().unwrap();
+            assert!(begin.elapsed() < Duration::from_secs(60), "one of them has not ended");
+        }
+        for (queue, context) in [(sent, 1), (received, 2)] {
+            let ended = queue.read_problem().unwrap().map(|(entry, problem)| (entry.context, problem.error));
+            assert_eq!(ended, Some((context, FiError::ABORTED)));
+        }
     }
 }

@@ -5,6 +5,7 @@ use weft::{Completion, Error, Matching, ReceiveError};
 use super::backlog::Space;
 use super::looks::Filter;
 use super::operation::Piece;
+use super::stand_in::Untaken;
 use super::waiting::Claimed;
 use super::{Binding, Bindings, Operation, RECEIVES, Rdm, State, Wanted, report};
 use crate::abi::AppRoom;
@@ -193,7 +194,8 @@ impl State {
         let is_many =
             whole.is_some() && self.operations.get_mut(number).is_some_and(|operation| operation.many);
         if let (Some(whole), Some(source)) = (whole, source) {
-            let named = State::named(source, tag, header_data, &buffer, if result.is_ok() { len } else { 0 });
+            let mut named =
+                State::named(source, tag, header_data, &buffer, if result.is_ok() { len } else { 0 });
             if result.is_ok() && !is_many {
                 let source = names_source.then(|| self.number_of(named.peer).unwrap_or(FI_ADDR_NOTAVAIL));
                 self.fetch(number, named, whole, buffer, source);
@@ -201,6 +203,7 @@ impl State {
             }
             // The receive has less room than the stand-in has bytes, and all of the message's bytes that it can have; or it is one for
             // many messages, which has not the room that the message needs.
+            named.untaken = is_many.then_some(Untaken::TooLong);
             self.tell(named);
         }
         let Some(operation) = self.operations.get_mut(number) else { return Ok(()) };

@@ -356,7 +356,7 @@ impl State {
         self.take_back(&buffer);
         let len = buffer.len();
         self.backlog.take_sent(buffer);
-        let Some(result) = self.delivered(number, result) else { return Ok(()) };
+        let Some(result) = self.delivered(number, result)? else { return Ok(()) };
         let failure = match result {
             // It has arrived, as far as its sender is concerned: the receiver has an error entry.
             Ok(()) | Err(Error::Send(SendError::Answered(ReturnCode::TOO_LONG))) => None,

@@ -106,8 +106,44 @@ struct Message {
     life: u64,
     /// Whether the stand-in has been delivered.
     is_delivered: bool,
-    /// Whether the receiver has what it wants.
+    /// Whether the receiver has what it wants, or has said why not.
     is_done: bool,
+    untaken: Option<Untaken>,
+}
+
+/// Why the receiver of a message has none of it, though what stands for it has met a receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Untaken {
+    /// The receive is one for many messages, which has not the room that the message needs.
+    TooLong,
+    /// It could not be fetched.
+    Aborted,
+}
+
+impl Untaken {
+    /// As notices say it.
+    pub(super) fn number(untaken: Option<Untaken>) -> u8 {
+        match untaken {
+            None => 0,
+            Some(Untaken::TooLong) => 1,
+            Some(Untaken::Aborted) => 2,
+        }
+    }
+
+    pub(super) fn of(number: u8) -> Option<Untaken> {
+        match number {
+            0 => None,
+            1 => Some(Untaken::TooLong),
+            _ => Some(Untaken::Aborted),
+        }
+    }
+
+    fn error(self) -> FiError {
+        match self {
+            Untaken::TooLong => FiError::TOO_LONG,
+            Untaken::Aborted => FiError::ABORTED,
+        }
+    }
 }
 
 /// The messages that peers may fetch: each one only those for it.
@@ -135,12 +171,20 @@ pub(super) struct StandIns {
     lent: HashSet<u64>,
     /// How many messages that are alike are done of which none is named by more than that: those that were dropped, or met
     /// receives with less room than the stand-in has bytes.
-    dropped: HashMap<Alike, usize>,
+    dropped: HashMap<Alike, Dropped>,
     /// The numbers of the messages that are not done, by what a notice knows that names them by no more.
     alike: HashMap<Alike, Vec<u16>>,
     /// The last notices of each peer that a message which they do not name by more is done: one that is repeated says so of no further
     /// message.
     heard: HashMap<Source, Heard>,
+}
+
+/// Messages that are alike and are done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Dropped {
+    count: usize,
+    /// Why one of them was not taken. Which one it is nobody knows, so all of them end with that.
+    untaken: Option<Untaken>,
 }
 
 /// How many notices of a peer are remembered: as many as it may have under way and to repeat.
@@ -179,6 +223,8 @@ pub(super) struct Named {
     pub(super) header_data: u64,
     /// The last bytes of the stand-in. Who has seen no bytes, or not all, knows none.
     pub(super) end: Option<u128>,
+    /// Why it has none of the message, if it says so.
+    pub(super) untaken: Option<Untaken>,
 }
 
 /// What a notice knows of a message that it names by no more.
@@ -199,7 +245,7 @@ impl Alike {
 
 impl Named {
     pub(super) fn new(peer: Source, tag: Option<u64>, header_data: u64, end: Option<u128>) -> Named {
-        Named { peer, tag: tag.unwrap_or(UNTAGGED), header_data, end }
+        Named { peer, tag: tag.unwrap_or(UNTAGGED), header_data, end, untaken: None }
     }
 
     /// The number of the message; only its lower half if not all of the stand-in was seen.
@@ -242,7 +288,7 @@ impl StandIns {
     pub(super) fn lent_as(&self, peer: Source, number: u16, key: u64) -> Option<Named> {
         let message = self.messages.get(&(peer, number)).filter(|message| message.key == Some(key))?;
         let Message { tag, header_data, end, .. } = *message;
-        Some(Named { peer, tag, header_data, end: Some(end) })
+        Some(Named { peer, tag, header_data, end: Some(end), untaken: None })
     }
 
     /// A message is read under this key from now on.
@@ -253,6 +299,12 @@ impl StandIns {
     /// No message is read under this key any more.
     pub(super) fn take_back(&mut self, key: u64) {
         self.lent.remove(&key);
+    }
+
+    /// The keys under which messages are read.
+    #[cfg(test)]
+    pub(super) fn lent_keys(&self) -> Vec<u64> {
+        self.lent.iter().copied().collect()
     }
 
     /// Whether a message is read under this key.
@@ -316,7 +368,7 @@ impl StandIns {
     }
 
     /// Notes that a message like this is done, unless this notice has been heard. Returns whether there is one, or was.
-    pub(super) fn drop_one(&mut self, alike: &Alike, notice: Option<u64>) -> bool {
+    pub(super) fn drop_one(&mut self, alike: &Alike, notice: Option<u64>, untaken: Option<Untaken>) -> bool {
         let receiver = self.receivers.get(&alike.peer);
         let life = receiver.and_then(|receiver| match receiver.life {
             Life::Said(life, _) => Some(life),
@@ -337,7 +389,9 @@ impl StandIns {
             // Only of peers that the application has sent messages to.
             let heard = self.heard.entry(alike.peer).or_insert_with(|| Heard { life, ..Heard::default() });
             notice.into_iter().for_each(|notice| heard.insert(notice, most));
-            *self.dropped.entry(*alike).or_default() += 1;
+            let dropped = self.dropped.entry(*alike).or_default();
+            dropped.count += 1;
+            dropped.untaken = dropped.untaken.or(untaken);
         }
         is_there
     }
@@ -427,9 +481,10 @@ impl State {
             operation.stand_in = Some(own);
         }
         self.stand_ins.next = own.wrapping_add(1);
-        let (is_delivered, is_done) = (false, false);
+        let (is_delivered, is_done, untaken) = (false, false, None);
+        let operation = number;
         let message =
-            Message { operation: number, tag, header_data, end, key, bytes, life, is_delivered, is_done };
+            Message { operation, tag, header_data, end, key, bytes, life, is_delivered, is_done, untaken };
         self.stand_ins.insert((peer, own), message);
         Ok(())
     }
@@ -461,16 +516,16 @@ impl State {
     }
 
     /// The sending of operation `number` has ended. Returns how, and nothing if that was a stand-in whose message is to be
-    /// fetched.
+    /// fetched, or is done.
     pub(super) fn delivered(
         &mut self,
         number: usize,
         result: Result<(), Error>,
-    ) -> Option<Result<(), Error>> {
+    ) -> Result<Option<Result<(), Error>>, FiError> {
         let operation = self.operations.get_mut(number);
         let key = operation.as_ref().and_then(|operation| Some((operation.sending?.0, operation.stand_in?)));
-        let Some((operation, key)) = operation.zip(key) else { return Some(result) };
-        let Some(message) = self.stand_ins.messages.get_mut(&key) else { return Some(result) };
+        let Some((operation, key)) = operation.zip(key) else { return Ok(Some(result)) };
+        let Some(message) = self.stand_ins.messages.get_mut(&key) else { return Ok(Some(result)) };
         // Of one that is longer than its receive the receiver says that it is done.
         let has_arrived =
             matches!(result, Ok(()) | Err(Error::Send(SendError::Answered(ReturnCode::TOO_LONG))));
@@ -480,22 +535,22 @@ impl State {
             message.is_delivered = true;
             operation.id = None;
             self.backlog.end_send(key.0, operation.memory.take());
-            return None;
+            return Ok(None);
         }
-        let is_done = message.is_done;
+        let (is_done, untaken) = (message.is_done, message.untaken);
         self.forget_stand_in(Some(key.0), Some(key.1));
-        Some(match result {
-            _ if is_done => Ok(()),
-            // The process that it was for is gone, and no other one fetches it.
-            _ if has_arrived => Err(Error::Send(SendError::Answered(ReturnCode::BAD_PID))),
-            failed => failed,
-        })
+        if is_done {
+            return self.end_sent(number, untaken.map(Untaken::error)).map(|()| None);
+        }
+        // The process that it was for is gone, and no other one fetches it.
+        let of_another = Err(Error::Send(SendError::Answered(ReturnCode::BAD_PID)));
+        Ok(Some(if has_arrived { of_another } else { result }))
     }
 
-    /// The receiver of a message has what it wants of that.
+    /// The receiver of a message has what it wants of that, or says why not.
     pub(super) fn fetched_by_peer(&mut self, named: &Named) -> Result<(), FiError> {
         let found = self.stand_ins.find(named).map(|(key, _)| key);
-        found.into_iter().try_for_each(|key| self.is_done(key))?;
+        found.into_iter().try_for_each(|key| self.is_done(key, named.untaken))?;
         self.end_dropped(&self.stand_ins.alike(named.peer, named.tag, named.header_data))
     }
 
@@ -503,11 +558,11 @@ impl State {
     pub(super) fn end_dropped(&mut self, alike: &Alike) -> Result<(), FiError> {
         let Some(&dropped) = self.stand_ins.dropped.get(alike) else { return Ok(()) };
         let left = self.stand_ins.like(alike);
-        if dropped < left.len() {
+        if dropped.count < left.len() {
             return Ok(());
         }
         self.stand_ins.dropped.remove(alike);
-        left.into_iter().try_for_each(|key| self.is_done(key))
+        left.into_iter().try_for_each(|key| self.is_done(key, dropped.untaken))
     }
 
     /// Forgets a message. From then on nobody reads its bytes, which the application may free.
@@ -519,9 +574,11 @@ impl State {
         Some(message)
     }
 
-    fn is_done(&mut self, key: (Source, u16)) -> Result<(), FiError> {
+    fn is_done(&mut self, key: (Source, u16), untaken: Option<Untaken>) -> Result<(), FiError> {
         let Some(message) = self.stand_ins.messages.get_mut(&key) else { return Ok(()) };
-        message.is_done = true;
+        if !std::mem::replace(&mut message.is_done, true) {
+            message.untaken = untaken;
+        }
         let Message { operation: number, tag, header_data, is_delivered, .. } = *message;
         self.stand_ins.unlist(key, tag, header_data);
         if !is_delivered {
@@ -529,7 +586,7 @@ impl State {
             return Ok(());
         }
         self.remove_stand_in(key);
-        self.end_sent(number, None)
+        self.end_sent(number, untaken.map(Untaken::error))
     }
 
     /// Nobody can fetch the message of operation `number` any more.
@@ -622,12 +679,9 @@ mod tests {
         assert_eq!(number, u16::MAX);
         let (stand_in, header_data) = stand_in(&bytes, number, 0).unwrap();
         let end = end_of(&stand_in).unwrap();
-        let (life, is_delivered, is_done) = (1, false, false);
-        let message =
-            Message { operation: 1, tag: 5, header_data, end, key: None, bytes, life, is_delivered, is_done };
-        all.insert((PEER, number), message);
+        all.insert((PEER, number), Message { end, bytes, ..message(5, header_data, false) });
         assert_eq!(all.number(PEER), 0);
-        let named = Named { peer: PEER, tag: 5, header_data, end: Some(end) };
+        let named = Named { peer: PEER, tag: 5, header_data, end: Some(end), untaken: None };
         assert!(all.find(&named).is_some());
         let others = [
             Named { peer: Source { process: 5, ..PEER }, ..named },
@@ -639,16 +693,20 @@ mod tests {
         ];
         assert!(others.iter().all(|other| all.find(other).is_none()));
         let unseen = Alike { peer: PEER, tag: 5, header_data };
-        assert!(all.drop_one(&unseen, Some(1)) && !all.drop_one(&Alike { tag: 6, ..unseen }, Some(2)));
+        assert!(
+            all.drop_one(&unseen, Some(1), None) && !all.drop_one(&Alike { tag: 6, ..unseen }, Some(2), None)
+        );
         // A notice that is repeated is about the same message.
-        assert!(all.drop_one(&unseen, Some(1)));
-        assert_eq!(all.dropped.get(&unseen), Some(&1));
+        assert!(all.drop_one(&unseen, Some(1), None));
+        assert_eq!(all.dropped[&unseen].count, 1);
         // Also behind those about all other messages that there may be.
-        (2..=2 * TO_ONE as u64).for_each(|notice| assert!(all.drop_one(&unseen, Some(notice))));
-        assert!(all.drop_one(&unseen, Some(1)));
-        assert_eq!(all.dropped.get(&unseen), Some(&(2 * TO_ONE)));
-        assert!(all.drop_one(&unseen, Some(2 * TO_ONE as u64 + 1)) && all.drop_one(&unseen, Some(1)));
-        assert_eq!(all.dropped.get(&unseen), Some(&(2 * TO_ONE + 2)));
+        (2..=2 * TO_ONE as u64).for_each(|notice| assert!(all.drop_one(&unseen, Some(notice), None)));
+        assert!(all.drop_one(&unseen, Some(1), None));
+        assert_eq!(all.dropped[&unseen].count, 2 * TO_ONE);
+        assert!(
+            all.drop_one(&unseen, Some(2 * TO_ONE as u64 + 1), None) && all.drop_one(&unseen, Some(1), None)
+        );
+        assert_eq!(all.dropped[&unseen].count, 2 * TO_ONE + 2);
         assert_eq!(all.heard[&PEER].numbers.len(), HEARD);
     }
 
@@ -682,7 +740,8 @@ mod tests {
     /// A message whose stand-in has no bytes that are looked at.
     fn message(tag: u64, header_data: u64, is_delivered: bool) -> Message {
         let (operation, end, key, bytes) = (usize::MAX, 0, None, Bytes::new());
-        Message { operation, tag, header_data, end, key, bytes, life: 1, is_delivered, is_done: false }
+        let (life, is_done, untaken) = (1, false, None);
+        Message { operation, tag, header_data, end, key, bytes, life, is_delivered, is_done, untaken }
     }
 
     #[test]
@@ -691,17 +750,19 @@ mod tests {
         all.insert((PEER, 1), message(5, 3, true));
         let unseen = all.alike(PEER, 5, 3);
         let drop_all = |all: &mut StandIns| {
-            (0..1 << 16).for_each(|number: u64| assert!(all.drop_one(&unseen, Some(number))));
-            all.dropped[&unseen]
+            (0..1 << 16).for_each(|number: u64| assert!(all.drop_one(&unseen, Some(number), None)));
+            all.dropped[&unseen].count
         };
         all.believe(PEER, 1);
         assert_eq!([drop_all(&mut all), drop_all(&mut all)], [1 << 16, 2 << 16]);
         // The last ones are known, and are of the process that it was.
-        assert!(all.drop_one(&unseen, Some(u16::MAX.into())) && all.drop_one(&unseen, Some(1 << 15)));
-        assert_eq!(all.dropped[&unseen], 2 << 16);
+        assert!(
+            all.drop_one(&unseen, Some(u16::MAX.into()), None) && all.drop_one(&unseen, Some(1 << 15), None)
+        );
+        assert_eq!(all.dropped[&unseen].count, 2 << 16);
         all.believe(PEER, 2);
-        assert!(all.drop_one(&unseen, Some(u16::MAX.into())));
-        assert_eq!(all.dropped[&unseen], (2 << 16) + 1);
+        assert!(all.drop_one(&unseen, Some(u16::MAX.into()), None));
+        assert_eq!(all.dropped[&unseen].count, (2 << 16) + 1);
     }
 
     #[test]
@@ -715,13 +776,14 @@ mod tests {
             state.stand_ins.insert((PEER, number), message(tag, 3, true));
         }
         let unseen = state.stand_ins.alike(PEER, twin, 3);
-        assert!(state.stand_ins.drop_one(&unseen, Some(1)));
+        assert!(state.stand_ins.drop_one(&unseen, Some(1), None));
         state.end_dropped(&unseen).unwrap();
         assert_eq!(state.stand_ins.messages.len(), 2);
         // The other one was read: it was this one that was dropped.
-        state.fetched_by_peer(&Named { peer: PEER, tag: one, header_data: 3, end: Some(0) }).unwrap();
+        let end = Some(0);
+        state.fetched_by_peer(&Named { peer: PEER, tag: one, header_data: 3, end, untaken: None }).unwrap();
         assert_eq!(state.stand_ins.messages.len(), 2, "the bytes name another number");
-        state.is_done((PEER, 1)).unwrap();
+        state.is_done((PEER, 1), None).unwrap();
         state.end_dropped(&unseen).unwrap();
         assert!(state.stand_ins.messages.is_empty() && state.stand_ins.dropped.is_empty());
     }
@@ -735,11 +797,13 @@ mod tests {
         }
         assert_eq!(state.stand_ins.like(&named(5)), [(PEER, 1), (PEER, 2), (PEER, 4)]);
         // One is done before its stand-in is delivered, one is delivered, and one is taken back.
-        state.is_done((PEER, 2)).unwrap();
+        state.is_done((PEER, 2), None).unwrap();
         assert_eq!(state.stand_ins.like(&named(5)), [(PEER, 1), (PEER, 4)]);
-        state.is_done((PEER, 1)).unwrap();
+        state.is_done((PEER, 1), None).unwrap();
         state.forget_stand_in(Some(PEER), Some(4));
-        assert!(state.stand_ins.like(&named(5)).is_empty() && !state.stand_ins.drop_one(&named(5), Some(1)));
+        assert!(
+            state.stand_ins.like(&named(5)).is_empty() && !state.stand_ins.drop_one(&named(5), Some(1), None)
+        );
         assert_eq!(state.stand_ins.like(&named(6)), [(PEER, 3)]);
         state.forget_stand_in(Some(PEER), Some(3));
         assert!(state.stand_ins.alike.is_empty() && state.stand_ins.messages.len() == 1);

@@ -10,7 +10,7 @@ use super::super::connections::Returned;
 use super::super::operation::Piece;
 use super::super::pending::TO_ONE;
 use super::super::remote::{AtomicCall, What};
-use super::super::stand_in::Named;
+use super::super::stand_in::{Named, Untaken};
 use super::super::{Room, State};
 use super::wire::{ANSWER, Answer, Kind, REQUEST, Request};
 use super::{ANSWERS, Carrier, Inner, PIECE, REQUESTS, VALUES, WINDOW};
@@ -389,7 +389,7 @@ impl State {
         self.begin_message(number, named, [begin, total], random::number(), 0);
     }
 
-    /// Tells the sender of a message that it is done.
+    /// Tells the sender of a message that it is done, or why it was not taken.
     pub(in super::super) fn tell(&mut self, named: Named) {
         match self.carrier {
             Some(_) => self.begin_notice(Notice { named, number: random::number(), tries: 0 }),
@@ -420,7 +420,7 @@ impl State {
             operation,
             peer: named.peer,
             memory: RemoteMemory { key: named.header_data, offset: named.tag },
-            kind: Kind::Message { end: named.end },
+            kind: Kind::Message { end: named.end, untaken: named.untaken },
             bytes: Bytes::new(),
             data: Some(notice),
             total,
@@ -830,8 +830,8 @@ impl State {
         else {
             return Ok(());
         };
-        if let Kind::Message { end } = kind {
-            let named = Named { peer, tag: memory.offset, header_data: memory.key, end };
+        if let Kind::Message { end, untaken } = kind {
+            let named = Named { peer, tag: memory.offset, header_data: memory.key, end, untaken };
             if number == usize::MAX
                 && let Some(carrier) = &mut self.carrier
             {
@@ -841,7 +841,7 @@ impl State {
                 self.keep_notice(Notice { named, number, tries }, why);
             } else if error.is_some() && number != usize::MAX {
                 // Its sender need not wait for a receive that has failed.
-                self.tell(named);
+                self.tell(Named { untaken: Some(Untaken::Aborted), ..named });
             }
             return self.end_fetch(number, error);
         }

@@ -149,8 +149,8 @@ impl Request {
 
     /// The message that `from` asks for, if it asks for one.
     fn message_for(&self, from: Source) -> Option<Named> {
-        let Kind::Message { end } = self.kind else { return None };
-        Some(Named { peer: from, tag: self.offset, header_data: self.key, end })
+        let Kind::Message { end, untaken } = self.kind else { return None };
+        Some(Named { peer: from, tag: self.offset, header_data: self.key, end, untaken })
     }
 
     fn accessed(&self) -> Accessed {
@@ -326,7 +326,8 @@ impl State {
         let done = match &message {
             Some(named @ Named { end: None, .. }) if request.is_done && request.len == 0 => {
                 let alike = self.stand_ins.alike(named.peer, named.tag, named.header_data);
-                self.stand_ins.drop_one(&alike, request.data).then_some(0).ok_or(ReturnCode::BAD_MKEY)
+                let is_there = self.stand_ins.drop_one(&alike, request.data, named.untaken);
+                is_there.then_some(0).ok_or(ReturnCode::BAD_MKEY)
             }
             Some(named) => {
                 // Who has longer pieces asks for the rest.

@@ -4,7 +4,7 @@
 //! |---|---|---|---|---|
 //! | kind: 0 to ask whether the process is there, and has the requests whose numbers follow, 1 to read, 2 to write, 3 for an atomic operation, 4 to fetch a message, 5 to say which process this is | 1 | | code of the response, as UET has them | 1 |
 //! | flags: 1 the access is announced with data, 2 what was there comes back, 4 there is a value to compare with, or the end of the stand-in, or the life of the process that is asked or says so, 8 all pieces of the access have been done | 1 | | 1 if the access is to be counted when all of it has been done | 1 |
-//! | operation and datatype of an atomic operation, as UET has them | 2 | | zero | 2 |
+//! | operation and datatype of an atomic operation, as UET has them; or why the asker has none of the message, if it says so: 1 the receive has not the room, 2 it could not be fetched | 2 | | zero | 2 |
 //! | number that the answer names, or of the question that is answered | 4 | | what comes back: its length | 4 |
 //! | key, or the header data of the stand-in, or how much of the [budget](super::super::budgets) is to be taken or was | 8 | | what comes back | as it says |
 //! | where the whole access begins, or the tag of the message, or the epoch of the budget, and behind it the number of the count | 8 | | | |
@@ -19,6 +19,7 @@ use weft::core::wire::ses::ReturnCode;
 use weft::{AtomicOp, AtomicType};
 
 use super::super::budgets::{Told, Wanted};
+use super::super::stand_in::Untaken;
 
 /// Bytes before what is written.
 pub(super) const REQUEST: usize = 64;
@@ -70,6 +71,8 @@ pub(super) enum Kind {
     Message {
         /// The last bytes of the stand-in, if the asker has them: if not, it wants none of the message.
         end: Option<u128>,
+        /// Why it has none of the message.
+        untaken: Option<Untaken>,
     },
     /// The life of the process that says so, a random number that no other has. It needs no answer.
     Here {
@@ -144,7 +147,7 @@ impl Request {
             Kind::Read => (1, 0, 0, None, false),
             Kind::Write => (2, 0, 0, None, false),
             Kind::Atomic { op, datatype, compare, fetch } => (3, op.0, datatype.0, compare, fetch),
-            Kind::Message { end } => (4, 0, 0, end, false),
+            Kind::Message { end, untaken } => (4, Untaken::number(untaken), 0, end, false),
         };
         let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
         let flags = flag(self.data.is_some(), ANNOUNCED)
@@ -186,7 +189,7 @@ impl Request {
                 fetch: has(FETCHES),
             },
             5 => Kind::Here { life: compare as u64 },
-            4 => Kind::Message { end: has(COMPARES).then_some(compare) },
+            4 => Kind::Message { end: has(COMPARES).then_some(compare), untaken: Untaken::of(bytes[2]) },
             _ => return None,
         };
         let request = Request {
@@ -243,9 +246,12 @@ mod tests {
                 compare: Some(u128::MAX - 7),
                 fetch: true,
             },
-            Kind::Message { end: Some(u128::MAX - 9) },
+            Kind::Message { end: Some(u128::MAX - 9), untaken: None },
+            Kind::Message { end: None, untaken: Some(Untaken::TooLong) },
+            Kind::Message { end: Some(0), untaken: Some(Untaken::Aborted) },
         ];
-        for (kind, data) in kinds.into_iter().zip([None, None, None, Some(1 << 40), None, None]) {
+        let writes = |kind| (kind == Kind::Write).then_some(1 << 40);
+        for (kind, data) in kinds.map(|kind| (kind, writes(kind))) {
             let (key, offset) = (u64::MAX - 1, 1 << 45);
             let is_done = kind == Kind::Write;
             let request = Request { kind, number: 7, key, offset, total: 90, at: 30, len: 60, data, is_done };
