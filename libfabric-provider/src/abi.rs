@@ -7,6 +7,7 @@
 //! - pointers are valid for the call, and may be null only where the manual page says so;
 //! - with FI_THREAD_SAFE any thread may make any call at any time.
 
+use std::alloc::{Layout, alloc_zeroed};
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd};
@@ -42,6 +43,21 @@ pub(crate) fn answer_value(body: impl FnOnce() -> Result<u64, FiError>) -> u64 {
 /// Locks that a panic left behind are poisoned, so that nobody sees a state that is half changed.
 fn caught<T>(body: impl FnOnce() -> Result<T, FiError>) -> Result<T, FiError> {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(FiError::OTHER))
+}
+
+/// So many bytes, all of them zero, that use no memory until they are written to if they are many.
+///
+/// # Errors
+/// [`FiError::NO_MEMORY`] if there is no memory for them.
+pub(crate) fn zeroed(len: usize) -> Result<Vec<u8>, FiError> {
+    let layout = Layout::array::<u8>(len).map_err(|_| FiError::NO_MEMORY)?;
+    if len == 0 {
+        return Ok(Vec::new());
+    }
+    // SAFETY: the layout has bytes.
+    let bytes = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(FiError::NO_MEMORY)?;
+    // SAFETY: they were allocated with the layout that a vector of this capacity has, and all of them are written.
+    Ok(unsafe { Vec::from_raw_parts(bytes.as_ptr(), len, len) })
 }
 
 /// A type that libfabric knows by a pointer to its first field.

@@ -27,7 +27,7 @@ use super::operation::Piece;
 use super::stand_in::SHORT;
 use super::takers::{Taker, TakerKind, Takers};
 use super::{Bindings, DEPTH, State, report};
-use crate::abi::AppRoom;
+use crate::abi::{AppRoom, zeroed};
 use crate::error::FiError;
 use crate::queue::Problem;
 
@@ -138,19 +138,25 @@ impl Space {
     }
 
     /// All of it.
-    pub(super) fn whole(self) -> OwnedBytes {
-        match self {
+    ///
+    /// # Errors
+    /// [`FiError::NO_MEMORY`] if there is none to stand for several pieces.
+    pub(super) fn whole(self) -> Result<OwnedBytes, FiError> {
+        Ok(match self {
             Space::One(room) => OwnedBytes::divisible(room),
-            Space::Several(len) => OwnedBytes::new(vec![0; len]),
-        }
+            Space::Several(len) => OwnedBytes::new(zeroed(len)?),
+        })
     }
 
     /// The first `len` bytes.
-    fn beginning(self, len: usize) -> OwnedBytes {
-        match self {
+    ///
+    /// # Errors
+    /// As of [`Space::whole`].
+    fn beginning(self, len: usize) -> Result<OwnedBytes, FiError> {
+        Ok(match self {
             Space::One(mut room) => OwnedBytes::new(room.split_to(len)),
-            Space::Several(_) => OwnedBytes::new(vec![0; len]),
-        }
+            Space::Several(_) => OwnedBytes::new(zeroed(len)?),
+        })
     }
 }
 
@@ -534,10 +540,16 @@ impl State {
             if self.lacks_room(filter, len) {
                 return Ok(());
             }
-            let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
             let Some(mut taker) = self.backlog.takers.remove(number) else { return Ok(()) };
             let TakerKind::Receive(space) = taker.kind else { return Ok(()) };
-            let (offered, back) = space.offered();
+            let (offered, back) = match space.offered() {
+                Ok(offered) => offered,
+                Err(error) => {
+                    self.fail(number, Way::In, error)?;
+                    continue;
+                }
+            };
+            let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
             let posted = endpoint.receive_with(offered, filter.options().context(number as u64));
             match posted.map_err(|refused| refused.error) {
                 Ok(id) => {
@@ -656,25 +668,34 @@ impl State {
             let len = message.len;
             if !stands && self.backlog.longest().is_some_and(|longest| room.len(len) > longest) {
                 // Of a sender with more memory. None of this endpoint's will ever do.
-                let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
-                if endpoint.discard(claim).is_err_and(|error| error.is_back_pressure()) {
-                    self.backlog.claimed.push_front(Claimed { number, claim, message, stands, room });
-                    return Ok(());
+                let claimed = Claimed { number, claim, message, stands, room };
+                if self.fail_claimed(claimed, FiError::TOO_LONG)? {
+                    continue;
                 }
-                self.has_taken(message.source, message.header_data, len);
-                self.fail(number, Way::In, FiError::TOO_LONG)?;
-                continue;
+                return Ok(());
             }
             let buffer = match room {
                 Target::Chosen(buffer) => buffer,
-                Target::Undecided(room) => match self.choose(number, room, len, stands)? {
-                    Ok(buffer) => buffer,
-                    Err(room) => {
-                        let room = Target::Undecided(room);
-                        self.backlog.claimed.push_front(Claimed { number, claim, message, stands, room });
-                        return Ok(());
+                Target::Undecided(room) => {
+                    let space = room.len();
+                    match self.choose(number, room, len, stands) {
+                        Ok(Ok(buffer)) => buffer,
+                        Ok(Err(room)) => {
+                            let room = Target::Undecided(room);
+                            self.backlog.claimed.push_front(Claimed { number, claim, message, stands, room });
+                            return Ok(());
+                        }
+                        Err(FiError::NO_MEMORY) => {
+                            let room = Target::Undecided(Space::Several(space));
+                            let claimed = Claimed { number, claim, message, stands, room };
+                            if self.fail_claimed(claimed, FiError::NO_MEMORY)? {
+                                continue;
+                            }
+                            return Ok(());
+                        }
+                        Err(error) => return Err(error),
                     }
-                },
+                }
             };
             let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
             match endpoint.receive_claimed(claim, buffer, number as u64) {
@@ -698,9 +719,25 @@ impl State {
         Ok(())
     }
 
+    /// Drops a message that was claimed for a receive, which ends with `error`. Returns false if there is no room for that now.
+    fn fail_claimed(&mut self, claimed: Claimed, error: FiError) -> Result<bool, FiError> {
+        let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
+        if endpoint.discard(claimed.claim).is_err_and(|error| error.is_back_pressure()) {
+            self.backlog.claimed.push_front(claimed);
+            return Ok(false);
+        }
+        let Claimed { number, message, .. } = claimed;
+        self.has_taken(message.source, message.header_data, message.len);
+        self.fail(number, Way::In, error)?;
+        Ok(true)
+    }
+
     /// A buffer for a claimed message of `len` bytes: what stands for the application's own room, which needs as much memory of
     /// the endpoint, or else the reserve. Gives the room back if there is neither. One that stands for a longer message is received
     /// beside the application's room.
+    ///
+    /// # Errors
+    /// [`FiError::NO_MEMORY`] if nothing can stand for several pieces of room.
     fn choose(
         &mut self,
         number: usize,
@@ -714,12 +751,12 @@ impl State {
             return Ok(Ok(if stands {
                 self.beside(number, room, wanted)
             } else {
-                room.beginning(wanted).into()
+                room.beginning(wanted)?.into()
             }));
         };
         let buffer = if has_memory(endpoint, wanted) {
             if !stands {
-                return Ok(Ok(room.beginning(wanted).into()));
+                return Ok(Ok(room.beginning(wanted)?.into()));
             }
             vec![0; wanted].into()
         } else {

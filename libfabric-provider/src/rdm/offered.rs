@@ -6,7 +6,7 @@ use weft::OwnedBytes;
 
 use super::backlog::Space;
 use crate::abi::AppRoom;
-use crate::error::lock;
+use crate::error::{FiError, lock};
 
 /// Where the room is when it was dropped.
 #[derive(Debug, Default)]
@@ -54,8 +54,11 @@ pub(super) enum Back {
 
 impl Space {
     /// All of it for a receive of one message, and what gives it back if the receive is refused.
-    pub(super) fn offered(self) -> (OwnedBytes, Back) {
-        match self {
+    ///
+    /// # Errors
+    /// As of [`Space::whole`].
+    pub(super) fn offered(self) -> Result<(OwnedBytes, Back), FiError> {
+        Ok(match self {
             Space::One(room) => {
                 let place = Arc::new(Place::default());
                 let back = Back::One(place.clone());
@@ -63,9 +66,9 @@ impl Space {
             }
             several @ Space::Several(_) => {
                 let len = several.len();
-                (several.whole(), Back::Several(len))
+                (several.whole()?, Back::Several(len))
             }
-        }
+        })
     }
 }
 
@@ -88,7 +91,7 @@ mod tests {
         let mut bytes = [1u8, 2, 3];
         // SAFETY: `bytes` outlives it, and nobody else uses them meanwhile.
         let room = unsafe { AppRoom::new(bytes.as_mut_ptr().cast(), bytes.len()) };
-        let (mut offered, back) = Space::One(room).offered();
+        let (mut offered, back) = Space::One(room).offered().unwrap();
         offered.as_mut_slice()[1] = 9;
         assert_eq!(offered.as_slice(), [1, 9, 3]);
         let Back::One(place) = &back else { panic!("it is one piece") };
@@ -96,7 +99,7 @@ mod tests {
         drop(offered);
         let Some(Space::One(room)) = back.take() else { panic!("it is not back") };
         assert_eq!(room.as_ref(), [1, 9, 3]);
-        let (offered, back) = Space::Several(5).offered();
+        let (offered, back) = Space::Several(5).offered().unwrap();
         assert_eq!(offered.as_slice().len(), 5);
         assert!(matches!(back.take(), Some(Space::Several(5))));
     }

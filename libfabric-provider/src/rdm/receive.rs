@@ -117,6 +117,7 @@ impl State {
             self.backlog.defer_receive(number, filter, space);
             return Ok(());
         }
+        let room = space.whole()?;
         if many {
             self.allow_many()?;
         } else {
@@ -128,9 +129,9 @@ impl State {
         let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
         let options = filter.options().context(number as u64);
         let posted = if many {
-            endpoint.receive_many(space.whole(), self.least, options)
+            endpoint.receive_many(room, self.least, options)
         } else {
-            endpoint.receive_with(space.whole(), options)
+            endpoint.receive_with(room, options)
         };
         let noted = self.note_posted(number, posted.map_err(|refused| FiError::from(&refused.error)));
         match noted {

@@ -13,6 +13,7 @@ use super::notes;
 use super::operation::Piece;
 use super::pending::Pending;
 use super::{Binding, Bindings, Operation, OutgoingBytes, Rdm, Room, State, Wanted, report};
+use crate::abi::zeroed;
 use crate::counter::Counter;
 use crate::error::{FiError, lock};
 use crate::memory::{Registration, lock_of_atomics};
@@ -219,7 +220,7 @@ impl State {
                     Room::Several(rooms) => {
                         let len = rooms.iter().map(|room| room.as_ref().len()).sum();
                         operation.pieces = rooms.into_iter().map(Piece).collect();
-                        OwnedBytes::new(vec![0; len])
+                        OwnedBytes::new(zeroed(len)?)
                     }
                 }));
                 connections.post(endpoint, peer, |endpoint, connection| {

@@ -332,6 +332,52 @@ fn endpoints_and_queues_that_cannot_be_opened_say_why() {
     assert_eq!(table!(domain.domain, ops.cq_open(&mut attr, &mut cq, null_mut())), -sys::FI_EMFILE);
 }
 
+/// The provider needs as much memory as the pieces have, to put a message together. The process is this test's alone.
+#[test]
+fn receives_and_reads_into_pieces_for_which_there_is_no_memory_are_refused() {
+    if !inside("receives_and_reads_into_pieces_for_which_there_is_no_memory_are_refused") {
+        return;
+    }
+    const LEN: usize = 1 << 30;
+    let side = open();
+    let own = side.insert(&side.name());
+    // Nobody reads the bytes or writes to them, so that they use no memory.
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: it is new memory.
+    let at = unsafe { libc::mmap(null_mut(), 2 * LEN, protection, flags | libc::MAP_NORESERVE, -1, 0) };
+    assert_ne!(at, libc::MAP_FAILED);
+    let second = at.wrapping_byte_add(LEN);
+    let pieces = |len: usize| [at, second].map(|iov_base| sys::iovec { iov_base, iov_len: len });
+    let limit = |rlim_cur| {
+        let limit = libc::rlimit { rlim_cur, rlim_max: libc::RLIM_INFINITY };
+        // SAFETY: it is a limit.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) }, 0);
+    };
+    let receive =
+        |len| table!(side.ep, msg.recvv(pieces(len).as_ptr(), null_mut(), 2, FI_ADDR_UNSPEC, 1 as *mut _));
+    let read = |len| table!(side.ep, rma.readv(pieces(len).as_ptr(), null_mut(), 2, own, 0, 5, 2 as *mut _));
+    let used = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = used.split(' ').next().unwrap().parse().unwrap();
+    limit(pages * 4096 + LEN as u64);
+    let no_memory = -(sys::FI_ENOMEM as isize);
+    assert_eq!((receive(LEN), read(LEN)), (no_memory, no_memory));
+    limit(libc::RLIM_INFINITY);
+    // Nothing has begun, and later calls are as others.
+    assert_eq!((receive(3), read(3)), (0, 0));
+    side.send(own, b"pieces", None, 3);
+    let mut ended: Vec<_> = (0..3)
+        .map(|_| match side.cq.next() {
+            Ok(entry) => (entry.context, 0),
+            Err(failed) => (failed.context, failed.error),
+        })
+        .collect();
+    ended.sort_unstable();
+    assert_eq!(ended, [(1, 0), (2, sys::FI_EKEYREJECTED as i32), (3, 0)]);
+    // SAFETY: the message is there.
+    let arrived = unsafe { [at, second].map(|at| at.cast::<[u8; 3]>().read()) };
+    assert_eq!(arrived, [*b"pie", *b"ces"]);
+}
+
 #[test]
 fn addresses_are_looked_up_printed_and_removed() {
     if !inside("addresses_are_looked_up_printed_and_removed") {
