@@ -98,6 +98,13 @@ pub(crate) extern "C" fn getinfo(
         let (node, service) = unsafe { (abi::text(node)?, abi::text(service)?) };
         // SAFETY: as before.
         let (hints, info) = unsafe { (hints.as_ref(), info.as_mut().ok_or(FiError::INVALID)?) };
+        // libfabric asks with this flag when it looks for a provider to put a layer on.
+        let is_layer = flags & CORE_PROVIDERS_ONLY != 0;
+        // Layers need the names of a fabric and a domain.
+        if flags & sys::FI_PROV_ATTR_ONLY != 0 && !is_layer {
+            *info = of_provider()?;
+            return Ok(0);
+        }
         let params = Params::read()?;
         let wish = wish(node, service, flags, hints)?;
         // SAFETY: as before; the domain's part of the hints is null or valid, and so is its name.
@@ -111,9 +118,7 @@ pub(crate) extern "C" fn getinfo(
         // A server is asked once.
         let facts = if place.exists() { place.facts(&params) } else { Err(FiError::NO_DATA) };
         let (mut all, mut refused) = (List::default(), None);
-        // libfabric asks with this flag when it looks for a provider to put a layer on. It would list reliable endpoints that it
-        // builds on our datagrams (`weft;ofi_rxd`) before our own.
-        let is_layer = flags & CORE_PROVIDERS_ONLY != 0;
+        // Of datagrams libfabric would list reliable endpoints that it builds on them (`weft;ofi_rxd`) before our own.
         for kind in Kind::wanted(wanted).filter(|kind| *kind == Kind::Rdm || !is_layer) {
             let offered = Answer::of(kind, version, hints, &place, &facts, &params)
                 .and_then(|answer| answer.list(&wish, &params, &place, &facts, domain));
@@ -125,6 +130,17 @@ pub(crate) extern "C" fn getinfo(
         *info = all.take().ok_or(refused.unwrap_or(FiError::NO_DATA))?;
         Ok(0)
     })
+}
+
+/// What programs get that only ask which providers there are, usable or not. libfabric adds the provider's name, and answers calls
+/// with no other flag itself.
+fn of_provider() -> Result<*mut sys::fi_info, FiError> {
+    // SAFETY: without an original it is a new one with all its parts, all of which are zero.
+    let info = unsafe { sys::fi_dupinfo(std::ptr::null()) };
+    // SAFETY: as before; nobody else knows it yet.
+    let fabric = unsafe { info.as_mut().map(|info| &mut *info.fabric_attr) };
+    fabric.ok_or(FiError::NO_MEMORY)?.prov_version = crate::VERSION;
+    Ok(info)
 }
 
 /// The properties of what is offered, beside addresses: those of the provider, narrowed by hints.

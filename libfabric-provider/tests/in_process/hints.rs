@@ -3,9 +3,10 @@
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::ptr::null_mut;
 
 use crate::common::fabric::{Opened, Wish, getinfo, getinfo_of, name};
-use crate::common::inside;
+use crate::common::{inside, inside_with};
 use weft_fi::sys;
 
 type Change = fn(&mut sys::fi_info);
@@ -348,6 +349,35 @@ fn every_capability_of_one_direction_is_one_of_the_endpoint_or_refused() {
 }
 
 /// fi_getinfo(3): with FI_SOURCE the node is the source and else the destination, and the hints' own address is not looked at.
+/// fi_getinfo(3): exactly one entry with the provider's name and version, whether it can be used or not. libfabric answers calls without
+/// any other flag itself.
+#[test]
+fn programs_that_ask_which_providers_there_are_hear_of_one_that_cannot_be_used() {
+    const NAME: &str = "programs_that_ask_which_providers_there_are_hear_of_one_that_cannot_be_used";
+    if !inside_with(NAME, &[("FI_WEFT_PORT", "serve:/gone"), ("FI_WEFT_MTU", "none")]) {
+        return;
+    }
+    let refuses = |hints: &mut sys::fi_info| hints.caps = sys::FI_HMEM;
+    for change in [(|_| ()) as Change, refuses] {
+        let wish = Wish { change, ..Wish::default() };
+        assert!(getinfo_of(&wish, NOW, None, 0).is_err());
+        let all = getinfo_of(&wish, NOW, None, sys::FI_PROV_ATTR_ONLY | sys::FI_NUMERICHOST).unwrap();
+        let mut entries = Vec::new();
+        let mut next = all.0;
+        // SAFETY: entries of the list have all their parts, and libfabric has named their providers.
+        while let Some(info) = unsafe { next.as_ref() } {
+            next = info.next;
+            // SAFETY: as before.
+            let (domain, fabric) = unsafe { (&*info.domain_attr, &*info.fabric_attr) };
+            // SAFETY: as before.
+            if unsafe { std::ffi::CStr::from_ptr(fabric.prov_name) } == c"weft" {
+                entries.push((fabric.prov_version, info.caps, fabric.name, domain.name));
+            }
+        }
+        assert_eq!(entries, [(1, 0, null_mut(), null_mut())]);
+    }
+}
+
 #[test]
 fn the_node_comes_before_the_address_in_hints() {
     if !inside("the_node_comes_before_the_address_in_hints") {
