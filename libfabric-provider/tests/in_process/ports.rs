@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use crate::common::fabric::{How, Side, Wish, getinfo, getinfo_of};
 use crate::common::server::server;
 use crate::common::{inside, inside_with};
-use weft_fi::sys;
+use weft_fi::sys::{self, FI_ADDR_UNSPEC};
 
 /// Messages of no packet payload, of less and more than is worth a reference, of one packet, of some and of many.
 const SIZES: [usize; 8] = [0, 1, 1_023, 1_024, 8_000, 9_000, 100_000, 3_000_000];
@@ -49,6 +49,29 @@ fn open(role: &str, host: u8) -> Side {
     // Rings of four frames, so that packets wait.
     let port = format!("memif:@weft-ports-{},role={role},rsize=2,ip=10.0.0.{host}", std::process::id());
     Side::open(&Wish { domain: Some(port), ..Wish::default() }, How::default())
+}
+
+/// Nobody else is at these ports, and FI_LOCAL_COMM is offered.
+#[test]
+fn an_endpoint_at_a_port_that_it_has_for_itself_reaches_itself() {
+    if !inside("an_endpoint_at_a_port_that_it_has_for_itself_reaches_itself") {
+        return;
+    }
+    let memif = format!("memif:@weft-alone-{},role=server,ip=10.0.0.1", std::process::id());
+    for port in [memif, "udp:127.41.8.1".to_owned()] {
+        for kind in [sys::FI_EP_RDM, sys::FI_EP_DGRAM] {
+            let wish = Wish { domain: Some(port.clone()), kind, ..Wish::default() };
+            assert_ne!(getinfo(&wish).unwrap().get().caps & sys::FI_LOCAL_COMM, 0);
+            let side = Side::open(&wish, How::default());
+            let own = side.insert(&side.name());
+            let mut room = [0; 3];
+            side.receive(&mut room, FI_ADDR_UNSPEC, None, 1);
+            side.send(own, b"own", None, 2);
+            let mut ended = [(); 2].map(|()| side.cq.next().unwrap().context);
+            ended.sort_unstable();
+            assert_eq!((ended, &room), ([1, 2], b"own"), "{port}");
+        }
+    }
 }
 
 /// A message's memory is gone as soon as its entry is read; whoever read it later would be killed.
