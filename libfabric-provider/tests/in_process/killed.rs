@@ -19,8 +19,10 @@ const VICTIM: usize = 3;
 const ROUNDS: usize = 20;
 /// How long whoever has got no message waits before it sends one to find out who is there.
 const ASKS_AFTER: Duration = Duration::from_secs(1);
-/// Three times what docs/libfabric.md promises, on a machine that is busy with other tests.
+/// Three times what docs/libfabric.md promises, on a machine that is busy with other tests: without a server, and of processes of one,
+/// whose receives that name the one that was killed end later than their messages to it.
 const IN_TIME: Duration = SILENCE.saturating_add(ASKS_AFTER).saturating_mul(3);
+const SERVED_IN_TIME: Duration = Duration::from_secs(2).saturating_mul(3);
 
 #[test]
 fn the_others_of_an_all_to_all_get_errors_when_one_is_killed() {
@@ -44,6 +46,7 @@ fn so_they_do_when_they_share_a_server_which_then_serves_the_next_job() {
 
 /// Processes exchange messages until one of them is killed.
 fn kill_one(server: Option<&str>) {
+    let bound = if server.is_some() { SERVED_IN_TIME } else { IN_TIME };
     let variables: Vec<(&str, &str)> = server.into_iter().map(|name| (SERVER, name)).collect();
     let mut ranks: Vec<Process> = (0..RANKS).map(|number| Process::start(NAME, number, &variables)).collect();
     let names: Vec<String> = ranks.iter_mut().map(|rank| rank.says("name ")).collect();
@@ -57,7 +60,9 @@ fn kill_one(server: Option<&str>) {
     let begin = Instant::now();
     for (number, rank) in ranks.iter_mut().enumerate().filter(|(number, _)| *number != VICTIM) {
         rank.says("an error");
-        assert!(begin.elapsed() < IN_TIME, "rank {number} heard of it after {:?}", begin.elapsed());
+        assert!(begin.elapsed() < bound, "rank {number} heard of it after {:?}", begin.elapsed());
+    }
+    for (_, rank) in ranks.iter_mut().enumerate().filter(|(number, _)| *number != VICTIM) {
         rank.says("goes on");
         assert!(rank.child.wait().unwrap().success());
     }
