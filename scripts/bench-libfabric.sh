@@ -17,7 +17,8 @@
 #   --tagged       send messages with tags, as MPI libraries do: receivers fetch or read the long ones if they are late
 #   --realtime     run all as real-time processes (`chrt -r`), which others on the machine do not interrupt; needs root
 #   --verify       compare the bytes of all messages: no speeds to rely on
-#   --check        fail when weft is slower than it should be
+#   --check        fail when weft is slower than it should be, and before anything is measured if --over or --sizes leave out what
+#                  that is judged by (memif, udp, tcp and rxd; 64 and 1048576 bytes)
 #
 # PROVIDER names libweft_fi.so and WEFT the command; without them the script makes release builds. Needs libfabric's headers
 # and programs (Debian: libfabric-dev, libfabric-bin) and a C compiler; FI_WEFT_… variables apply.

@@ -37,6 +37,9 @@ def parse():
     unknown = set(options.over) - {"memif", "serve", "udp", *FOREIGN}
     if unknown:
         sys.exit(f"bench-libfabric.sh: --over: nothing is called {', '.join(sorted(unknown))}")
+    for name, what, size, other, _, _ in BARS if options.check else []:
+        if not {name, other} <= set(options.over) or size not in options.sizes:
+            sys.exit(f"bench-libfabric.sh: --check needs {what} of {size} bytes over {name} and {other}: see --over and --sizes")
     return options
 
 
