@@ -70,7 +70,8 @@ use crate::place::{Names, Place};
 use crate::slab::Slab;
 use crate::sys;
 
-/// Operations of one direction that may be under way, but receives of messages.
+/// Messages and accesses that may be under way in any case, as `fi_getinfo` says, and receives of datagrams. There may be
+/// [more](pending) messages and accesses.
 pub(crate) const DEPTH: usize = 4096;
 /// Receives of messages that may be posted.
 pub(crate) const RECEIVES: usize = 1 << 16;
