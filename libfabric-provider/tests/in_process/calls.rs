@@ -354,8 +354,8 @@ fn receives_and_reads_into_pieces_for_which_there_is_no_memory_are_refused() {
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) }, 0);
     };
     let receive =
-        |len| table!(side.ep, msg.recvv(pieces(len).as_ptr(), null_mut(), 2, FI_ADDR_UNSPEC, 1 as *mut _));
-    let read = |len| table!(side.ep, rma.readv(pieces(len).as_ptr(), null_mut(), 2, own, 0, 5, 2 as *mut _));
+        |len| table!(side.ep, msg.recvv(pieces(len).as_ptr(), null_mut(), 2, FI_ADDR_UNSPEC, 4 as *mut _));
+    let read = |len| table!(side.ep, rma.readv(pieces(len).as_ptr(), null_mut(), 2, own, 0, 5, 5 as *mut _));
     let used = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = used.split(' ').next().unwrap().parse().unwrap();
     limit(pages * 4096 + LEN as u64);
@@ -364,7 +364,7 @@ fn receives_and_reads_into_pieces_for_which_there_is_no_memory_are_refused() {
     limit(libc::RLIM_INFINITY);
     // Nothing has begun, and later calls are as others.
     assert_eq!((receive(3), read(3)), (0, 0));
-    side.send(own, b"pieces", None, 3);
+    side.send(own, b"pieces", None, 6);
     let mut ended: Vec<_> = (0..3)
         .map(|_| match side.cq.next() {
             Ok(entry) => (entry.context, 0),
@@ -372,7 +372,7 @@ fn receives_and_reads_into_pieces_for_which_there_is_no_memory_are_refused() {
         })
         .collect();
     ended.sort_unstable();
-    assert_eq!(ended, [(1, 0), (2, sys::FI_EKEYREJECTED as i32), (3, 0)]);
+    assert_eq!(ended, [(4, 0), (5, sys::FI_EKEYREJECTED), (6, 0)]);
     // SAFETY: the message is there.
     let arrived = unsafe { [at, second].map(|at| at.cast::<[u8; 3]>().read()) };
     assert_eq!(arrived, [*b"pie", *b"ces"]);
