@@ -24,8 +24,8 @@ pub(super) struct PostedQueue {
     indexed: Option<Box<Index>>,
     /// How many messages have matched an indexed receive since the last that matched one of `oldest`.
     passed_by: u32,
-    /// What the receives for many messages want, and how many each of it; `None` if there never were any.
-    of_many: Option<Box<BTreeMap<Wanted, u32>>>,
+    /// What the receives for many messages want, and how many each of it.
+    of_many: BTreeMap<Wanted, u32>,
 }
 
 /// The memory that dropping a receive touches, bytes.
@@ -62,20 +62,19 @@ impl PostedQueue {
 
     /// As [`PostedQueue::push`], of a receive for many messages.
     pub(super) fn push_many(&mut self, posted: Posted) {
-        let of_many = self.of_many.get_or_insert_default();
-        *of_many.entry(Index::wanted(&posted)).or_default() += 1;
+        *self.of_many.entry(Index::wanted(&posted)).or_default() += 1;
         self.push(posted);
     }
 
     /// Whether a receive for many messages accepts one of `source` with `tag`.
     #[cold]
     pub(super) fn many_accept(&self, source: Source, tag: Option<u64>) -> bool {
-        let Some(of_many) = self.of_many.as_deref().filter(|of_many| !of_many.is_empty()) else {
+        if self.of_many.is_empty() {
             return false;
-        };
+        }
         let is_indexed = |index: &Index| {
             let mut wanted = index.kinds.iter().filter_map(|present| present.kind.wanted(source, tag));
-            wanted.any(|wanted| of_many.contains_key(&wanted))
+            wanted.any(|wanted| self.of_many.contains_key(&wanted))
         };
         self.oldest.iter().any(|posted| posted.many.is_some() && posted.takes(source, tag))
             || self.indexed.as_deref().is_some_and(is_indexed)
@@ -179,11 +178,7 @@ impl PostedQueue {
     /// Bytes of heap allocated, without the memory of the receives.
     pub(super) fn heap_bytes(&self) -> u64 {
         let index = |index: &Index| size_of::<Index>() as u64 + index.heap_bytes();
-        let of_many =
-            |map: &BTreeMap<Wanted, u32>| size_of::<BTreeMap<Wanted, u32>>() as u64 + heap::of_tree(map);
-        heap::of_deque(&self.oldest)
-            + self.indexed.as_deref().map_or(0, index)
-            + self.of_many.as_deref().map_or(0, of_many)
+        heap::of_deque(&self.oldest) + self.indexed.as_deref().map_or(0, index) + heap::of_tree(&self.of_many)
     }
 
     /// Bytes of the receives' memory.
@@ -196,8 +191,7 @@ impl PostedQueue {
 
 /// `posted`, a receive for many messages, takes none any more.
 #[cold]
-fn forget(of_many: &mut Option<Box<BTreeMap<Wanted, u32>>>, posted: &Posted) {
-    let Some(of_many) = of_many.as_deref_mut() else { return };
+fn forget(of_many: &mut BTreeMap<Wanted, u32>, posted: &Posted) {
     let wanted = Index::wanted(posted);
     if let Some(count) = of_many.get_mut(&wanted) {
         *count -= 1;
