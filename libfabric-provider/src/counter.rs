@@ -95,6 +95,7 @@ impl Counter {
             }
             worked?;
             let left = deadline.left().map_err(|_| FiError::TIMED_OUT)?;
+            let attended = self.endpoints.attend()?;
             let armed = self.endpoints.arm();
             if armed != Ok(true) {
                 worked = armed.map(|_| ());
@@ -113,6 +114,7 @@ impl Counter {
                 state.sleepers.push(event.clone());
             }
             let slept = self.endpoints.sleep(Some(event), left);
+            drop(attended);
             lock(&self.state)?.sleepers.retain(|other| !Arc::ptr_eq(other, event));
             slept?;
         }

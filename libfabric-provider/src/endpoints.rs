@@ -83,13 +83,16 @@ impl Endpoints {
         may_sleep
     }
 
-    /// Sleeps until the descriptor is readable, or that of an event of the caller's, for `bound` at most if there is one. The
-    /// endpoints' own threads leave the work to the caller meanwhile.
+    /// Says that the caller arms the endpoints and sleeps, for as long as it keeps what is returned. It does so before it arms them: calls
+    /// of other threads in between leave them armed. The endpoints' own threads leave the work to the caller meanwhile.
+    pub(crate) fn attend(&self) -> Result<Vec<Attended>, FiError> {
+        Ok(self.list()?.into_iter().map(Attended::new).collect())
+    }
+
+    /// Sleeps until the descriptor is readable, or that of an event of the caller's, for `bound` at most if there is one.
     pub(crate) fn sleep(&self, event: Option<&Event>, bound: Option<Duration>) -> Result<(), FiError> {
         let descriptors: Vec<_> = [self.wake()?.as_fd()].into_iter().chain(event.map(AsFd::as_fd)).collect();
-        let attended: Vec<_> = self.list()?.into_iter().map(Attended::new).collect();
         sleep(&descriptors, bound);
-        drop(attended);
         Ok(())
     }
 

@@ -74,8 +74,9 @@ fn keep(endpoint: &Weak<Rdm>, end: &Event, descriptor: &OwnedFd) -> Result<(), F
         }
         endpoint.ask_for_callers()?;
         let (visits, attended) = endpoint.attention();
-        // An application that sleeps does not send the questions that the endpoint has posted meanwhile.
-        let is_away = seen == Some(visits) && (!attended || endpoint.is_asking()?);
+        // An application that sleeps does not send the questions that the endpoint has posted meanwhile, and nothing wakes it if a call
+        // has found so much to do that the endpoint is not armed any more.
+        let is_away = seen == Some(visits) && (!attended || endpoint.is_asking()? || !endpoint.is_armed()?);
         seen = Some(visits);
         let looks = endpoint.looks()?;
         let armed = (is_away || looks) && endpoint.keep()?;

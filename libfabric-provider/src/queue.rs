@@ -177,9 +177,11 @@ impl Queue {
                 done => return done,
             }
             let left = deadline.left()?;
+            let attended = self.endpoints.attend()?;
             if self.arm(Some(wakes))? {
                 self.endpoints.sleep(None, left)?;
             }
+            drop(attended);
             let mut state = lock(&self.state)?;
             if std::mem::take(&mut state.signalled) || state.wakes != wakes {
                 return Err(FiError::AGAIN);

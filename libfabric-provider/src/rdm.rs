@@ -80,6 +80,9 @@ const BATCH: usize = 256;
 /// Bytes that a receive for many messages has left at least while it goes on, unless the application sets it
 /// (FI_OPT_MIN_MULTI_RECV).
 const LEAST: NonZeroU32 = NonZeroU32::new(64).expect("not 0");
+/// How often a call lets the endpoint work so that others may go on sleeping. If there is still something to do then, the endpoint's
+/// own thread sees to it.
+const REARMS: usize = 8;
 /// How long an endpoint that is closed may take to deliver what was sent, and to answer its peers.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -172,6 +175,8 @@ struct State {
     operations: Slab<Operation>,
     sends: usize,
     receives: usize,
+    /// How many completions were taken from the endpoint.
+    ended: u64,
     peers: Peers,
     /// Messages that were claimed, by the contexts of the calls that did.
     claims: HashMap<usize, Claimed>,
@@ -292,10 +297,25 @@ impl Rdm {
                 self.visits.fetch_add(1, Ordering::Relaxed);
                 state.work(self.caps.names_source)
             }
-            Err(error) => return Err(error),
+            Err(_) => Ok(()),
         };
+        self.rearm(state);
         // An operation that was posted is under way, whatever happened to others.
         posted.or_else(|error| followed.and(Err(error)))
+    }
+
+    /// Lets threads that sleep be woken by what arrives, as they were before this call has looked for it.
+    fn rearm(&self, state: &mut State) {
+        for _ in 0..REARMS {
+            let Some(endpoint) = &mut state.endpoint else { return };
+            if self.attending.load(Ordering::Relaxed) == 0 || endpoint.is_armed() {
+                return;
+            }
+            // Those who sleep hear of an endpoint that cannot work by its descriptor.
+            if !matches!(endpoint.arm(), Ok(false)) || state.work(self.caps.names_source).is_err() {
+                return;
+            }
+        }
     }
 
     /// Asks for operations with this context to be cancelled: the first that is under way and can be.
@@ -304,23 +324,8 @@ impl Rdm {
     /// There is none.
     pub(crate) fn cancel(&self, context: usize) -> Result<(), FiError> {
         let mut state = lock(&self.state)?;
-        let State { endpoint, operations, .. } = &mut *state;
-        let endpoint = endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
-        let is_it = |operation: &Operation| operation.is_named(context);
-        let can_be = |operation: &Operation| operation.stand_in.is_none() && operation.fetched.is_none();
-        let best = operations.position(|operation| is_it(operation) && can_be(operation));
-        let number = best.or_else(|| operations.position(is_it)).ok_or(FiError::NO_ENTRY)?;
-        let operation = operations.get_mut(number).ok_or(FiError::NO_ENTRY)?;
-        if !can_be(operation) {
-            // The receiver may be fetching the message, which no other receive would get: it is too late.
-            return Ok(());
-        }
-        if let Some(id) = operation.id {
-            endpoint.cancel(id).map_err(|error| FiError::from(&error))?;
-        } else if !state.cancel_access(number)? {
-            state.cancel_waiting(number)?;
-        }
-        state.work(self.caps.names_source)
+        let cancelled = state.cancel(context);
+        self.follow(&mut state, cancelled, false)
     }
 
     /// Operations that could be posted now: messages and receives. There may be more, which depends on the peer of a message.
@@ -333,12 +338,19 @@ impl Rdm {
     /// Lets the endpoint work, and takes what has ended.
     pub(crate) fn progress(&self) -> Result<(), FiError> {
         self.visits.fetch_add(1, Ordering::Relaxed);
-        lock(&self.state)?.work(self.caps.names_source)
+        let mut state = lock(&self.state)?;
+        let before = state.ended;
+        let worked = state.work(self.caps.names_source);
+        // Who has found nothing looks again, mostly at once; otherwise the endpoint's own thread sees to those who sleep.
+        if state.ended != before {
+            self.rearm(&mut state);
+        }
+        worked
     }
 
     /// As [`Rdm::progress`], and prepares for a sleep on the descriptor. Returns whether the caller may sleep.
     pub(crate) fn arm(&self) -> Result<bool, FiError> {
-        self.progress()?;
+        self.visits.fetch_add(1, Ordering::Relaxed);
         self.keep()
     }
 
@@ -361,6 +373,11 @@ impl Rdm {
     /// How often the application has let the endpoint work, and whether it sleeps until there is more to do.
     pub(crate) fn attention(&self) -> (u64, bool) {
         (self.visits.load(Ordering::Relaxed), self.attending.load(Ordering::Relaxed) > 0)
+    }
+
+    /// Whether a thread that sleeps on the descriptor is woken when the endpoint has something to do.
+    pub(crate) fn is_armed(&self) -> Result<bool, FiError> {
+        Ok(lock(&self.state)?.endpoint.as_ref().is_none_or(Endpoint::is_armed))
     }
 
     /// Uses the descriptor that is readable when the endpoint has something to do, after [`Rdm::arm`].
@@ -418,6 +435,7 @@ impl State {
             operations: Slab::default(),
             sends: 0,
             receives: 0,
+            ended: 0,
             peers: Peers::default(),
             claims: HashMap::new(),
             least: LEAST,
@@ -440,6 +458,27 @@ impl State {
     /// Accesses that are under way, and messages unless they are through a server.
     fn accesses(&self) -> usize {
         self.sends.saturating_sub(self.carrier.as_ref().map_or(0, |_| self.pending.total()))
+    }
+
+    fn cancel(&mut self, context: usize) -> Result<(), FiError> {
+        let State { endpoint, operations, .. } = self;
+        let endpoint = endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
+        let is_it = |operation: &Operation| operation.is_named(context);
+        let can_be = |operation: &Operation| operation.stand_in.is_none() && operation.fetched.is_none();
+        let best = operations.position(|operation| is_it(operation) && can_be(operation));
+        let number = best.or_else(|| operations.position(is_it)).ok_or(FiError::NO_ENTRY)?;
+        let operation = operations.get_mut(number).ok_or(FiError::NO_ENTRY)?;
+        if !can_be(operation) {
+            // The receiver may be fetching the message, which no other receive would get: it is too late.
+            return Ok(());
+        }
+        if let Some(id) = operation.id {
+            return endpoint.cancel(id).map_err(|error| FiError::from(&error));
+        }
+        if self.cancel_access(number)? {
+            return Ok(());
+        }
+        self.cancel_waiting(number)
     }
 
     /// Takes what has ended already.
@@ -485,6 +524,7 @@ impl State {
     }
 
     fn end(&mut self, completion: Completion, names_source: bool) -> Result<(), FiError> {
+        self.ended = self.ended.wrapping_add(1);
         let completion = match self.carrier {
             None => completion,
             Some(_) => match self.end_inner(completion, names_source)? {

@@ -10,6 +10,7 @@ use crate::eq::Events;
 use crate::error::{FiError, lock};
 use crate::fabric::{Fabric, FabricObject};
 use crate::queue::Queue;
+use crate::rdm::Attended;
 use crate::refused::Refused;
 use crate::sys;
 use crate::wake::{self, Deadline, Wake};
@@ -61,6 +62,15 @@ impl Member {
             Member::Queue(queue) => queue.upgrade().map(|queue| queue.try_wait()),
             Member::Counter(counter) => counter.upgrade().map(|counter| counter.try_wait()),
             Member::Events(events) => events.upgrade().map(|events| events.try_wait()),
+        }
+    }
+
+    /// Its endpoints, if it has any and was not closed.
+    fn attend(&self) -> Option<Result<Vec<Attended>, FiError>> {
+        match self {
+            Member::Queue(queue) => queue.upgrade().map(|queue| queue.endpoints().attend()),
+            Member::Counter(counter) => counter.upgrade().map(|counter| counter.endpoints().attend()),
+            Member::Events(_) => None,
         }
     }
 }
@@ -115,11 +125,20 @@ impl WaitSet {
     /// # Errors
     /// [`FiError::TIMED_OUT`] at the deadline.
     fn wait(&self, deadline: Deadline) -> Result<(), FiError> {
-        while self.try_wait()? {
+        loop {
+            let attended = self.attend()?;
+            if !self.try_wait()? {
+                return Ok(());
+            }
             let left = deadline.left().map_err(|_| FiError::TIMED_OUT)?;
             self.wake.sleep(left);
+            drop(attended);
         }
-        Ok(())
+    }
+
+    /// As [`Endpoints::attend`](crate::endpoints::Endpoints::attend), of all members.
+    fn attend(&self) -> Result<Vec<Vec<Attended>>, FiError> {
+        lock(&self.members)?.iter().filter_map(Member::attend).collect()
     }
 }
 
@@ -175,4 +194,32 @@ extern "C" fn wait(waitset: *mut sys::fid_wait, timeout: c_int) -> c_int {
         let object: &WaitObject = unsafe { abi::object(waitset)? };
         object.set.wait(Deadline::after(timeout)).map(|()| 0)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::rdm::Rdm;
+
+    /// So that calls of other threads leave its endpoints armed.
+    #[test]
+    fn a_thread_that_sleeps_in_a_set_attends_to_the_endpoints_of_its_members() {
+        let (queue, endpoint) = (Arc::new(Queue::new(4, true).unwrap()), Rdm::closed());
+        queue.endpoints().attach(&endpoint).unwrap();
+        let set = WaitSet { wake: Wake::new().unwrap(), members: Mutex::default() };
+        set.add(Member::Queue(Arc::downgrade(&queue)), queue.endpoints().wake().unwrap()).unwrap();
+        let (begin, mut is_attended) = (Instant::now(), false);
+        std::thread::scope(|scope| {
+            let sleeper = scope.spawn(|| set.wait(Deadline::after(-1)));
+            while !is_attended && begin.elapsed() < Duration::from_secs(60) {
+                is_attended = endpoint.attention().1;
+                std::thread::yield_now();
+            }
+            queue.signal().unwrap();
+            assert_eq!(sleeper.join().unwrap(), Ok(()));
+        });
+        assert!(is_attended && !endpoint.attention().1);
+    }
 }

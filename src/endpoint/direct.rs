@@ -360,6 +360,10 @@ impl Direct {
         Ok(true)
     }
 
+    pub(super) fn is_armed(&self) -> bool {
+        self.armed
+    }
+
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.readiness.as_fd()
     }

@@ -453,6 +453,15 @@ impl Endpoint {
         each!(self, inner => inner.arm())
     }
 
+    /// Whether a sleep that [`Endpoint::arm`] has allowed will still be ended by what arrives: no call has looked for completions since.
+    /// For programs of which one thread sleeps on the descriptor while others make calls.
+    pub fn is_armed(&self) -> bool {
+        match &self.backend {
+            Backend::Direct(direct) => direct.is_armed(),
+            Backend::Remote(remote) => remote.is_armed(),
+        }
+    }
+
     /// The registered memory, to allocate and free slices. Its size is [`Builder::memory`]'s. Messages are sent from it and
     /// received into it without a copy by a worker elsewhere. A worker in the caller's thread sends from it without a
     /// copy into the rings too, at the client's end of a memif port; **whoever is at the other end can then read and write

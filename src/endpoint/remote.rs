@@ -498,6 +498,10 @@ impl Remote {
         }
     }
 
+    pub(super) fn is_armed(&self) -> bool {
+        self.client.is_armed()
+    }
+
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.client.as_fd()
     }

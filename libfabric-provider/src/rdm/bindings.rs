@@ -97,7 +97,10 @@ impl Rdm {
 
     /// Lets packets of the peers in the address vector in.
     pub(crate) fn meet(&self) -> Result<(), FiError> {
-        lock(&self.state)?.meet()
+        let mut state = lock(&self.state)?;
+        let met = state.meet();
+        self.rearm(&mut state);
+        met
     }
 
     /// The queues and counters that are bound do not know the endpoint from here on.

@@ -15,8 +15,10 @@ use super::looks::Filter;
 use super::*;
 use crate::abi::AppRoom;
 use crate::addresses::Addresses;
+use crate::keeper::Keeper;
 use crate::queue::{Entry, Problem, Queue};
 use crate::sys::FI_ADDR_UNSPEC;
+use crate::wake::Deadline;
 
 /// How long anything may take.
 const BOUND: Duration = Duration::from_secs(60);
@@ -53,16 +55,21 @@ impl Served {
     }
 
     fn open_as(&self, session: SessionConfig) -> Side {
+        self.open_of(Kind::Rdm, session)
+    }
+
+    fn open_of(&self, kind: Kind, session: SessionConfig) -> Side {
         let Place::Named(name) = &self.place else { unreachable!() };
         let endpoint = Endpoint::builder(name).session(session).build().unwrap();
-        let rdm = Rdm::new(endpoint, &self.place, Caps::of(Kind::Rdm, 0)).unwrap();
-        let queue = Arc::new(Queue::new(DEPTH, false).unwrap());
+        let rdm = Arc::new(Rdm::new(endpoint, &self.place, Caps::of(kind, 0)).unwrap());
+        let queue = Arc::new(Queue::new(DEPTH, true).unwrap());
         let binding = || Some(Binding { queue: queue.clone(), selective: false });
         let addresses = Some(Arc::new(Addresses::default()));
         lock(&rdm.state).unwrap().bindings =
             Bindings { transmit: binding(), receive: binding(), addresses, ..Bindings::default() };
         rdm.enable().unwrap();
-        Side { rdm, queue }
+        let tag = if kind == Kind::Rdm { Some(7) } else { None };
+        Side { rdm, queue, tag }
     }
 }
 
@@ -88,8 +95,10 @@ fn config(memory: u32) -> SessionConfig {
 }
 
 struct Side {
-    rdm: Rdm,
+    rdm: Arc<Rdm>,
     queue: Arc<Queue>,
+    /// That of messages; datagrams have none.
+    tag: Option<u64>,
 }
 
 impl Side {
@@ -106,8 +115,14 @@ impl Side {
     }
 
     fn send(&self, to: u64, bytes: Bytes, context: usize) {
-        let (bytes, tag, data, wanted) = (OutgoingBytes::Copied(bytes), Some(7), None, Wanted::AsBound);
+        let (bytes, tag, data, wanted) = (OutgoingBytes::Copied(bytes), self.tag, None, Wanted::AsBound);
         self.rdm.send(Outgoing { bytes, to, tag, data, context, wanted, more: false }).unwrap();
+    }
+
+    /// Sends a message without an entry.
+    fn inject(&self, to: u64, tag: Option<u64>, more: bool) {
+        let (bytes, data, wanted) = (OutgoingBytes::Copied(Bytes::from_static(&[1])), None, Wanted::Never);
+        self.rdm.send(Outgoing { bytes, to, tag, data, context: 0, wanted, more }).unwrap();
     }
 
     fn receive(&self, room: &mut [u8], context: usize) {
@@ -117,8 +132,8 @@ impl Side {
     fn receive_ignoring(&self, ignore: u64, room: &mut [u8], context: usize) {
         // SAFETY: tests keep the memory, and do not touch it until the receive has ended.
         let room = Room::One(unsafe { AppRoom::new(room.as_mut_ptr().cast(), room.len()) });
-        let (from, matching) = (FI_ADDR_UNSPEC, Matching::Tagged { tag: 7, ignore });
-        let (wanted, which) = (Wanted::AsBound, Which::First);
+        let matching = self.tag.map_or(Matching::Untagged, |tag| Matching::Tagged { tag, ignore });
+        let (from, wanted, which) = (FI_ADDR_UNSPEC, Wanted::AsBound, Which::First);
         self.rdm.receive(Incoming { room, from, matching, context, wanted, which }).unwrap();
     }
 
@@ -728,4 +743,88 @@ fn a_receive_that_the_server_refuses_for_now_is_the_first_again_and_its_look_is_
         state.resume_receives().unwrap();
         assert!(std::iter::from_fn(|| next(state)).eq(numbers.iter().copied()));
     });
+}
+
+/// Posts a receive for `side`, which its server has when this returns.
+fn receive_at_the_server(side: &Side, to: u64, peer: &Side, room: &mut [u8]) {
+    let mut other = [0; 1];
+    peer.receive(&mut other, 9);
+    side.receive(room, 6);
+    side.inject(to, side.tag, false);
+    let entry = until("the peer has what was sent after the receive", || peer.turn());
+    assert_eq!((entry.context, entry.problem), (9, None));
+    until("nothing is under way", || {
+        assert!(side.turn().is_none());
+        side.with(|state| state.sends == 0).then_some(())
+    });
+}
+
+/// Nobody but the thread that sleeps lets the endpoint work when the message is there.
+#[test]
+fn a_thread_that_sleeps_is_woken_by_a_message_after_a_call_of_another_thread() {
+    let served = Served::start("127.40.7.94");
+    for kind in [Kind::Rdm, Kind::Datagram] {
+        let mut unused = [0; 1];
+        let [side, peer] = [(); 2].map(|()| served.open_of(kind, config(LITTLE)));
+        let (to, from) = (side.insert(&peer), peer.insert(&side));
+        side.queue.endpoints().attach(&side.rdm).unwrap();
+        let other_tag = side.tag.map(|tag| tag + 1);
+        // A receive that is posted last is behind the one that is awaited, and would be before later ones.
+        for name in ["fi_inject", "fi_sendmsg with FI_MORE", "fi_av_insert", "fi_recv"] {
+            let mut call = || match name {
+                "fi_inject" => side.inject(to, other_tag, false),
+                "fi_sendmsg with FI_MORE" => side.inject(to, other_tag, true),
+                "fi_av_insert" => {
+                    let host = SocketAddr::from(([127, 40, 7, 250], 1));
+                    side.with(|state| _ = state.bindings.addresses.as_ref().unwrap().insert(host).unwrap());
+                    side.rdm.meet().unwrap();
+                }
+                _ => side.receive(&mut unused, 7),
+            };
+            let mut room = [0; 1];
+            receive_at_the_server(&side, to, &peer, &mut room);
+            std::thread::scope(|scope| {
+                let sleeper = scope.spawn(|| {
+                    let mut context = 0;
+                    let read = |_: usize, entry: &Entry| context = entry.context;
+                    (side.queue.read_within(Deadline::after(-1), 1, read), context)
+                });
+                until("the thread sleeps", || {
+                    (side.rdm.attention().1 && side.rdm.is_armed().unwrap()).then_some(())
+                });
+                call();
+                peer.send(from, Bytes::from_static(&[2]), 5);
+                let begin = Instant::now();
+                while !sleeper.is_finished() {
+                    std::thread::sleep(Duration::from_millis(1));
+                    if begin.elapsed() > BOUND {
+                        // A thread that nobody has woken ends without an entry.
+                        side.queue.wake_all().unwrap();
+                    }
+                }
+                assert_eq!(sleeper.join().unwrap(), (Ok(1), 6), "{kind:?}: {name}");
+            });
+            let sent = until("the message has ended", || peer.turn());
+            assert_eq!((sent.context, sent.problem, room), (5, None, [2]));
+        }
+    }
+}
+
+/// As after a call that has found more to do than it could.
+#[test]
+fn the_thread_of_an_endpoint_works_for_those_who_sleep_while_nothing_wakes_them() {
+    let served = Served::start("127.40.7.95");
+    let [side, peer] = [(); 2].map(|()| served.open_of(Kind::Datagram, config(LITTLE)));
+    let (to, from) = (side.insert(&peer), peer.insert(&side));
+    let mut room = [0; 1];
+    receive_at_the_server(&side, to, &peer, &mut room);
+    let _attended = Attended::new(side.rdm.clone());
+    let _keeper = Keeper::start(&side.rdm).unwrap();
+    peer.send(from, Bytes::from_static(&[2]), 5);
+    let entry = until("the message is received", || {
+        let mut read = None;
+        let _ = side.queue.read(1, |_, entry| read = Some(*entry));
+        read
+    });
+    assert_eq!((entry.context, entry.problem, room), (6, None, [2]));
 }

@@ -37,8 +37,8 @@ impl Rdm {
         self.caps.demand_messages(peek.matching != Matching::Untagged, sys::FI_RECV)?;
         let mut state = lock(&self.state)?;
         // What has arrived counts.
-        state.work(self.caps.names_source)?;
-        let posted = state.peek(peek, self.caps.directed);
+        let worked = state.work(self.caps.names_source);
+        let posted = worked.and_then(|()| state.peek(peek, self.caps.directed));
         self.follow(&mut state, posted, true)
     }
 

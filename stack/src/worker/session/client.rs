@@ -424,6 +424,11 @@ impl Client {
         Ok(self.armed)
     }
 
+    /// Whether the last [`Client::arm`] allowed a sleep, and nothing has ended what it began.
+    pub fn is_armed(&self) -> bool {
+        self.armed
+    }
+
     /// Ends what [`Client::arm`] began: the worker makes no system calls for this application any more. Polling does
     /// the same.
     ///
