@@ -879,12 +879,7 @@ impl State {
             // It came back unsent before. The peer is asked when that matters.
             self.eager.end(counted);
         }
-        if let Some(peer) = operation.to {
-            self.pending.end(peer);
-        }
-        if let Some(peer) = operation.carried_to {
-            self.carried_accesses.end(peer);
-        }
+        self.end_pending(&operation);
         let Bindings { transmit, receive, sent, received, .. } = &self.bindings;
         let (count, binding, counter) = match way {
             Way::Out => (&mut self.sends, transmit, sent),

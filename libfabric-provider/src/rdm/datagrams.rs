@@ -14,7 +14,11 @@ impl State {
     pub(super) fn send_datagram(&mut self, message: Outgoing) -> Result<(), FiError> {
         let Outgoing { bytes, to, data, context, wanted, .. } = message;
         let binding = self.ready(|bindings| &bindings.transmit)?;
-        if self.sends >= DEPTH || !binding.queue.has_room()? {
+        if !binding.queue.has_room()? {
+            return Err(FiError::AGAIN);
+        }
+        if self.sends >= DEPTH {
+            self.pending.refuse(FiError::AGAIN);
             return Err(FiError::AGAIN);
         }
         let peer = self.peer(to)?;
@@ -31,7 +35,8 @@ impl State {
         let header_data = data.map_or(0, |data| HAS_DATA | data & u64::from(u32::MAX));
         let buffer = bytes.into_buffer(endpoint);
         let posted = endpoint.send_datagram(peer, buffer, header_data, number as u64);
-        self.note_posted(number, posted.map_err(|refused| why_not_sent(&refused.error)))?;
+        let noted = self.note_posted(number, posted.map_err(|refused| why_not_sent(&refused.error)));
+        noted.inspect_err(|error| self.pending.refuse(*error))?;
         self.sends += 1;
         Ok(())
     }

@@ -438,9 +438,14 @@ impl State {
     /// Lets the application repeat a call to send to `peer` that was refused until that had room. It may sleep until something of its
     /// own ends, and nothing of its own may be under way.
     pub(super) fn wake_caller(&mut self, peer: Source) {
-        if self.eager.wakes(peer)
-            && let Some(transmit) = &self.bindings.transmit
-        {
+        if self.eager.wakes(peer) {
+            self.wake_callers();
+        }
+    }
+
+    /// Lets all threads that sleep at the queue of transmissions repeat their calls.
+    pub(super) fn wake_callers(&self) {
+        if let Some(transmit) = &self.bindings.transmit {
             // A queue that nobody can sleep at is read again and again.
             let _ = transmit.queue.wake_all();
         }

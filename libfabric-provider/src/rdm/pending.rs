@@ -2,11 +2,12 @@
 //! together. A peer that takes none has no more of them than it leaves to all others, so that there is always room for operations with
 //! those.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use weft::Source;
 
-use super::DEPTH;
+use super::{DEPTH, Operation, State};
+use crate::error::FiError;
 
 /// The most to one peer.
 pub(super) const TO_ONE: usize = 8 * DEPTH;
@@ -41,11 +42,23 @@ pub(super) struct Pending {
     to: HashMap<Source, usize>,
     /// The peer of the last one, and how many it has, which are not among the others: most calls are for the same one again.
     last: Option<(Source, usize)>,
+    /// The peers for which calls were refused as they have the most that one may have, and whether one was refused until any operation
+    /// ends.
+    refused: HashSet<Source>,
+    refused_any: bool,
 }
 
 impl Default for Pending {
     fn default() -> Pending {
-        Pending { limits: THROUGH_SERVERS, total: 0, sure: 0, to: HashMap::new(), last: None }
+        Pending {
+            limits: THROUGH_SERVERS,
+            total: 0,
+            sure: 0,
+            to: HashMap::new(),
+            last: None,
+            refused: HashSet::new(),
+            refused_any: false,
+        }
     }
 }
 
@@ -88,6 +101,22 @@ impl Pending {
         count < to_one && count.saturating_sub(sure) < left
     }
 
+    /// As [`Pending::has_room`], for a call that is refused if there is none: [`Pending::may_repeat`] says when it may be repeated.
+    pub(super) fn admits(&mut self, peer: Source) -> bool {
+        let has_room = self.has_room(peer);
+        if !has_room && *self.count(peer) >= self.limits.to_one {
+            self.refused.insert(peer);
+        } else if !has_room {
+            self.refused_any = true;
+        }
+        has_room
+    }
+
+    /// A call fails with this error. With [`FiError::AGAIN`] it may be repeated when any operation has ended.
+    pub(super) fn refuse(&mut self, error: FiError) {
+        self.refused_any |= error == FiError::AGAIN;
+    }
+
     pub(super) fn begin(&mut self, peer: Source) {
         let sure = self.limits.sure;
         let count = self.count(peer);
@@ -107,6 +136,25 @@ impl Pending {
         *count -= 1;
         self.total -= 1;
         self.sure -= usize::from(was_sure);
+    }
+
+    /// Whether calls may be repeated that were refused until an operation has ended, now that one with `peer` has. It says so once.
+    fn may_repeat(&mut self, peer: Option<Source>) -> bool {
+        let is_refused = !self.refused.is_empty() && peer.is_some_and(|peer| self.refused.remove(&peer));
+        std::mem::take(&mut self.refused_any) || is_refused
+    }
+}
+
+impl State {
+    /// An operation has ended. A program that was told to repeat a call may sleep, as the operation may have no entry.
+    pub(super) fn end_pending(&mut self, operation: &Operation) {
+        operation.to.into_iter().for_each(|peer| self.pending.end(peer));
+        operation.carried_to.into_iter().for_each(|peer| self.carried_accesses.end(peer));
+        let may_repeat = self.pending.may_repeat(operation.to);
+        let may_repeat = self.carried_accesses.may_repeat(operation.carried_to) || may_repeat;
+        if may_repeat {
+            self.wake_callers();
+        }
     }
 }
 
@@ -172,5 +220,31 @@ mod tests {
                 pending.begin(peer);
             }
         }
+    }
+
+    #[test]
+    fn calls_that_were_refused_may_be_repeated_once_an_operation_has_ended_for_which_there_is_room_again() {
+        let mut pending = Pending::without_a_server();
+        let ends = |pending: &mut Pending, peer| {
+            pending.end(peer);
+            pending.may_repeat(Some(peer))
+        };
+        let all: Vec<Source> = peers(6).collect();
+        let [full, other] = [all[0], all[1]];
+        fill(&mut pending, full);
+        pending.begin(other);
+        assert!(!ends(&mut pending, full), "no call was refused");
+        pending.begin(full);
+        assert!(!pending.admits(full) && pending.admits(other));
+        assert!(!ends(&mut pending, other), "that makes no room with the one that is full");
+        assert!(ends(&mut pending, full) && !ends(&mut pending, full), "it is said once");
+        // Of the last one that has room it was refused for what all others have.
+        all.iter().for_each(|peer| _ = fill(&mut pending, *peer));
+        assert!(!pending.admits(all[5]) && *pending.count(all[5]) < TO_ONE);
+        assert!(ends(&mut pending, other) && !ends(&mut pending, other));
+        pending.refuse(FiError::REFUSED);
+        assert!(!ends(&mut pending, other));
+        pending.refuse(FiError::AGAIN);
+        assert!(ends(&mut pending, other) && !ends(&mut pending, other));
     }
 }

@@ -163,7 +163,7 @@ impl State {
         }
         let reported = wanted.is_reported(binding.selective);
         let peer = self.peer(peer)?;
-        if !self.counts_of_accesses().has_room(peer) {
+        if !self.counts_of_accesses().admits(peer) {
             return Err(FiError::AGAIN);
         }
         let (to, carried_to) = if self.carrier.is_some() { (None, Some(peer)) } else { (Some(peer), None) };
@@ -185,9 +185,10 @@ impl State {
             Some(_) => self.carry(peer, memory, what, number),
             None => self.post_access(peer, memory, what, number),
         };
-        if posted.is_err() {
+        if let Err(error) = posted {
             self.sends -= 1;
             self.counts_of_accesses().end(peer);
+            self.counts_of_accesses().refuse(error);
             self.operations.remove(number);
         }
         posted
@@ -295,7 +296,7 @@ impl State {
             return Ok(());
         }
         self.sends = self.sends.saturating_sub(1);
-        operation.to.into_iter().for_each(|peer| self.pending.end(peer));
+        self.end_pending(&operation);
         if let (Some(buffer), true) = (&buffer, result.is_ok() && went_on.is_ok()) {
             operation.scatter(buffer, buffer.len());
         }

@@ -112,7 +112,7 @@ impl State {
         let (flags, reported) = (kind | sys::FI_SEND, wanted.is_reported(binding.selective));
         let order = self.backlog.next_order();
         let peer = self.peer(to)?;
-        if !self.pending.has_room(peer) {
+        if !self.pending.admits(peer) {
             return Err(FiError::AGAIN);
         }
         let to = Some(peer);
@@ -149,7 +149,8 @@ impl State {
         }
         if !self.backlog.keeps_sends() {
             let Some(bytes) = self.stand_in_if_over(number, peer, bytes, options)? else { return Ok(()) };
-            let id = self.post_directly(peer, bytes, options)?;
+            let posted = self.post_directly(peer, bytes, options);
+            let id = posted.inspect_err(|error| self.pending.refuse(*error))?;
             self.posted(number, peer, id, options, len);
             self.count_sent(number, peer, len, false);
             return Ok(());
@@ -395,9 +396,7 @@ impl State {
         if let Some((peer, _)) = operation.sending {
             self.backlog.end_send(peer, operation.memory);
         }
-        if let Some(peer) = operation.to {
-            self.pending.end(peer);
-        }
+        self.end_pending(&operation);
         let problem = failure.map(|error| Problem { error, beyond: 0 });
         let entry = operation.entry(problem);
         let Bindings { transmit, sent, .. } = &self.bindings;
@@ -419,6 +418,7 @@ pub(super) mod tests {
     use crate::place::Place;
     use crate::queue::Queue;
     use crate::rdm::{Binding, Caps};
+    use crate::wake::Deadline;
 
     pub(in super::super) fn endpoint() -> Rdm {
         let endpoint = Endpoint::builder("udp:127.0.0.1,shared=on").build().unwrap();
@@ -511,5 +511,47 @@ pub(super) mod tests {
             }
         }
         assert!(refused > 0, "there was room for all at once");
+    }
+
+    /// The messages have no entries. There is no room for more of them, or for more of their bytes, while the peer takes no turn.
+    #[test]
+    fn a_program_that_sleeps_after_a_refused_call_is_woken_when_there_is_room_again() {
+        let bytes = [7u8; INJECT_SIZE];
+        for (len, is_injected) in [(0, false), (0, true), (INJECT_SIZE, true)] {
+            let (a, b) = (Arc::new(endpoint()), endpoint());
+            let to = lock(&a.state).unwrap().bindings.addresses.as_ref().unwrap().insert(b.local).unwrap();
+            let queue = Arc::new(Queue::new(4, true).unwrap());
+            queue.endpoints().attach(&a).unwrap();
+            let transmit = Some(Binding { queue: queue.clone(), selective: true });
+            lock(&a.state).unwrap().bindings.transmit = transmit;
+            let send = || {
+                // SAFETY: `bytes` outlives the endpoint, and is not changed.
+                let bytes = unsafe { AppBytes::new(bytes.as_ptr().cast(), len) };
+                let (bytes, wanted) = match is_injected {
+                    true => (OutgoingBytes::Injected(bytes), Wanted::Never),
+                    false => (OutgoingBytes::Lent(bytes), Wanted::AsBound),
+                };
+                a.send(Outgoing { bytes, to, tag: None, data: None, context: 0, wanted, more: false })
+            };
+            let mut sent = 0;
+            while send().is_ok() {
+                sent += 1;
+                assert!(sent <= super::super::pending::TO_ONE);
+            }
+            let (begin, mut is_woken) = (Instant::now(), false);
+            std::thread::scope(|scope| {
+                let sleeper = scope.spawn(|| queue.read_within(Deadline::after(-1), 1, |_, _| ()));
+                while !sleeper.is_finished() && begin.elapsed() < Duration::from_secs(60) {
+                    if a.attention().1 {
+                        b.progress().unwrap();
+                    }
+                }
+                is_woken = sleeper.is_finished();
+                queue.wake_all().unwrap();
+                assert_eq!(sleeper.join().unwrap(), Err(FiError::AGAIN));
+            });
+            assert!(is_woken, "after {sent} messages of {len} bytes");
+            assert_eq!(send(), Ok(()));
+        }
     }
 }

@@ -851,7 +851,7 @@ impl State {
         }
         let Some(operation) = self.operations.remove(number) else { return Ok(()) };
         self.sends = self.sends.saturating_sub(1);
-        operation.carried_to.into_iter().for_each(|peer| self.carried_accesses.end(peer));
+        self.end_pending(&operation);
         self.report_access(&operation, went_on.err().or(error))
     }
 }
