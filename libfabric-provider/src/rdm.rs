@@ -321,18 +321,22 @@ impl Rdm {
     /// Asks for operations with this context to be cancelled: the first that is under way and can be.
     ///
     /// # Errors
-    /// There is none.
+    /// There is none; or [`FiError::AGAIN`] if a server has not come to earlier calls.
     pub(crate) fn cancel(&self, context: usize) -> Result<(), FiError> {
         let mut state = lock(&self.state)?;
         let cancelled = state.cancel(context);
         self.follow(&mut state, cancelled, false)
     }
 
-    /// Operations that could be posted now: messages and receives. There may be more, which depends on the peer of a message.
+    /// Operations that could be posted now: messages and receives. There may be more, which depends on the peer of a message. Posts are
+    /// refused while the queue of their entries is full, and where there is none.
     pub(crate) fn left(&self) -> Result<(usize, usize), FiError> {
         let state = lock(&self.state)?;
-        let receives = self.caps.kind.receives();
-        Ok((DEPTH.saturating_sub(state.accesses()), receives.saturating_sub(state.receives)))
+        let Bindings { transmit, receive, .. } = &state.bindings;
+        let room = |binding: &Option<Binding>| binding.as_ref().map_or(Ok(0), |binding| binding.queue.room());
+        let sends = DEPTH.saturating_sub(state.accesses());
+        let receives = self.caps.kind.receives().saturating_sub(state.receives);
+        Ok((sends.min(room(transmit)?), receives.min(room(receive)?)))
     }
 
     /// Lets the endpoint work, and takes what has ended.
@@ -478,7 +482,11 @@ impl State {
         if self.cancel_access(number)? {
             return Ok(());
         }
-        self.cancel_waiting(number)
+        match self.cancel_waiting(number) {
+            // It does not wait: it is a look that a server makes, and ends as if nobody had cancelled it.
+            Err(FiError::NO_ENTRY) => Ok(()),
+            cancelled => cancelled,
+        }
     }
 
     /// Takes what has ended already.

@@ -554,4 +554,19 @@ pub(super) mod tests {
             assert_eq!(send(), Ok(()));
         }
     }
+
+    /// Each queue has room for four entries.
+    #[test]
+    fn no_more_operations_can_be_posted_than_their_queues_have_room_for() {
+        let a = endpoint();
+        assert_eq!(a.left(), Ok((4, 4)));
+        let bindings = lock(&a.state).unwrap().bindings.clone();
+        let [transmit, receive] = [bindings.transmit, bindings.receive].map(|binding| binding.unwrap().queue);
+        let entry = || Operation::default().entry(None);
+        transmit.push(entry()).unwrap();
+        (0..5).for_each(|_| receive.push(entry()).unwrap());
+        assert_eq!(a.left(), Ok((3, 0)));
+        lock(&a.state).unwrap().bindings = Bindings::default();
+        assert_eq!(a.left(), Ok((0, 0)));
+    }
 }

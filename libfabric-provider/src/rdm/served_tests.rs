@@ -828,3 +828,17 @@ fn the_thread_of_an_endpoint_works_for_those_who_sleep_while_nothing_wakes_them(
     });
     assert_eq!((entry.context, entry.problem, room), (6, None, [2]));
 }
+
+#[test]
+fn a_look_that_a_server_makes_ends_as_if_nobody_had_cancelled_it() {
+    let served = Served::start("127.40.7.96");
+    let side = served.open(LITTLE);
+    let (from, matching) = (FI_ADDR_UNSPEC, Matching::Tagged { tag: 7, ignore: 0 });
+    let (found, context, wanted) = (weft::Found::Stays, 3, Wanted::AsBound);
+    side.with(|state| {
+        state.peek(Peek { from, matching, found, context, wanted }, false).unwrap();
+        assert_eq!((state.cancel(3), state.cancel(4)), (Ok(()), Err(FiError::NO_ENTRY)));
+    });
+    let entry = until("the look ends", || side.turn());
+    assert_eq!((entry.context, entry.problem.map(|why| why.error)), (3, Some(FiError::NO_MESSAGE)));
+}

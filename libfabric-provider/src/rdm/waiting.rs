@@ -65,7 +65,7 @@ impl Rdm {
 }
 
 impl State {
-    fn peek(&mut self, peek: Peek, directed: bool) -> Result<(), FiError> {
+    pub(super) fn peek(&mut self, peek: Peek, directed: bool) -> Result<(), FiError> {
         let Peek { from, matching, found, context, wanted } = peek;
         let binding = self.ready(|bindings| &bindings.receive)?;
         if self.receives >= RECEIVES || !binding.queue.has_room()? {

@@ -59,9 +59,13 @@ fn exchange(side: &Side, own: usize, peer: u64, order: impl Iterator<Item = usiz
 
 /// A queue that has room for all entries, as programs that do not read while they post need.
 fn open(domain: Option<String>) -> Side {
+    open_with(domain, 4 * COUNT)
+}
+
+fn open_with(domain: Option<String>, queue: usize) -> Side {
     let caps = sys::FI_MSG | sys::FI_TAGGED | sys::FI_MULTI_RECV | sys::FI_DIRECTED_RECV;
     let wish = Wish { caps, domain, ..Wish::default() };
-    Side::open(&wish, How { queue: 4 * COUNT, ..How::default() })
+    Side::open(&wish, How { queue, ..How::default() })
 }
 
 /// Two ranks that post all receives before they send. One sends in the order of the receives, the other one in the opposite order.
@@ -117,7 +121,7 @@ fn an_endpoint_takes_as_many_receives_as_it_says_and_no_more() {
         assert_eq!(size_of(|_| ()), Ok(MOST));
         // SAFETY: new hints have all their parts.
         assert_eq!(size_of(|hints| unsafe { (*hints.rx_attr).size = 5_000 }), Ok(5_000));
-        let side = open(domain.clone());
+        let side = open_with(domain.clone(), MOST);
         let (mut value, mut len) = (0usize, size_of_val(&MOST));
         // SAFETY: the endpoint is open, and there is room for a number.
         let answer = unsafe {
