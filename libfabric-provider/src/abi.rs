@@ -45,7 +45,7 @@ fn caught<T>(body: impl FnOnce() -> Result<T, FiError>) -> Result<T, FiError> {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(FiError::OTHER))
 }
 
-/// So many bytes, all of them zero, that use no memory until they are written to if they are many.
+/// So many bytes, all of them zero. A large vector uses no memory before it is written to.
 ///
 /// # Errors
 /// [`FiError::NO_MEMORY`] if there is no memory for them.

@@ -304,7 +304,7 @@ impl Rdm {
         posted.or_else(|error| followed.and(Err(error)))
     }
 
-    /// Lets threads that sleep be woken by what arrives, as they were before this call has looked for it.
+    /// Arms the endpoint again for threads that sleep: this call has looked for what arrives, after which nothing would wake them.
     fn rearm(&self, state: &mut State) {
         for _ in 0..REARMS {
             let Some(endpoint) = &mut state.endpoint else { return };
@@ -345,7 +345,7 @@ impl Rdm {
         let mut state = lock(&self.state)?;
         let before = state.ended;
         let worked = state.work(self.caps.names_source);
-        // Who has found nothing looks again, mostly at once; otherwise the endpoint's own thread sees to those who sleep.
+        // A caller that has found nothing mostly looks again at once; otherwise the endpoint's own thread sees to those who sleep.
         if state.ended != before {
             self.rearm(&mut state);
         }

@@ -112,7 +112,8 @@ impl Pending {
         has_room
     }
 
-    /// A call fails with this error. With [`FiError::AGAIN`] it may be repeated when any operation has ended.
+    /// A call fails with this error. With [`FiError::AGAIN`] it may be repeated when any operation has ended. (If a datagram is refused
+    /// because the address of a neighbour is being asked for, and nothing is under way, the program has to repeat the call after a while.)
     pub(super) fn refuse(&mut self, error: FiError) {
         self.refused_any |= error == FiError::AGAIN;
     }
@@ -138,7 +139,7 @@ impl Pending {
         self.sure -= usize::from(was_sure);
     }
 
-    /// Whether calls may be repeated that were refused until an operation has ended, now that one with `peer` has. It says so once.
+    /// Whether calls may be repeated that were refused until an operation has ended, now that one with `peer` has. It returns true once for the calls that were refused until then.
     fn may_repeat(&mut self, peer: Option<Source>) -> bool {
         let is_refused = !self.refused.is_empty() && peer.is_some_and(|peer| self.refused.remove(&peer));
         std::mem::take(&mut self.refused_any) || is_refused

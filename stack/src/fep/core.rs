@@ -77,11 +77,12 @@ pub(super) struct EarlyShare {
 }
 
 impl EarlyShare {
-    /// What is touched in a turn, but for the last message or packet, and what one counts for, besides the bytes that are copied.
+    /// Bytes that the packets of a turn may touch, and a call for what was put off; the last message or packet may exceed them.
     pub(super) const OF_A_TURN: u64 = 256 << 10;
+    /// Bytes that a message or packet counts for, besides those that are copied.
     pub(super) const EACH: u64 = 2 << 10;
 
-    /// That of a turn, or of a call for what was put off.
+    /// A full share, at the beginning of a turn or of a call that takes what was put off.
     pub(super) fn new(now: Time) -> EarlyShare {
         EarlyShare { now, left: EarlyShare::OF_A_TURN }
     }

@@ -367,7 +367,8 @@ impl Target {
         }
     }
 
-    /// Removes senders that asked for credit, never opened a PDC and fell silent. What is more than a call may do is for the next one.
+    /// Removes senders that asked for credit, never opened a PDC and fell silent. The next call does what this one may not, and
+    /// follows at once.
     pub(super) fn on_pending_credit_timer(&mut self, core: &mut Core, now: Time) {
         let idle = core.config.idle_timeout;
         let Some(granter) = &mut self.granter else { return };

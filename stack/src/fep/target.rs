@@ -169,6 +169,9 @@ impl Target {
             Arrival::New if is_asked && pdc.unfinished(&self.processes) >= UNFINISHED_AT_ONCE => {
                 return refuse(core, now, packet, request, NackCode::NO_SES_MSG_AVAIL, pdc.rx.id, 0);
             }
+            Arrival::New if pdc.order.is_full() => {
+                return refuse(core, now, packet, request, NackCode::NO_SES_MSG_AVAIL, pdc.rx.id, 0);
+            }
             Arrival::New => {}
             Arrival::Duplicate => {
                 core.events.emit(
@@ -185,7 +188,7 @@ impl Target {
             }
         }
         let ordered = pdc.rx.mode == DeliveryMode::Rod;
-        // One whose copy has been kept, and put off, is not delivered before it.
+        // If a copy of this packet is kept and its turn has come, that copy is delivered, and this one is not needed.
         if ordered && (request.psn != pdc.rx.expected() || pdc.has_early()) {
             return on_early(core, &mut self.pdcs.usage, pdc, now, packet, request, payload);
         }
@@ -685,9 +688,10 @@ fn admit(
     if receives.is_copying() && pdc.rx.mode == DeliveryMode::Rod && receives.is_line_full(pdc.rx.id) {
         return Err(Refusal::Busy(NackCode::NO_SES_MSG_AVAIL));
     }
-    // A message that turns out longer than its receive is answered. If there may be no room for that, one of a single packet is
-    // taken as those of several are: it meets its receive first, and then its packet may be refused.
-    let is_whole = payload.len() == header.request_length && may_answer(core, usage, pdc, psn);
+    // A message that turns out longer than its receive is answered. If there may be no room for that, a message of a single packet is
+    // handled like a message of several: it meets its receive first, and then its packet may be refused.
+    let is_whole = payload.len() == header.request_length
+        && (header.request_length == 0 || may_answer(core, usage, pdc, psn));
     if is_whole
         && is_turn(pdc)
         && let Some(delivery) = receives.deliver_whole(pdc.rx.peer, pdc.rx.id, header, payload)
@@ -704,7 +708,8 @@ fn admit(
         None if is_turn(pdc) => begin(receives, room, pdc, header, &part, is_whole)?,
         None => begin_early(receives, room, pdc, psn, header, &part)?,
     };
-    if pdc.rx.has_responses() && receives.is_too_long(message) && !may_answer(core, usage, pdc, psn) {
+    if pdc.rx.has_responses() && receives.ends_too_long(message, &part) && !may_answer(core, usage, pdc, psn)
+    {
         return Err(Refusal::Busy(NackCode::NO_GTD_DEL_AVAIL));
     }
     if !receives.place(room, &mut pdc.order, message, &part)? {

@@ -86,8 +86,9 @@ impl Fep {
         self.core.wheel.next_deadline()
     }
 
-    /// Does the work that is due by `now`, if any. Where the peers of many PDCs are silent, or gone, or have asked for credit as many
-    /// contexts, that may be a part of it: then [`Fep::poll_timeout`] is not after `now`, and the rest is for the next call.
+    /// Does the work that is due by `now`, if any. If many PDCs have silent or lost peers, if many that asked for credit are silent, or if
+    /// early messages were put off, a call may do only a part of the work: then [`Fep::poll_timeout`] is not after `now`, and the rest is
+    /// for the next call.
     pub fn on_timeout(&mut self, now: Time) {
         let Fep { core, initiator, target, .. } = self;
         let mut share = Share::OF_A_CALL;

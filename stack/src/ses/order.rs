@@ -137,10 +137,20 @@ impl Order {
     /// The places that are wanting if message `msg_id` begins early with packet `psn`: it needs one, and so does each
     /// message before it that may still need one when its turn comes. All packets before `expected` have arrived.
     pub(crate) fn missing_places(&self, msg_id: u16, psn: Psn, expected: Psn) -> u32 {
-        // Each of them has a packet at least, so that PSNs bound what the numbers of another kind of peer mean.
+        // Each of them has a packet at least, so that PSNs bound what the numbers of another kind of peer mean; or its turn has come,
+        // and it waits to be matched.
         let before = u32::from(msg_id.wrapping_sub(self.next));
-        let needed = before.min(psn.distance(expected).unsigned_abs()) + 1;
-        needed.saturating_sub(self.early.as_ref().map_or(0, |early| early.places))
+        let early = self.early.as_deref();
+        let due =
+            early.map_or(0, |early| early.messages.partition_point(|other| other.psn.is_before(expected)));
+        let needed = before.min(psn.distance(expected).unsigned_abs() + due as u32) + 1;
+        needed.saturating_sub(early.map_or(0, |early| early.places))
+    }
+
+    /// Whether no further message may begin early: so many wait to be matched although their turn has come. The window bounds the others.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.count >= self.most_incomplete
     }
 
     /// Message `msg_id` for `process` has begun early with packet `psn`, and takes `places` more.

@@ -536,7 +536,7 @@ mod tests {
         let source = Source { peer: crate::packet::Addr(1), process: 0 };
         let tags = |n: u64| (n << 20).rotate_right(26).wrapping_mul(inverse);
         let mut queue = PostedQueue::default();
-        // A node of the tree has eleven keys at most, and is one of five on the way; the tree is searched twice.
+        // A node has at most eleven keys, the tree has at most five levels, and it is searched twice.
         let most = 2 * 5 * 11;
         for n in 0..20_000 {
             let matching = Matching::Tagged { tag: tags(n), ignore: 0 };

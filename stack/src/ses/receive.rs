@@ -616,14 +616,19 @@ impl Receives {
         Some(Buffer::to_keep(part.total, part.payload))
     }
 
-    /// Whether message `key` is longer than the receive that it has met.
+    /// Whether message `key` is longer than the receive that it has met, and `part` is all that is missing of it.
     #[cold]
-    pub(crate) fn is_too_long(&self, key: Key) -> bool {
-        self.messages.get(key).is_some_and(|message| match &message.destination {
-            Destination::Receive { buffer, .. } => buffer.len() < message.total,
-            Destination::Partly(partly) => partly.buffer.len() < message.total,
-            Destination::Own { .. } | Destination::Nowhere => false,
-        })
+    pub(crate) fn ends_too_long(&self, key: Key, part: &Part<'_>) -> bool {
+        let Some(message) = self.messages.get(key).filter(|message| message.total == part.total) else {
+            return false;
+        };
+        let room = match &message.destination {
+            Destination::Receive { buffer, .. } => buffer.len(),
+            Destination::Partly(partly) => partly.buffer.len(),
+            Destination::Own { .. } | Destination::Nowhere => return false,
+        };
+        let mut arrived = message.arrived.clone();
+        room < message.total && arrived.add(part.total, part.offset, part.end) && arrived.is_all(part.total)
     }
 
     /// Copies a part of message `key` to its destination. Returns whether [`Receives::complete`] has to follow: the message is all

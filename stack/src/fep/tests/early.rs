@@ -120,3 +120,52 @@ fn what_arrived_early_is_taken_bit_by_bit_and_in_order() {
         }
     }
 }
+
+/// The endpoint takes what has been put off, and what it sends is dropped.
+fn take_all(fep: &mut Fep) {
+    while fep.poll_timeout().is_some_and(|at| at == Time::ZERO) {
+        fep.on_timeout(Time::ZERO);
+        transmit_all(fep);
+    }
+}
+
+/// Packets of a PDC arrive one after the other. Returns how many of them are refused.
+fn refused(fep: &mut Fep, packets: impl Iterator<Item = Packet>) -> u64 {
+    let before = fep.counters().nacks_sent;
+    for packet in packets {
+        fep.on_packet(Time::ZERO, &packet, Payload::Virtual(0));
+        transmit_all(fep);
+    }
+    fep.counters().nacks_sent - before
+}
+
+/// They have come in their turn, but those before them have not been matched yet.
+#[test]
+fn messages_behind_those_that_are_put_off_need_places() {
+    let template = template();
+    const MORE: u16 = 20;
+    let mut fep = fep(Limits { unexpected_messages_per_peer: u32::from(EACH + MORE), ..Limits::default() });
+    let mut arrive = |numbers: &mut dyn Iterator<Item = u16>| {
+        refused(&mut fep, numbers.map(|number| packet(&template, DeliveryMode::Rud, 1, number)))
+    };
+    assert_eq!(arrive(&mut (1..EACH)), 0);
+    assert_eq!(arrive(&mut (0..1)), 0);
+    assert_eq!(arrive(&mut (EACH..EACH + 2 * MORE)), MORE.into());
+    take_all(&mut fep);
+    assert_eq!(fep.kept_messages_of(0, Addr(1)), u32::from(EACH + MORE));
+}
+
+/// Others use up what may be done in a turn, and packets go on to arrive in it.
+#[test]
+fn no_more_messages_of_a_pdc_are_put_off_than_twice_its_window() {
+    let template = template();
+    let mut most = 0;
+    let mut fep = fep_with(|config| most = 2 * config.zones.default.pdc.mp_range as u16);
+    let of_pdc = |pdc, number| packet(&template, DeliveryMode::Rud, pdc, number);
+    assert_eq!(refused(&mut fep, (1..EACH).map(|number| of_pdc(1, number))), 0);
+    assert_eq!(refused(&mut fep, [of_pdc(2, 1), of_pdc(1, 0), of_pdc(2, 0)].into_iter()), 0);
+    assert_eq!(refused(&mut fep, (2..most + 1).map(|number| of_pdc(2, number))), 0);
+    assert_eq!(refused(&mut fep, [of_pdc(2, most + 1)].into_iter()), 1);
+    take_all(&mut fep);
+    assert_eq!(refused(&mut fep, [of_pdc(2, most + 1)].into_iter()), 0);
+}
