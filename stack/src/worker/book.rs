@@ -1,5 +1,6 @@
 //! The address book: which Ethernet and IP address belongs to which [`Addr`].
 
+use core::hash::{Hash, Hasher};
 use core::net::IpAddr;
 use std::collections::{BTreeMap, HashMap};
 
@@ -82,13 +83,28 @@ pub struct AddressBook {
     /// The peers whose Ethernet address the worker asks for on the link, whether they have answered or not.
     asked: BTreeMap<Addr, IpAddr>,
     /// With a random hash: peers choose their addresses, and could choose those of equal hashes otherwise.
-    by_ip: HashMap<IpAddr, Addr, RandomState>,
+    by_ip: HashMap<ByIp, Addr, RandomState>,
     strangers: Strangers,
     zones: PrefixZones,
     /// How often a route was entered or a peer forgotten.
     changes: u64,
     /// The peers of these, and those that the worker has given up, or asks for at another neighbour.
     resolutions: Resolutions,
+}
+
+/// An IP address that is hashed as one number: each packet is looked up by that of its sender, and the hash of the standard library's
+/// type goes over its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ByIp(IpAddr);
+
+impl Hash for ByIp {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        match self.0 {
+            IpAddr::V4(ip) => state.write_u32(ip.to_bits()),
+            IpAddr::V6(ip) => state.write_u128(ip.to_bits()),
+        }
+    }
 }
 
 /// The room of an address book.
@@ -179,7 +195,7 @@ impl AddressBook {
     /// The book with `zones` for all peers, those that are entered already and those to come.
     #[must_use]
     pub fn with_zones(mut self, zones: PrefixZones) -> AddressBook {
-        self.by_ip.iter().for_each(|(ip, addr)| zones.enter(*addr, *ip));
+        self.by_ip.iter().for_each(|(ByIp(ip), addr)| zones.enter(*addr, *ip));
         self.zones = zones;
         self
     }
@@ -200,7 +216,7 @@ impl AddressBook {
     /// # Errors
     /// Another endpoint has that address.
     pub fn set_called(&mut self, ip: IpAddr) -> Result<(), BookError> {
-        match *self.by_ip.entry(ip).or_insert(self.own) {
+        match *self.by_ip.entry(ByIp(ip)).or_insert(self.own) {
             holder if holder == self.own => {
                 self.called = Some(ip);
                 Ok(())
@@ -287,7 +303,7 @@ impl AddressBook {
         if self.ip(addr).is_some_and(|present| present != ip) {
             return Err(BookError::AddrTaken(addr));
         }
-        match *self.by_ip.entry(ip).or_insert(addr) {
+        match *self.by_ip.entry(ByIp(ip)).or_insert(addr) {
             holder if holder == addr => {
                 self.zones.enter(addr, ip);
                 Ok(())
@@ -320,7 +336,7 @@ impl AddressBook {
             self.routes[index] = None;
         }
         self.asked.remove(&addr);
-        self.by_ip.remove(&ip);
+        self.by_ip.remove(&ByIp(ip));
         self.places.free_up(addr);
         self.changes += 1;
         self.resolutions.note(addr);
@@ -398,7 +414,7 @@ impl AddressBook {
     /// The endpoint that has the IP address `ip`.
     #[inline]
     pub fn find(&self, ip: IpAddr) -> Option<Addr> {
-        self.by_ip.get(&ip).copied()
+        self.by_ip.get(&ByIp(ip)).copied()
     }
 
     /// The endpoint that a packet from `host` belongs to. Enters it if it is not in the book, and the book learns
