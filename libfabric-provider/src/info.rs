@@ -132,8 +132,8 @@ pub(crate) extern "C" fn getinfo(
     })
 }
 
-/// What programs get that only ask which providers there are, usable or not. libfabric adds the provider's name, and answers calls
-/// with no other flag itself.
+/// The answer to FI_PROV_ATTR_ONLY: one entry that describes the provider, whether it can be used here or not. libfabric adds the
+/// provider's name. It answers calls that have no other flag itself.
 fn of_provider() -> Result<*mut sys::fi_info, FiError> {
     // SAFETY: without an original it is a new one with all its parts, all of which are zero.
     let info = unsafe { sys::fi_dupinfo(std::ptr::null()) };

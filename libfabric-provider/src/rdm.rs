@@ -311,7 +311,7 @@ impl Rdm {
             if self.attending.load(Ordering::Relaxed) == 0 || endpoint.is_armed() {
                 return;
             }
-            // Those who sleep hear of an endpoint that cannot work by its descriptor.
+            // If the endpoint cannot work any more, its descriptor is readable, which wakes the threads that sleep.
             if !matches!(endpoint.arm(), Ok(false)) || state.work(self.caps.names_source).is_err() {
                 return;
             }

@@ -37,7 +37,7 @@ const PARTS: usize = 8;
 /// Results in the order of [`ALL`].
 type Results = Vec<Option<f64>>;
 
-/// What a server that is measured has beside alice and her peer.
+/// Who uses the measured server besides alice and her peer.
 #[derive(Clone, Copy)]
 enum Side {
     Nothing,
@@ -66,15 +66,16 @@ impl Side {
     }
 }
 
-/// What alice gets without an attack, beside honest senders if there are some to compare it with, and beside the attack, which is the
-/// last of the results. (The memory of a server is counted from when it was prepared, so that of the last one is its own.)
+/// Measures the service that alice gets: first without an attack, then beside honest senders if the attack is compared with some, and
+/// last beside the attack. (Memory is counted from the moment at which a server was prepared, so that only the count of the last server
+/// leaves out the preparation of others.)
 fn measure(case: &'static Case) -> Vec<Results> {
     let honest = CASES.iter().find(|other| case.beside.word() == other.name);
     let sides = [Some(Side::Nothing), honest.map(Side::With), Some(Side::With(case))];
     let prepared = |side: Side| (side, side.prepare(case.limits));
     let mut servers: Vec<(Side, Net)> = sides.into_iter().flatten().map(prepared).collect();
     let mut results = vec![Vec::new(); servers.len()];
-    // What an attack that comes to an end lasts for is no longer than a part.
+    // An attack that comes to an end lasts for one part only.
     let parts = if case.ends { 1 } else { PARTS };
     for what in ALL {
         let measured = in_parts(&mut servers, parts, |(side, net)| what.measure(net, side.go_on(), PARTS));

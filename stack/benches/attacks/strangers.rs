@@ -261,8 +261,8 @@ fn median_every(
     })
 }
 
-/// What a client gets of a server beside each of the `crowds`, measured in turn, in the order of [`crate::honest::ALL`]; NaN for what
-/// is not measured: an endpoint without applications has no joins.
+/// Measures the service that a client gets beside each of the `crowds`, in turn. The values are in the order of [`crate::honest::ALL`].
+/// Joins are NaN, as an endpoint without applications has none.
 pub(crate) fn measure(crowds: &[Crowd]) -> Vec<Vec<Option<f64>>> {
     let mut networks: Vec<Network> = crowds.iter().map(|crowd| Network::new(*crowd)).collect();
     networks.iter_mut().for_each(|network| network.longest = core::time::Duration::ZERO);

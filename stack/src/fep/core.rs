@@ -66,8 +66,8 @@ pub(super) struct Core {
     abandoned_memory: Option<Box<Abandoned>>,
 }
 
-/// What a turn may do about messages and packets that arrived before their turn. A peer can have a window of them on each of its
-/// PDCs, and the packets that all of them wait for arrive in one turn.
+/// The budget of a turn of the worker's loop for messages and packets that arrived early and can be taken now. A peer can send a window
+/// of them ahead on each of its PDCs, and then the missing packets of all these PDCs in one burst.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EarlyShare {
     /// The turn: all its packets have this time.

@@ -365,7 +365,9 @@ impl TargetPdc {
     /// Whether the turn of a kept ROD packet has come.
     #[inline]
     pub(super) fn has_early(&self) -> bool {
-        self.early.front().is_some_and(|early| early.psn == self.rx.expected())
+        // Few PDCs are ROD: packets of the others do not touch the queue.
+        self.rx.mode == DeliveryMode::Rod
+            && self.early.front().is_some_and(|early| early.psn == self.rx.expected())
     }
 
     /// If the turn of early messages or packets has come, and that is not known yet: they have been put off, and the PDC is the one

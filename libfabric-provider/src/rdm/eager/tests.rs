@@ -1,6 +1,6 @@
 //! Budgets of single peers, and endpoints that ask each other.
 
-use std::sync::{Mutex, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 
 use weft::SendBuffer;
 
@@ -9,6 +9,7 @@ use super::super::backlog::Unsent;
 use super::super::operation::Operation;
 use super::super::send::tests::endpoint;
 use super::*;
+use crate::addresses::Addresses;
 use crate::error::lock;
 
 const PEER: Source = Source { peer: weft::Addr(3), process: 4 };
@@ -100,7 +101,7 @@ fn so_many_messages_are_sent_that_a_target_keeps_them_and_the_next_ones_are_refu
     assert_eq!(eager.goes(PEER, 0, false), Goes::AtOnce);
     eager.begin(PEER, 0, false);
     assert_eq!(eager.goes(PEER, 0, false), Goes::Not);
-    // Who is gone refuses them itself. What a question has said of that is not believed for long.
+    // A peer that is gone refuses messages itself. The answer to a question about it is not trusted for long.
     eager.has_failed(PEER, FiError::REFUSED);
     assert_eq!(eager.goes(PEER, 0, false), Goes::AtOnce);
     eager.get(PEER).unwrap().gone = Some((FiError::REFUSED, ago(GONE)));
@@ -152,12 +153,18 @@ fn a_process_that_takes_the_place_of_one_that_answered_no_questions_is_asked() {
     }
 }
 
+/// Two endpoints, the addresses that the first one knows, and the number of the second one's among them.
+fn acquainted() -> ([Rdm; 2], Arc<Addresses>, u64) {
+    let [a, b] = [endpoint(), endpoint()];
+    let addresses = lock(&a.state).unwrap().bindings.addresses.clone().unwrap();
+    let number = addresses.insert(b.local()).unwrap();
+    ([a, b], addresses, number)
+}
+
 /// The address is removed while a message is under way.
 #[test]
 fn what_is_known_of_a_peer_leaves_with_its_address() {
-    let [a, b] = [endpoint(), endpoint()];
-    let addresses = lock(&a.state).unwrap().bindings.addresses.clone().unwrap();
-    let first = addresses.insert(b.local()).unwrap();
+    let ([a, b], addresses, first) = acquainted();
     let with_a = |call: &mut dyn FnMut(&mut State)| call(&mut lock(&a.state).unwrap());
     let mut under_way = None;
     with_a(&mut |state| {
@@ -184,9 +191,7 @@ fn what_is_known_of_a_peer_leaves_with_its_address() {
 /// It is the same process, and keeps what it has not received. Whoever waits for room there finds that its address is gone.
 #[test]
 fn what_a_peer_keeps_counts_when_its_address_is_removed_and_inserted_again() {
-    let [a, b] = [endpoint(), endpoint()];
-    let addresses = lock(&a.state).unwrap().bindings.addresses.clone().unwrap();
-    let first = addresses.insert(b.local()).unwrap();
+    let ([a, b], addresses, first) = acquainted();
     let with_a = |call: &mut dyn FnMut(&mut State)| call(&mut lock(&a.state).unwrap());
     let mut peer = PEER;
     with_a(&mut |state| {
