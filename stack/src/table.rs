@@ -171,7 +171,7 @@ impl<T> Table<T> {
     }
 
     /// The entry `key`.
-    #[inline]
+    #[inline(always)]
     pub fn get(&self, key: Key) -> Option<&T> {
         let slot = self.slot(key.index)?;
         if slot.generation == key.generation { slot.value.as_ref() } else { None }

@@ -71,7 +71,7 @@ impl Processes {
     }
 
     /// The receives of `process`, if it is open, and the room for messages without one.
-    #[inline]
+    #[inline(always)]
     pub(super) fn get_mut(&mut self, process: u16) -> Option<(&mut Receives, &mut Room)> {
         let receives = match process {
             0 => self.zero.as_mut(),

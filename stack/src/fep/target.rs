@@ -675,7 +675,6 @@ fn admit(
     if pdc.has_refused(msg_id, psn) {
         return Err(error_or_busy(core, usage, pdc, (psn, payload.len()), header, ReturnCode::BAD_PID));
     }
-    let is_turn = |pdc: &TargetPdc| pdc.order.is_turn(msg_id, psn, pdc.rx.expected());
     let Some((receives, room)) = processes.get_mut(header.pid_on_fep) else {
         if processes.has_left(header.pid_on_fep, (pdc.rx.id, msg_id)) {
             let expected = pdc.rx.expected();
@@ -693,7 +692,7 @@ fn admit(
     let is_whole = payload.len() == header.request_length
         && (header.request_length == 0 || may_answer(core, usage, pdc, psn));
     if is_whole
-        && is_turn(pdc)
+        && pdc.is_turn(msg_id, psn)
         && let Some(delivery) = receives.deliver_whole(pdc.rx.peer, pdc.rx.id, header, payload)
     {
         pass(room, pdc, msg_id);
@@ -705,7 +704,7 @@ fn admit(
     };
     let message = match receives.find((pdc.rx.id, msg_id)) {
         Some(message) => message,
-        None if is_turn(pdc) => begin(receives, room, pdc, header, &part, is_whole)?,
+        None if pdc.is_turn(msg_id, psn) => begin(receives, room, pdc, header, &part, is_whole)?,
         None => begin_early(receives, room, pdc, psn, header, &part)?,
     };
     if pdc.rx.has_responses() && receives.ends_too_long(message, &part) && !may_answer(core, usage, pdc, psn)
@@ -827,7 +826,7 @@ fn begin_early(
 /// A message begins that no process takes: messages behind it do not wait for it.
 #[cold]
 pub(super) fn pass_over(room: &mut Room, pdc: &mut TargetPdc, psn: Psn, header: &StandardRequest) {
-    match pdc.order.is_turn(header.msg_id, psn, pdc.rx.expected()) {
+    match pdc.is_turn(header.msg_id, psn) {
         true => pass(room, pdc, header.msg_id),
         false => pdc.order.add_early(header.pid_on_fep, header.msg_id, psn, 0),
     }

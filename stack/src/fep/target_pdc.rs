@@ -362,6 +362,12 @@ impl TargetPdc {
         true
     }
 
+    /// Whether it is the turn of message `msg_id`, which packet `psn` begins.
+    #[inline(always)]
+    pub(super) fn is_turn(&self, msg_id: u16, psn: Psn) -> bool {
+        self.order.is_turn(msg_id, psn, self.rx.expected())
+    }
+
     /// Whether the turn of a kept ROD packet has come.
     #[inline]
     pub(super) fn has_early(&self) -> bool {
@@ -372,7 +378,7 @@ impl TargetPdc {
 
     /// If the turn of early messages or packets has come, and that is not known yet: they have been put off, and the PDC is the one
     /// with this PDCID.
-    #[inline]
+    #[inline(always)]
     pub(super) fn puts_off_early(&mut self) -> Option<PdcId> {
         let is_due = self.order.has_due(self.rx.expected()) || self.has_early();
         (is_due && !std::mem::replace(&mut self.has_put_off, true)).then_some(self.rx.id)

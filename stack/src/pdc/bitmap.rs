@@ -44,7 +44,7 @@ impl Bitmap {
     }
 
     /// Adds `psn`, which must be inside the window and absent; moves the window if `psn` was the first missing packet.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn insert(&mut self, psn: Psn) {
         debug_assert!((psn.distance(self.base) as u32) < self.range && !self.contains(psn));
         if psn != self.base {

@@ -44,7 +44,7 @@ impl ByAge {
 
     /// The receive of entry `gone` has left, so that `count` are there. `is_there` tells whether an entry is that of one of
     /// them.
-    #[inline]
+    #[inline(always)]
     pub(super) fn one_left(&mut self, gone: Entry, count: usize, is_there: impl Fn(Entry) -> bool) {
         if count == 0 {
             self.seen.clear();

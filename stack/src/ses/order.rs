@@ -96,7 +96,7 @@ impl Order {
 
     /// Whether all messages before `msg_id`, which packet `psn` begins, have begun and have been matched. All packets before
     /// `expected` have arrived.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is_turn(&self, msg_id: u16, psn: Psn, expected: Psn) -> bool {
         (msg_id == self.next || psn == expected) && !self.has_due(expected)
     }

@@ -394,7 +394,7 @@ impl Index {
     }
 
     /// The group of receives that want `wanted`, to which `slot` is about to be added; a new group begins with `slot`.
-    #[inline]
+    #[inline(always)]
     fn group_for(&mut self, wanted: Wanted, slot: u32) -> u32 {
         let at = self.kinds.iter().position(|present| present.kind == wanted.kind()).unwrap_or_else(|| {
             self.kinds.push(Present { kind: wanted.kind(), count: 0, groups: 0, recent: NONE });
