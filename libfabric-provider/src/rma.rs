@@ -85,7 +85,7 @@ impl Call {
             // SAFETY: as the caller promises.
             let mut bytes = unsafe { outgoing(iov, inject)? };
             if several && inject {
-                bytes = OutgoingBytes::Copied(bytes.into_bytes());
+                bytes = OutgoingBytes::Copied(bytes.into_bytes()?);
             }
             Ok(What::Write { bytes, data: data.filter(|_| last) })
         };

@@ -31,9 +31,9 @@ impl State {
         let (flags, reported) = (sys::FI_MSG | sys::FI_SEND, wanted.is_reported(binding.selective));
         let injected = wanted.is_injected();
         let operation = Operation { context, flags, reported, injected, ..Operation::default() };
-        let number = self.operations.insert(operation);
         let header_data = data.map_or(0, |data| HAS_DATA | data & u64::from(u32::MAX));
-        let buffer = bytes.into_buffer(endpoint);
+        let buffer = bytes.into_buffer(endpoint)?;
+        let number = self.operations.insert(operation);
         let posted = endpoint.send_datagram(peer, buffer, header_data, number as u64);
         let noted = self.note_posted(number, posted.map_err(|refused| why_not_sent(&refused.error)));
         noted.inspect_err(|error| self.pending.refuse(*error))?;

@@ -497,7 +497,7 @@ impl State {
             return Err(FiError::AGAIN);
         }
         let len = stand_in_len(bytes.len() as u32);
-        self.post_stand_in(number, peer, bytes.into_bytes(), options).map_err(|(error, _)| error)?;
+        self.post_stand_in(number, peer, bytes.into_bytes()?, options).map_err(|(error, _)| error)?;
         self.count_sent(number, peer, len as usize, true);
         Ok(None)
     }

@@ -234,7 +234,7 @@ impl State {
             }
             What::Write { bytes, data } => {
                 let data = data.map(|data| data & u64::from(u32::MAX));
-                let mut buffer = Some(bytes.into_buffer(endpoint));
+                let mut buffer = Some(bytes.into_buffer(endpoint)?);
                 connections.post(endpoint, peer, |endpoint, connection| {
                     let taken = buffer.take().ok_or(Error::Completed)?;
                     endpoint.write(connection, taken, to, data, context).map_err(|refused| {

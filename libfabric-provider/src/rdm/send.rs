@@ -50,34 +50,50 @@ impl OutgoingBytes {
     pub(super) fn len(&self) -> usize {
         match self {
             OutgoingBytes::Lent(bytes) | OutgoingBytes::Injected(bytes) => bytes.as_ref().len(),
-            OutgoingBytes::Gathered(pieces) => pieces.iter().map(|piece| piece.as_ref().len()).sum(),
+            OutgoingBytes::Gathered(pieces) => len_of(pieces),
             OutgoingBytes::Copied(bytes) => bytes.len(),
         }
     }
 
     /// Those that are not lent are copied.
-    pub(crate) fn into_bytes(self) -> Bytes {
-        match self {
+    ///
+    /// # Errors
+    /// [`FiError::NO_MEMORY`] if there is no memory for the pieces together.
+    pub(crate) fn into_bytes(self) -> Result<Bytes, FiError> {
+        Ok(match self {
             OutgoingBytes::Lent(bytes) => Bytes::from_owner(bytes),
             OutgoingBytes::Injected(bytes) => Bytes::copy_from_slice(bytes.as_ref()),
-            OutgoingBytes::Gathered(pieces) => {
-                pieces.iter().map(AsRef::as_ref).collect::<Vec<&[u8]>>().concat().into()
-            }
+            OutgoingBytes::Gathered(pieces) => gather(&pieces)?.into(),
             OutgoingBytes::Copied(bytes) => bytes,
-        }
+        })
     }
+}
+
+fn len_of(pieces: &[AppBytes]) -> usize {
+    pieces.iter().map(|piece| piece.as_ref().len()).sum()
+}
+
+/// A copy of all pieces, one after the other.
+fn gather(pieces: &[AppBytes]) -> Result<Vec<u8>, FiError> {
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(len_of(pieces)).map_err(|_| FiError::NO_MEMORY)?;
+    pieces.iter().for_each(|piece| bytes.extend_from_slice(piece.as_ref()));
+    Ok(bytes)
 }
 
 impl OutgoingBytes {
     /// What `endpoint` sends them from. A worker elsewhere cannot read memory of this process: the endpoint copies such bytes
     /// when they are posted.
-    pub(super) fn into_buffer(self, endpoint: &Endpoint) -> SendBuffer {
-        match self {
+    ///
+    /// # Errors
+    /// As [`OutgoingBytes::into_bytes`].
+    pub(super) fn into_buffer(self, endpoint: &Endpoint) -> Result<SendBuffer, FiError> {
+        Ok(match self {
             OutgoingBytes::Lent(bytes) if endpoint.worker().is_some() => {
                 bytes.lend().map_or_else(|| SendBuffer::from(Bytes::new()), SendBuffer::Memory)
             }
-            bytes => bytes.into_bytes().into(),
-        }
+            bytes => bytes.into_bytes()?.into(),
+        })
     }
 }
 
@@ -156,7 +172,7 @@ impl State {
             return Ok(());
         }
         // Injected bytes are copied too, as a server may give them back unsent.
-        let buffer = SendBuffer::from(bytes.into_bytes());
+        let buffer = SendBuffer::from(bytes.into_bytes()?);
         let order = self.operations.get_mut(number).map_or(0, |operation| operation.order);
         let unsent = Unsent { number, peer, buffer, options, order };
         let waits = self.backlog.has_sends_to(peer) || self.peers.connections.holds_back(peer);
@@ -260,7 +276,7 @@ impl State {
                 endpoint.send_copy(connection, bytes.as_ref(), options)
             });
         }
-        let buffer = bytes.into_buffer(endpoint);
+        let buffer = bytes.into_buffer(endpoint)?;
         self.post_buffer(peer, buffer, options).map_err(|(error, _)| error)
     }
 

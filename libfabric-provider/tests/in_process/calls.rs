@@ -334,8 +334,8 @@ fn endpoints_and_queues_that_cannot_be_opened_say_why() {
 
 /// The provider needs as much memory as the pieces have, to put a message together. The process is this test's alone.
 #[test]
-fn receives_and_reads_into_pieces_for_which_there_is_no_memory_are_refused() {
-    if !inside("receives_and_reads_into_pieces_for_which_there_is_no_memory_are_refused") {
+fn calls_with_pieces_for_which_there_is_no_memory_are_refused() {
+    if !inside("calls_with_pieces_for_which_there_is_no_memory_are_refused") {
         return;
     }
     const LEN: usize = 1 << 30;
@@ -356,23 +356,30 @@ fn receives_and_reads_into_pieces_for_which_there_is_no_memory_are_refused() {
     let receive =
         |len| table!(side.ep, msg.recvv(pieces(len).as_ptr(), null_mut(), 2, FI_ADDR_UNSPEC, 4 as *mut _));
     let read = |len| table!(side.ep, rma.readv(pieces(len).as_ptr(), null_mut(), 2, own, 0, 5, 5 as *mut _));
+    let send = |pieces: [sys::iovec; 2]| {
+        table!(side.ep, msg.sendv(pieces.as_ptr(), null_mut(), 2, own, 6 as *mut _))
+    };
+    let write =
+        |len| table!(side.ep, rma.writev(pieces(len).as_ptr(), null_mut(), 2, own, 0, 5, 7 as *mut _));
     let used = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = used.split(' ').next().unwrap().parse().unwrap();
     limit(pages * 4096 + LEN as u64);
     let no_memory = -(sys::FI_ENOMEM as isize);
-    assert_eq!((receive(LEN), read(LEN)), (no_memory, no_memory));
+    assert_eq!([receive(LEN), read(LEN), send(pieces(LEN)), write(LEN)], [no_memory; 4]);
     limit(libc::RLIM_INFINITY);
     // Nothing has begun, and later calls are as others.
-    assert_eq!((receive(3), read(3)), (0, 0));
-    side.send(own, b"pieces", None, 6);
-    let mut ended: Vec<_> = (0..3)
+    let sent =
+        [b"pie", b"ces"].map(|part| sys::iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: 3 });
+    assert_eq!([receive(3), read(3), send(sent), write(3)], [0; 4]);
+    let mut ended: Vec<_> = (0..4)
         .map(|_| match side.cq.next() {
             Ok(entry) => (entry.context, 0),
             Err(failed) => (failed.context, failed.error),
         })
         .collect();
     ended.sort_unstable();
-    assert_eq!(ended, [(4, 0), (5, sys::FI_EKEYREJECTED), (6, 0)]);
+    let refused = sys::FI_EKEYREJECTED;
+    assert_eq!(ended, [(4, 0), (5, refused), (6, 0), (7, refused)]);
     // SAFETY: the message is there.
     let arrived = unsafe { [at, second].map(|at| at.cast::<[u8; 3]>().read()) };
     assert_eq!(arrived, [*b"pie", *b"ces"]);

@@ -340,7 +340,7 @@ impl State {
                 (Kind::Read, Bytes::new(), None, len)
             }
             What::Write { bytes, data } => {
-                let bytes = bytes.into_bytes();
+                let bytes = bytes.into_bytes()?;
                 let len = bytes.len();
                 (Kind::Write, bytes, data.map(|data| data & u64::from(u32::MAX)), len)
             }
