@@ -92,7 +92,7 @@ impl<H: Copy + Eq + Hash> Shares<H> {
         self.free += amount as i64;
     }
 
-    /// What of the rest may be taken for no holder, of whom `taken` has been taken.
+    /// What of the rest may be taken for no holder, by somebody who has `taken` so much of it.
     pub(crate) fn rest(&self, taken: u64) -> u64 {
         u64::try_from(self.free).unwrap_or(0).saturating_sub(taken).div_ceil(2)
     }

@@ -382,7 +382,7 @@ impl Processes {
 
     /// The turn of an early message of `pdc` has come. Returns it if that completes a receive.
     pub(super) fn take_turn(&mut self, pdc: PdcId, message: EarlyMessage) -> Option<Delivery> {
-        let (receives, room) = self.get_mut(message.process)?;
+        let (receives, room) = self.get_mut(message.process?)?;
         receives.take_turn(room, (pdc, message.msg_id))
     }
 

@@ -817,7 +817,7 @@ fn begin_early(
     }
     let begun = receives.begin_early((pdc.rx.id, msg_id), source, part, room, &mut pdc.order);
     match begun {
-        Ok(_) => pdc.order.add_early(header.pid_on_fep, msg_id, psn, places),
+        Ok(_) => pdc.order.add_early(Some(header.pid_on_fep), msg_id, psn, places),
         Err(_) => room.give_back(peer, places),
     }
     begun
@@ -828,7 +828,7 @@ fn begin_early(
 pub(super) fn pass_over(room: &mut Room, pdc: &mut TargetPdc, psn: Psn, header: &StandardRequest) {
     match pdc.is_turn(header.msg_id, psn) {
         true => pass(room, pdc, header.msg_id),
-        false => pdc.order.add_early(header.pid_on_fep, header.msg_id, psn, 0),
+        false => pdc.order.add_early(None, header.msg_id, psn, 0),
     }
 }
 

@@ -30,15 +30,25 @@ pub(crate) struct Order {
 struct EarlyMessages {
     /// In order of PSNs.
     messages: VecDeque<EarlyMessage>,
-    /// Places that are reserved for them, and for those before them that have not begun.
+    /// How many of them are kept for a process.
+    kept: u32,
+    /// Places that are reserved for these, and for messages before them that have not begun. Each of these has one, whatever
+    /// numbers and PSNs a peer gives its messages, since it is kept without a further look at limits when its turn comes.
     places: u32,
+}
+
+impl EarlyMessages {
+    /// Whether a place is reserved for a message that is not early.
+    fn has_place(&self) -> bool {
+        self.places > self.kept
+    }
 }
 
 /// A message that began before its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EarlyMessage {
-    /// The process that it is for.
-    pub(crate) process: u16,
+    /// The process that it is for; `None` if none takes it, so that it has no place.
+    pub(crate) process: Option<u16>,
     /// Its number.
     pub(crate) msg_id: u16,
     /// The PSN of its first packet to arrive.
@@ -124,18 +134,18 @@ impl Order {
 
     /// Whether a place is reserved for a message whose turn it is.
     pub(crate) fn has_place(&self) -> bool {
-        self.early.as_ref().is_some_and(|early| early.places > 0)
+        self.early.as_deref().is_some_and(EarlyMessages::has_place)
     }
 
     #[cold]
     fn take_place(&mut self) -> bool {
-        let Some(early) = self.early.as_mut().filter(|early| early.places > 0) else { return false };
+        let Some(early) = self.early.as_mut().filter(|early| early.has_place()) else { return false };
         early.places -= 1;
         true
     }
 
-    /// The places that are wanting if message `msg_id` begins early with packet `psn`: it needs one, and so does each
-    /// message before it that may still need one when its turn comes. All packets before `expected` have arrived.
+    /// The places that are wanting if message `msg_id` begins early with packet `psn`: it needs one, and so does each message before
+    /// it that may still need one when its turn comes, and each that is early. All packets before `expected` have arrived.
     pub(crate) fn missing_places(&self, msg_id: u16, psn: Psn, expected: Psn) -> u32 {
         // Each of them has a packet at least, so that PSNs bound what the numbers of another kind of peer mean; or its turn has come,
         // and it waits to be matched.
@@ -143,8 +153,10 @@ impl Order {
         let early = self.early.as_deref();
         let due =
             early.map_or(0, |early| early.messages.partition_point(|other| other.psn.is_before(expected)));
-        let needed = before.min(psn.distance(expected).unsigned_abs() + due as u32) + 1;
-        needed.saturating_sub(early.map_or(0, |early| early.places))
+        let before = before.min(psn.distance(expected).unsigned_abs() + due as u32);
+        // Messages of equal numbers, for several processes, are not among those before each other.
+        let (kept, places) = early.map_or((0, 0), |early| (early.kept, early.places));
+        (before.max(kept) + 1).saturating_sub(places)
     }
 
     /// Whether no further message may begin early: so many wait to be matched although their turn has come. The window bounds the others.
@@ -153,12 +165,13 @@ impl Order {
         self.count >= self.most_incomplete
     }
 
-    /// Message `msg_id` for `process` has begun early with packet `psn`, and takes `places` more.
+    /// Message `msg_id` for `process`, or for none that takes it, has begun early with packet `psn`, and takes `places` more.
     #[cold]
-    pub(crate) fn add_early(&mut self, process: u16, msg_id: u16, psn: Psn, places: u32) {
+    pub(crate) fn add_early(&mut self, process: Option<u16>, msg_id: u16, psn: Psn, places: u32) {
         let early = self.early.get_or_insert_default();
         let at = early.messages.partition_point(|other| other.psn.is_before(psn));
         early.messages.insert(at, EarlyMessage { process, msg_id, psn });
+        early.kept += u32::from(process.is_some());
         early.places += places;
         self.count += 1;
     }
@@ -178,7 +191,9 @@ impl Order {
 
     /// Takes out the next early message, whether its turn has come or not.
     pub(crate) fn next_early(&mut self) -> Option<EarlyMessage> {
-        let message = self.early.as_mut()?.messages.pop_front()?;
+        let early = self.early.as_mut()?;
+        let message = early.messages.pop_front()?;
+        early.kept -= u32::from(message.process.is_some());
         self.count -= 1;
         Some(message)
     }
@@ -216,7 +231,7 @@ mod tests {
         for (msg_id, psn, missing) in [(1, 13, 4), (0, 12, 0), (3, 20, 2)] {
             assert!(!order.is_turn(msg_id, Psn(psn), Psn(9)));
             assert_eq!(order.missing_places(msg_id, Psn(psn), Psn(9)), missing);
-            order.add_early(0, msg_id, Psn(psn), missing);
+            order.add_early(Some(0), msg_id, Psn(psn), missing);
         }
         assert!(order.is_turn(u16::MAX - 1, Psn(10), Psn(9)));
         assert!(order.pass(u16::MAX - 1));
@@ -238,9 +253,9 @@ mod tests {
         order.pass(500);
         // Packet 8 is missing: it may begin a message.
         assert_eq!(order.missing_places(90, Psn(10), Psn(8)), 3, "PSNs bound the number of messages before");
-        order.add_early(0, 90, Psn(10), 3);
+        order.add_early(Some(0), 90, Psn(10), 3);
         assert_eq!(order.missing_places(7_000, Psn(9), Psn(8)), 0);
-        order.add_early(0, 7_000, Psn(9), 0);
+        order.add_early(Some(0), 7_000, Psn(9), 0);
         assert_eq!(due(&mut order, 8), [0; 0]);
         assert!(order.is_turn(60_000, Psn(8), Psn(8)) && order.pass(60_000));
         assert_eq!(due(&mut order, 11), [7_000, 90]);

@@ -194,9 +194,9 @@ impl Room {
         self.early.get(&peer).copied().unwrap_or(0)
     }
 
-    /// Reserves `places` for early messages of `peer`. False, and nothing changes, if others would have too few left.
+    /// Reserves `places` for early messages of `peer`. False, and nothing changes, if it would leave fewer than it has to others.
     pub(crate) fn reserve(&mut self, peer: Addr, places: u32) -> bool {
-        let may = u64::from(places) <= self.messages.rest(self.all_early.into());
+        let may = u64::from(places) <= self.messages.rest(self.early_of(peer).into());
         if may && places > 0 {
             self.messages.take_of_rest(places.into());
             self.all_early += places;

@@ -11,7 +11,7 @@ use crate::pdc::RodReceive;
 use crate::ses::Matching;
 use crate::steps;
 use crate::wire::pds::{Control, ControlKind, DeliveryMode, Destination, PdcId, Pds, Psn};
-use crate::wire::ses::Ses;
+use crate::wire::ses::{Placement, Ses};
 
 /// PDCs of a peer, and the messages of each of which all but the first one arrive early.
 const PDCS: u16 = 32;
@@ -60,6 +60,12 @@ fn close(template: &Packet, pdc: u16, last: u16) -> Packet {
     Packet { payload_len: 0, pds: Pds::Control(control), ses: Ses::None, ..*template }
 }
 
+/// A receive of an empty message of any tag.
+fn any_receive(context: u64) -> Receive {
+    let matching = Matching::Tagged { tag: 0, ignore: u64::MAX };
+    Receive { buffer: Buffer::Virtual(0), from: None, matching, context }
+}
+
 /// Takes what the endpoint sends, so that its queues have room.
 fn transmit_all(fep: &mut Fep) {
     while fep.poll_transmit(Time::ZERO).is_some() {}
@@ -84,8 +90,7 @@ fn what_arrived_early_is_taken_bit_by_bit_and_in_order() {
             fep.on_packet(Time::ZERO, packet, Payload::Virtual(0));
         };
         for context in 0..u64::from(PDCS) * u64::from(EACH + 1) {
-            let matching = Matching::Tagged { tag: 0, ignore: u64::MAX };
-            fep.post_receive(Receive { buffer: Buffer::Virtual(0), from: None, matching, context }).unwrap();
+            fep.post_receive(any_receive(context)).unwrap();
         }
         for pdc in 1..=PDCS {
             for number in 1..EACH {
@@ -168,4 +173,83 @@ fn no_more_messages_of_a_pdc_are_put_off_than_twice_its_window() {
     assert_eq!(refused(&mut fep, [of_pdc(2, most + 1)].into_iter()), 1);
     take_all(&mut fep);
     assert_eq!(refused(&mut fep, [of_pdc(2, most + 1)].into_iter()), 0);
+}
+
+/// One packet reserves places for all messages that could come before its own. Four peers do that as often as they may.
+#[test]
+fn peers_that_reserve_all_places_they_can_leave_some_to_others() {
+    let template = template();
+    const OFFSET: u16 = 100;
+    let limits = Limits { processes: 2, unexpected_messages: 8_192, ..Limits::default() };
+    let mut fep = fep(limits);
+    let of_peer = |peer, pdc, number| {
+        let packet = packet(&template, DeliveryMode::Rud, pdc, number);
+        Packet { net: crate::packet::Network { src: Addr(peer), ..packet.net }, ..packet }
+    };
+    let mut reserved = [0; 4];
+    for (peer, reserved) in (1..).zip(&mut reserved) {
+        let is_taken = |pdc: &u16| refused(&mut fep, [of_peer(peer, *pdc, OFFSET)].into_iter()) == 0;
+        *reserved = (1..500).take_while(is_taken).count() as u32 * (u32::from(OFFSET) + 1);
+    }
+    let (_, _, early) = fep.check_accounts();
+    assert_eq!(reserved.iter().sum::<u32>(), early);
+    assert!(reserved.is_sorted_by(|more, fewer| more > fewer), "{reserved:?}");
+    assert!(early < 4_096, "{early} of the half that is reserved for no process");
+    assert_eq!(refused(&mut fep, [of_peer(5, 1, 10), of_peer(5, 1, 0)].into_iter()), 0);
+}
+
+/// The numbers of a PDC's messages are those of its initiator, which could give several messages the same.
+#[test]
+fn messages_of_equal_numbers_for_several_processes_need_a_place_each() {
+    let template = template();
+    const PROCESSES: u16 = 8;
+    const MOST: u32 = 40;
+    let limits = Limits { unexpected_messages_per_peer: MOST, ..Limits::default() };
+    let mut fep = fep(limits);
+    (1..PROCESSES).for_each(|process| fep.open_process(process).unwrap());
+    let of_process = |process, msg_id, number| {
+        let mut packet = packet(&template, DeliveryMode::Rud, 1, number);
+        let Ses::Standard(header) = &mut packet.ses else { unreachable!() };
+        (header.pid_on_fep, header.msg_id) = (process, msg_id);
+        packet
+    };
+    let early = (1..200).map(|number| of_process(number % PROCESSES, 1 + number / PROCESSES, number));
+    let taken = 199 - refused(&mut fep, early);
+    let (_, _, places) = fep.check_accounts();
+    assert_eq!((u64::from(places), places), (taken, MOST));
+    // The one that they wait for meets a receive, and needs no place.
+    fep.post_receive(any_receive(0)).unwrap();
+    assert_eq!(refused(&mut fep, [of_process(0, 0, 0)].into_iter()), 0);
+    take_all(&mut fep);
+    let (kept, _, places) = fep.check_accounts();
+    assert_eq!((kept, places), (taken, 0));
+}
+
+/// A packet is the beginning of one message after the other, and never accepted.
+#[test]
+fn messages_that_begin_in_their_turn_over_and_over_take_no_place_of_early_ones() {
+    let template = template();
+    let mut fep = fep(Limits::default());
+    let of = |number| packet(&template, DeliveryMode::Rud, 1, number);
+    assert_eq!(refused(&mut fep, [of(5), of(6)].into_iter()), 0);
+    let malformed = (100..150).map(|msg_id| {
+        let mut packet = of(0);
+        let Ses::Standard(header) = &mut packet.ses else { unreachable!() };
+        // No packet of any length but 5 begins there.
+        header.placement = Placement::Continue { payload_len: 10, msg_offset: 15 };
+        (header.msg_id, header.request_length) = (msg_id, 10_000);
+        Packet { payload_len: 10, ..packet }
+    });
+    for packet in malformed {
+        let ignored = fep.counters().ignored;
+        fep.on_packet(Time::ZERO, &packet, Payload::Virtual(10));
+        transmit_all(&mut fep);
+        assert_eq!(fep.counters().ignored, ignored + 1);
+        let (_, _, places) = fep.check_accounts();
+        assert!(places >= 2, "{places} for two messages that are early");
+    }
+    assert_eq!(refused(&mut fep, (0..5).map(of)), 0);
+    take_all(&mut fep);
+    let (_, _, places) = fep.check_accounts();
+    assert_eq!(places, 0);
 }
