@@ -388,13 +388,16 @@ impl Processes {
 
     /// Gives up the incomplete messages of `pdc`, and hands each that has met a receive to `delivered`.
     pub(super) fn abandon(&mut self, pdc: PdcId, mut delivered: impl FnMut(Delivery)) {
-        #[cfg(test)]
-        crate::steps::count(self.count());
-        for receives in self.zero.iter_mut().chain(self.others.values_mut()) {
-            receives.abandon(&mut self.room, pdc).into_iter().for_each(&mut delivered);
-        }
-        for left in self.closing.values_mut() {
-            left.forget(&mut self.room, pdc);
+        while let Some(process) = self.room.process_with_incomplete(pdc) {
+            #[cfg(test)]
+            crate::steps::count(1);
+            if let Some((receives, room)) = self.get_mut(process) {
+                receives.abandon(room, pdc).into_iter().for_each(&mut delivered);
+            } else if let Some(left) = self.closing.get_mut(&process) {
+                left.forget(&mut self.room, pdc);
+            } else {
+                return;
+            }
         }
     }
 

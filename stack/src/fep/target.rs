@@ -58,14 +58,15 @@ impl Target {
     /// Checks that PDCs, and the room for messages, count as many incomplete messages as exist.
     #[cfg(test)]
     pub(super) fn check_incomplete(&self) {
-        let (mut of_pdcs, mut of_sources) = (super::Map::default(), super::Map::default());
+        let (mut of_pdcs, mut of_sources) = (std::collections::BTreeMap::new(), super::Map::default());
         self.processes.iter().for_each(|receives| receives.count_incomplete(&mut of_pdcs, &mut of_sources));
+        self.processes.room.check_incomplete(&of_sources, of_pdcs.keys().copied());
         for (_, pdc) in self.pdcs.table.iter() {
-            let there = of_pdcs.remove(&pdc.rx.id).unwrap_or(0);
+            let id = pdc.rx.id.0;
+            let there: u16 = of_pdcs.extract_if((id, 0)..=(id, u16::MAX), |_, _| true).map(|one| one.1).sum();
             assert_eq!(pdc.order.incomplete(), there, "incomplete messages of {:?}", pdc.rx.id);
         }
         assert!(of_pdcs.is_empty(), "incomplete messages of PDCs that are gone: {of_pdcs:?}");
-        self.processes.room.check_incomplete(&of_sources);
     }
 
     /// Brings what the next packet will probably need into the cache.
@@ -442,7 +443,6 @@ impl Target {
         if let Some(memory) = &mut self.processes.memory {
             memory.writes.forget(id);
         }
-        // Each process is searched for incomplete messages, so only if there are any.
         if order.incomplete() > 0 {
             self.processes.abandon(id, |delivery| core.complete_receive(delivery));
         }

@@ -5,6 +5,9 @@ mod dropping;
 mod many;
 mod waiting;
 
+#[cfg(test)]
+use std::collections::BTreeMap;
+
 pub use self::dropping::LeftBehind;
 pub use self::many::Deliveries;
 pub use self::waiting::{Claim, Waiting};
@@ -110,7 +113,10 @@ struct Incoming {
     total: u32,
     arrived: Arrived,
     destination: Destination,
-    /// The neighbours in the list of its PDC's incomplete messages, while it is in that list.
+    /// The neighbours in the list of its PDC's incomplete messages, while it is in that list. Messages of one packet are in no list
+    /// unless their payload is refused: they are complete as soon as they are placed. The lists are linked through the messages
+    /// themselves, and the [`Room`] has their ends, so that closing a PDC needs no walk over other PDCs' messages, and a message needs
+    /// no allocation.
     neighbours: Option<Neighbours>,
     /// Its places among those that wait for a receive, while it does.
     places: Places,
@@ -301,10 +307,6 @@ pub struct Receives {
     arrived: u64,
     /// Messages that further packets may name, or that wait for their turn.
     by_name: Map<MessageName, Key>,
-    /// The newest message of each PDC's list of incomplete ones. Messages of one packet are in no list unless their
-    /// payload is refused: they are complete as soon as they are placed. The lists are linked through the messages
-    /// themselves, so that closing a PDC needs no walk over other PDCs' messages, and a message needs no allocation.
-    newest_incomplete: Map<PdcId, Key>,
     /// Messages that wait for a receive.
     unexpected: Unexpected,
     /// Complete messages that are copied to their receives in pieces, and those that wait behind them.
@@ -588,7 +590,7 @@ impl Receives {
         });
         places.link(messages, key.index);
         if needs_more {
-            self.list(key, name.0);
+            self.list(room, key, name.0);
             order.add_incomplete();
             if counts == Counts::ForSource {
                 room.incomplete.add(source);
@@ -728,11 +730,11 @@ impl Receives {
             }
             Destination::Partly(partly) => {
                 let copied = Placed::Copied { room: partly.buffer.len() };
-                self.unlist(key);
+                self.unlist(room, key);
                 return self.finish(room, key).map_or(copied, Placed::Whole);
             }
             Destination::Receive { .. } | Destination::Nowhere => {
-                self.unlist(key);
+                self.unlist(room, key);
                 return self.finish(room, key).map_or(Placed::Waits, Placed::Whole);
             }
             // It waits for a receive, perhaps for long. Meanwhile its PDC may close, or reuse its number for another
@@ -744,7 +746,7 @@ impl Receives {
         }
         self.note_arrival(total);
         if listed {
-            self.unlist(key);
+            self.unlist(room, key);
         }
         Placed::Waits
     }
@@ -784,7 +786,7 @@ impl Receives {
     /// Abandons the incomplete messages of `pdc`, in the order in which they began. Behind messages of the PDC that are
     /// copied they wait for these, and are returned with them.
     pub fn abandon(&mut self, room: &mut Room, pdc: PdcId) -> Vec<Delivery> {
-        let (mut deliveries, mut next) = (Vec::new(), self.newest_incomplete.remove(&pdc));
+        let (mut deliveries, mut next) = (Vec::new(), room.newest_incomplete.remove(pdc, self.process));
         while let Some(message) = next.and_then(|key| self.messages.remove(key)) {
             next = message.neighbours.and_then(|neighbours| neighbours.older);
             self.by_name.remove(&message.name);
@@ -821,8 +823,8 @@ impl Receives {
     }
 
     /// Appends a message to the list of its PDC's incomplete ones.
-    fn list(&mut self, key: Key, pdc: PdcId) {
-        let older = self.newest_incomplete.insert(pdc, key);
+    fn list(&mut self, room: &mut Room, key: Key, pdc: PdcId) {
+        let older = room.newest_incomplete.insert(pdc, self.process, key);
         if let Some(neighbours) = self.neighbours_of(older) {
             neighbours.newer = Some(key);
         }
@@ -832,7 +834,7 @@ impl Receives {
     }
 
     /// Removes a message from the list of its PDC's incomplete ones, if it is there.
-    fn unlist(&mut self, key: Key) {
+    fn unlist(&mut self, room: &mut Room, key: Key) {
         let Some(message) = self.messages.get_mut(key) else { return };
         let Some(Neighbours { older, newer }) = message.neighbours.take() else { return };
         let pdc = message.name.0;
@@ -842,9 +844,9 @@ impl Receives {
         if let Some(neighbours) = self.neighbours_of(newer) {
             neighbours.older = older;
         } else if let Some(older) = older {
-            self.newest_incomplete.insert(pdc, older);
+            room.newest_incomplete.insert(pdc, self.process, older);
         } else {
-            self.newest_incomplete.remove(&pdc);
+            room.newest_incomplete.remove(pdc, self.process);
         }
     }
 
@@ -926,14 +928,18 @@ impl Receives {
         there
     }
 
-    /// Checks that messages are in the lists of incomplete ones exactly while they are. Counts those of each PDC, and those that
-    /// count for their senders.
+    /// Checks that messages are in the lists of incomplete ones exactly while they are. Counts those of each PDC
+    /// and process, and those that count for their senders.
     #[cfg(test)]
-    pub(crate) fn count_incomplete(&self, of_pdcs: &mut Map<PdcId, u16>, of_sources: &mut Map<Source, u32>) {
+    pub(crate) fn count_incomplete(
+        &self,
+        of_pdcs: &mut BTreeMap<(u16, u16), u16>,
+        of_sources: &mut Map<Source, u32>,
+    ) {
         for (_, message) in self.messages.iter() {
             assert_eq!(message.neighbours.is_some(), !message.is_complete(), "{message:?}");
             if message.neighbours.is_some() {
-                *of_pdcs.entry(message.name.0).or_default() += 1;
+                *of_pdcs.entry((message.name.0.0, self.process)).or_default() += 1;
                 if message.counts == Counts::ForSource {
                     *of_sources.entry(message.source).or_default() += 1;
                 }
@@ -955,7 +961,6 @@ impl Receives {
             + arrived.sum::<u64>()
             + self.unexpected.heap_bytes()
             + heap::of_map(&self.by_name)
-            + heap::of_map(&self.newest_incomplete)
             + self.kept.heap_bytes()
             + self.many.heap_bytes()
             + self.copies.as_ref().map_or(0, |copies| copies.heap_bytes())

@@ -1,5 +1,7 @@
 //! The room for messages that have met no receive: what an endpoint has of it, and what each process and peer may take.
 
+use std::collections::BTreeMap;
+use std::collections::hash_map::Entry;
 use std::ops::{AddAssign, SubAssign};
 
 use super::order::Order;
@@ -8,6 +10,8 @@ use super::{Map, Source};
 use crate::heap;
 use crate::ledger::Shares;
 use crate::packet::Addr;
+use crate::table::Key;
+use crate::wire::pds::PdcId;
 
 /// What there is and what is taken of it, of all processes of an endpoint together.
 #[derive(Clone, Debug)]
@@ -26,6 +30,8 @@ pub struct Room {
     pub(super) all_early: u32,
     /// Messages that have not arrived in full, to any process.
     pub(super) incomplete: Incomplete,
+    /// The newest of these of each PDC and process.
+    pub(super) newest_incomplete: Newest,
     /// What handing messages over to receives that came later, and dropping messages, has cost so far, in bytes touched.
     pub(super) touched: u64,
     /// As much of a message is copied at once to a receive that came later.
@@ -68,6 +74,80 @@ impl Incomplete {
     pub(super) fn remove(&mut self, source: Source) {
         self.all -= 1;
         self.of.remove(source, 1);
+    }
+}
+
+/// The newest incomplete message of each PDC for each process that it has any for. By it a PDC that closes finds these processes: there
+/// may be thousands of others.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Newest {
+    /// By PDC, with the process: of one process.
+    first: Map<PdcId, (u16, Key)>,
+    /// By PDC and process: of the others. Most PDCs have messages for one process only.
+    others: BTreeMap<(u16, u16), Key>,
+}
+
+impl Newest {
+    /// Message `key` of `pdc` is the newest one for `process` now. Returns the one that was.
+    #[inline]
+    pub(super) fn insert(&mut self, pdc: PdcId, process: u16, key: Key) -> Option<Key> {
+        let newest = match self.first.entry(pdc) {
+            Entry::Vacant(place) => {
+                place.insert((process, key));
+                return None;
+            }
+            Entry::Occupied(first) => first.into_mut(),
+        };
+        match newest.0 == process {
+            true => Some(std::mem::replace(&mut newest.1, key)),
+            false => self.others.insert((pdc.0, process), key),
+        }
+    }
+
+    /// The last incomplete message of `pdc` for `process` is complete, or all are dropped. Returns the one that was the newest.
+    #[inline]
+    pub(super) fn remove(&mut self, pdc: PdcId, process: u16) -> Option<Key> {
+        if self.others.is_empty() {
+            return self.first.remove(&pdc).map(|first| first.1);
+        }
+        self.remove_of_several(pdc, process)
+    }
+
+    #[cold]
+    fn remove_of_several(&mut self, pdc: PdcId, process: u16) -> Option<Key> {
+        let Entry::Occupied(mut first) = self.first.entry(pdc) else { return None };
+        if first.get().0 != process {
+            return self.others.remove(&(pdc.0, process));
+        }
+        // One of the others takes its place.
+        let next = self.others.range((pdc.0, 0)..=(pdc.0, u16::MAX)).next().map(|(&name, _)| name);
+        match next.and_then(|name| Some((name.1, self.others.remove(&name)?))) {
+            Some(next) => Some(first.insert(next).1),
+            None => Some(first.remove().1),
+        }
+    }
+
+    /// A process that an incomplete message of `pdc` is for.
+    fn process(&self, pdc: PdcId) -> Option<u16> {
+        self.first.get(&pdc).map(|first| first.0)
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.first.is_empty() && self.others.is_empty()
+    }
+
+    /// The PDCs and processes that there are messages of, in order.
+    #[cfg(test)]
+    fn names(&self) -> Vec<(u16, u16)> {
+        let first = self.first.iter().map(|(pdc, first)| (pdc.0, first.0));
+        let mut names: Vec<_> = first.chain(self.others.keys().copied()).collect();
+        names.sort_unstable();
+        names
+    }
+
+    fn heap_bytes(&self) -> u64 {
+        heap::of_map(&self.first) + heap::of_tree(&self.others)
     }
 }
 
@@ -127,6 +207,7 @@ impl Room {
             early: Map::default(),
             all_early: 0,
             incomplete: Incomplete { most: messages as u64, ..Incomplete::default() },
+            newest_incomplete: Newest::default(),
             touched: 0,
             longest_copy: u32::MAX,
             copies: 0,
@@ -221,9 +302,19 @@ impl Room {
         self.touched
     }
 
-    /// Checks that so many incomplete messages count for each sender, and for its peer.
+    /// A process that has incomplete messages of `pdc`.
+    pub(crate) fn process_with_incomplete(&self, pdc: PdcId) -> Option<u16> {
+        self.newest_incomplete.process(pdc)
+    }
+
+    /// Checks that so many incomplete messages count for each sender, and for its peer, and that these PDCs and processes have any.
     #[cfg(test)]
-    pub(crate) fn check_incomplete(&self, of_sources: &Map<Source, u32>) {
+    pub(crate) fn check_incomplete(
+        &self,
+        of_sources: &Map<Source, u32>,
+        of: impl Iterator<Item = (u16, u16)>,
+    ) {
+        assert!(self.newest_incomplete.names().into_iter().eq(of));
         let Incomplete { most, all, of } = &self.incomplete;
         assert_eq!(of.check(), *of_sources);
         assert_eq!(of_sources.values().map(|count| u64::from(*count)).sum::<u64>(), *all);
@@ -251,6 +342,7 @@ impl Room {
             + self.bytes.heap_bytes()
             + heap::of_map(&self.early)
             + self.incomplete.of.heap_bytes()
+            + self.newest_incomplete.heap_bytes()
     }
 }
 

@@ -2,11 +2,16 @@
 
 use weft_cc::{Needs, Span};
 
-use super::message;
+use super::early::{close, packet, template};
 use super::samples::{MTU, pair, transmit_all, us};
-use crate::fep::{ConnectOptions, Fep, MAX_PROCESS};
+use super::{fep, message};
+use crate::buffer::Buffer;
+use crate::fep::{Completion, ConnectOptions, Fep, Limits, MAX_PROCESS, Receive, ReceiveError};
 use crate::packet::{Addr, Packet, Payload};
+use crate::ses::Matching;
 use crate::steps;
+use crate::wire::pds::DeliveryMode;
+use crate::wire::ses::Ses;
 
 fn read(fep: &mut Fep, now: weft_cc::Time, packets: &[Packet]) {
     for packet in packets {
@@ -39,4 +44,49 @@ fn processes_are_not_looked_at_for_pdcs_that_are_closed_without_incomplete_messa
     }
     assert_eq!((most, pair.receiver.open_targets()), (PDCS, 0), "all were open, and are closed");
     assert!(steps < u64::from(MAX_PROCESS), "{steps}");
+}
+
+/// A receive of `len` bytes that takes any tagged message.
+fn receive(len: u32) -> Receive {
+    let matching = Matching::Tagged { tag: 0, ignore: u64::MAX };
+    Receive { buffer: Buffer::Virtual(len), from: None, matching, context: 0 }
+}
+
+/// The processes that the messages are for have receives, or are closed, or have neither.
+#[test]
+fn only_processes_with_incomplete_messages_of_a_pdc_are_looked_at_when_it_closes() {
+    const PDCS: u16 = 8;
+    const PROCESSES: [u16; 3] = [0, 500, 1_000];
+    let template = template();
+    let mut fep = fep(Limits::default());
+    (1..=1_000).for_each(|process| fep.open_process(process).unwrap());
+    for process in [0, 500].into_iter().flat_map(|process| [process; PDCS as usize]) {
+        fep.post_receive_of(process, receive(2)).unwrap();
+    }
+    for pdc in 1..=PDCS {
+        // Each has a second message for the last process, and that is complete.
+        for (number, process) in (0..).zip(PROCESSES.into_iter().chain([1_000])) {
+            let mut first = packet(&template, DeliveryMode::Rud, pdc, number);
+            let Ses::Standard(header) = &mut first.ses else { panic!("{first:?} is no message") };
+            header.pid_on_fep = process;
+            header.request_length = if number < 3 { 2 } else { 1 };
+            first.payload_len = 1;
+            fep.on_packet(us(0), &first, Payload::Virtual(1));
+            super::early::transmit_all(&mut fep);
+        }
+    }
+    fep.begin_close_process(500).unwrap();
+    fep.check_accounts();
+    for pdc in (1..=PDCS).rev() {
+        let steps = steps::of(|| fep.on_packet(us(0), &close(&template, pdc, 4), Payload::EMPTY));
+        assert_eq!(steps, PROCESSES.len() as u64);
+        super::early::transmit_all(&mut fep);
+        fep.check_accounts();
+    }
+    assert_eq!(fep.open_targets(), 0);
+    let lost = std::iter::from_fn(|| fep.poll_completion()).filter(|completion| {
+        matches!(completion, Completion::Received { result: Err(ReceiveError::PeerLost), .. })
+    });
+    assert_eq!(lost.count(), PDCS.into(), "the receives of process 0; those of process 500 are gone");
+    assert_eq!(fep.kept_messages_of(1_000, Addr(1)), PDCS.into(), "the complete ones");
 }

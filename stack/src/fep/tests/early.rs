@@ -20,7 +20,7 @@ const EACH: u16 = 250;
 const A_TURN: u64 = EarlyShare::OF_A_TURN.div_ceil(EarlyShare::EACH);
 
 /// A peer's packet that opens a PDC and leaves an empty message.
-fn template() -> Packet {
+pub(super) fn template() -> Packet {
     let mut peer = fep(Limits::default());
     let connection = peer.connect(Time::ZERO, Addr(1), ConnectOptions::default()).unwrap();
     peer.post_send(connection, Send { tag: Some(0), ..message(0) }).unwrap();
@@ -30,7 +30,7 @@ fn template() -> Packet {
 }
 
 /// Message `number` of PDC `pdc`, whose tag names both.
-fn packet(template: &Packet, mode: DeliveryMode, pdc: u16, number: u16) -> Packet {
+pub(super) fn packet(template: &Packet, mode: DeliveryMode, pdc: u16, number: u16) -> Packet {
     let mut packet = *template;
     let (Pds::Request(request), Ses::Standard(header)) = (&mut packet.pds, &mut packet.ses) else {
         panic!("{template:?} is no message")
@@ -44,17 +44,17 @@ fn packet(template: &Packet, mode: DeliveryMode, pdc: u16, number: u16) -> Packe
     packet
 }
 
-/// The command that closes a PDC whose last packet was the one with this PSN.
-fn close(template: &Packet, pdc: u16, last: u16) -> Packet {
+/// The command with this PSN that closes a PDC.
+pub(super) fn close(template: &Packet, pdc: u16, psn: u16) -> Packet {
     let control = Control {
         kind: ControlKind::CloseCommand,
         rod: false,
         retx: false,
         ack_request: true,
         probe_opaque: 0,
-        psn: Psn(u32::from(last) + 1),
+        psn: Psn(psn.into()),
         spdcid: PdcId(pdc),
-        destination: Destination::Syn { use_reserved: false, psn_offset: last + 1 },
+        destination: Destination::Syn { use_reserved: false, psn_offset: psn },
         payload: 0,
     };
     Packet { payload_len: 0, pds: Pds::Control(control), ses: Ses::None, ..*template }
@@ -67,7 +67,7 @@ fn any_receive(context: u64) -> Receive {
 }
 
 /// Takes what the endpoint sends, so that its queues have room.
-fn transmit_all(fep: &mut Fep) {
+pub(super) fn transmit_all(fep: &mut Fep) {
     while fep.poll_transmit(Time::ZERO).is_some() {}
 }
 
@@ -108,7 +108,7 @@ fn what_arrived_early_is_taken_bit_by_bit_and_in_order() {
         // What comes now stays behind them, and a PDC that is closed leaves them to their receives.
         on_packet(&mut fep, &packet(&template, mode, PDCS, EACH));
         if mode == DeliveryMode::Rud {
-            on_packet(&mut fep, &close(&template, PDCS, EACH));
+            on_packet(&mut fep, &close(&template, PDCS, EACH + 1));
         }
         let mut tags = received(&mut fep);
         while fep.poll_timeout().is_some_and(|at| at == Time::ZERO) {

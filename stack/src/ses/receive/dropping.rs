@@ -74,7 +74,7 @@ impl LeftBehind {
             let key = self.receives.messages.at(self.next).map(|(key, _)| key);
             self.next += 1;
             *budget -= LOOK_AT_SLOT;
-            if let Some(message) = key.and_then(|key| self.take_out(key)) {
+            if let Some(message) = key.and_then(|key| self.take_out(room, key)) {
                 *budget -= self.give_back(room, &message) as i64;
                 if !message.is_complete() {
                     message.end_incomplete(room);
@@ -85,8 +85,8 @@ impl LeftBehind {
         true
     }
 
-    fn take_out(&mut self, key: Key) -> Option<Incoming> {
-        self.receives.unlist(key);
+    fn take_out(&mut self, room: &mut Room, key: Key) -> Option<Incoming> {
+        self.receives.unlist(room, key);
         self.receives.take_by_name(key)
     }
 

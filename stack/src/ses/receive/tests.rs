@@ -178,7 +178,9 @@ fn a_message_whose_payload_is_refused_keeps_its_place() {
     assert!(deliver(&mut receives, &messages[2], 1).unwrap().is_empty(), "there is room again");
     assert!(receives.post(receive(3, Matching::Untagged, 0)).is_some());
     assert!(
-        receives.kept.peers() == 0 && receives.by_name.is_empty() && receives.newest_incomplete.is_empty()
+        receives.kept.peers() == 0
+            && receives.by_name.is_empty()
+            && receives.room.newest_incomplete.is_empty()
     );
 }
 
@@ -199,7 +201,7 @@ fn an_early_message_meets_its_receive_in_its_turn() {
         assert!(
             receives.kept.peers() == 0
                 && receives.by_name.is_empty()
-                && receives.newest_incomplete.is_empty()
+                && receives.room.newest_incomplete.is_empty()
         );
     }
 }
@@ -272,7 +274,7 @@ fn closing_a_pdc_abandons_only_its_incomplete_messages() {
         begin(&mut receives, 1, &messages[0]);
         assert!(receives.abandon(PdcId(1)).is_empty(), "it has matched no receive");
         assert_eq!(receives.under_way(), kept);
-        assert!(receives.by_name.is_empty() && receives.newest_incomplete.is_empty());
+        assert!(receives.by_name.is_empty() && receives.room.newest_incomplete.is_empty());
         assert_eq!(receives.kept.peers(), kept);
     }
 }
@@ -352,7 +354,7 @@ fn the_rest_of_a_discarded_message_is_accepted_and_takes_no_room() {
     assert_eq!(receives.under_way(), 2);
     assert!(part(&mut receives, 1, &first, 30, 30).unwrap().is_none());
     assert_eq!((receives.under_way(), receives.unexpected()), (1, 1));
-    assert!(receives.by_name.is_empty() && receives.newest_incomplete.is_empty());
+    assert!(receives.by_name.is_empty() && receives.room.newest_incomplete.is_empty());
 }
 
 /// Two messages land in one buffer; the last one gets less than it has.
