@@ -77,14 +77,24 @@ pub(super) struct EarlyShare {
 }
 
 impl EarlyShare {
-    /// Bytes that the packets of a turn may touch, and a call for what was put off; the last message or packet may exceed them.
+    /// Bytes that the packets of a turn may touch, and a call for what was put off; the last message or packet of each may exceed them.
     pub(super) const OF_A_TURN: u64 = 256 << 10;
     /// Bytes that a message or packet counts for, besides those that are copied.
     pub(super) const EACH: u64 = 2 << 10;
 
-    /// A full share, at the beginning of a turn or of a call that takes what was put off.
+    /// A full share, at the beginning of a turn.
     pub(super) fn new(now: Time) -> EarlyShare {
         EarlyShare { now, left: EarlyShare::OF_A_TURN }
+    }
+
+    /// Half a share, at the beginning of a call that takes what was put off.
+    pub(super) fn first_half(now: Time) -> EarlyShare {
+        EarlyShare { now, left: EarlyShare::OF_A_TURN / 2 }
+    }
+
+    /// The other half is there, too.
+    pub(super) fn add_half(&mut self) {
+        self.left += EarlyShare::OF_A_TURN / 2;
     }
 
     /// Whether another message or packet may be taken at `now`.

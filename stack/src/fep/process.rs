@@ -14,7 +14,7 @@ use super::{CallError, MAX_PROCESS, PostError, Receive, Resource};
 use crate::buffer::Buffer;
 use crate::packet::Addr;
 use crate::ses::{
-    Cancelled, Claim, Deliveries, Delivery, EarlyMessage, LeftBehind, Matching, MessageName, Posted,
+    Cancelled, Claim, Deliveries, Delivery, EarlyMessage, LeftBehind, Matching, MessageName, Order, Posted,
     ReceiveId, Receives, Room, Source, Waiting,
 };
 use crate::wire::pds::PdcId;
@@ -386,8 +386,15 @@ impl Processes {
         receives.take_turn(room, (pdc, message.msg_id))
     }
 
-    /// Gives up the incomplete messages of `pdc`, and hands each that has met a receive to `delivered`.
-    pub(super) fn abandon(&mut self, pdc: PdcId, mut delivered: impl FnMut(Delivery)) {
+    /// Gives up the incomplete messages and writes of `pdc`, which has this `order`, and hands each message that has met a receive to
+    /// `delivered`.
+    pub(super) fn abandon(&mut self, pdc: PdcId, order: &mut Order, mut delivered: impl FnMut(Delivery)) {
+        if let Some(memory) = &mut self.memory {
+            memory.writes.forget(pdc);
+        }
+        if !order.end_all_incomplete() {
+            return;
+        }
         while let Some(process) = self.room.process_with_incomplete(pdc) {
             #[cfg(test)]
             crate::steps::count(1);

@@ -7,7 +7,7 @@ use weft_cc::{DataSample, ReceiverAlgorithm, Span, Time, Trim};
 
 use super::acquaintance::Proof;
 use super::admit::admit_access;
-use super::core::{Core, EarlyShare};
+use super::core::Core;
 use super::credit::{Ends, Granter, Heard};
 use super::owed::owe;
 use super::peer_usage::PeerUsage;
@@ -21,7 +21,8 @@ use crate::event::Event;
 use crate::packet::{Addr, Class, Packet, Payload};
 use crate::pdc::{Answer, Arrival, RodReceive, Trigger};
 use crate::ses::{
-    Delivery, HAND_OVER, MessageName, Part, Placed, ReceiveId, Receives, Refusal, Room, Source, respond,
+    Delivery, EarlyMessage, HAND_OVER, MessageName, Part, Placed, ReceiveId, Receives, Refusal, Room, Source,
+    respond,
 };
 use crate::table::Key;
 use crate::wire::nominal_overhead;
@@ -212,9 +213,8 @@ impl Target {
         }
     }
 
-    /// Takes messages and packets that arrived early and were put off: as much as in a turn, of one PDC after the other.
+    /// Takes messages and packets that arrived early and were put off, as much as the share permits, of one PDC after the other.
     pub(super) fn take_put_off_early(&mut self, core: &mut Core, now: Time) {
-        core.early = EarlyShare::new(now);
         while core.early.is_left(now)
             && let Some(key) = self.pdcs.next_put_off_early()
         {
@@ -297,7 +297,11 @@ impl Target {
             }
         }
         let rto = core.zone(core.zone_of(origin.0)).pdc.rto_init;
-        let oldest = self.pdcs.take_what_makes_room(&core.config.limits, now, origin.0, rto);
+        // The early messages of the one that makes room are matched, so none does when the share of those is used up.
+        let oldest = match core.early.is_left(now) {
+            true => self.pdcs.take_what_makes_room(&core.config.limits, now, origin.0, rto),
+            false => None,
+        };
         if let Some(oldest) = oldest {
             self.remove(core, now, oldest);
         }
@@ -414,17 +418,37 @@ impl Target {
         self.note_put_off(core, now);
     }
 
-    /// The initiator of a PDC has closed it, or is gone. The PDC ends at once, or in a later call of
-    /// [`Fep::on_timeout`](super::Fep::on_timeout) if it has many unfinished messages: packets that are read together
-    /// may close many such PDCs.
+    /// The initiator of a PDC has closed it, or is gone. The PDC ends at once, or in later calls of
+    /// [`Fep::on_timeout`](super::Fep::on_timeout) if it has many unfinished messages, or more to copy than may be copied in this
+    /// turn: packets that are read together may close many such PDCs.
     fn end(&mut self, core: &mut Core, now: Time, key: Key) {
-        let Some(pdc) = self.pdcs.table.get_mut(key).filter(|pdc| !pdc.is_over) else { return };
-        if pdc.unfinished(&self.processes) <= UNFINISHED_AT_ONCE {
-            return self.remove(core, now, key);
+        let Some(pdc) = self.pdcs.table.get(key).filter(|pdc| !pdc.is_over) else { return };
+        match pdc.unfinished(&self.processes) {
+            0 => return self.remove(core, now, key),
+            1..=UNFINISHED_AT_ONCE if self.end_in_part(core, now, key) => return,
+            _ => {}
         }
-        pdc.is_over = true;
         self.pdcs.put_off_end(key);
         self.note_put_off(core, now);
+    }
+
+    /// Ends a PDC as far as the share of early messages permits. Returns whether it is gone; otherwise it has early messages left.
+    pub(super) fn end_in_part(&mut self, core: &mut Core, now: Time, key: Key) -> bool {
+        let Some(pdc) = self.pdcs.table.get_mut(key) else { return true };
+        let id = pdc.rx.id;
+        self.processes.abandon(id, &mut pdc.order, |delivery| core.complete_receive(delivery));
+        // A complete message has been acknowledged, so it is delivered although messages before it will never come.
+        while core.early.is_left(now)
+            && let Some(message) = pdc.order.next_early()
+        {
+            pass(&mut self.processes.room, pdc, message.msg_id);
+            take_turn(core, &mut self.processes, id, message);
+        }
+        if pdc.order.has_early() {
+            return false;
+        }
+        self.remove(core, now, key);
+        true
     }
 
     /// Forgets a PDC that a peer has opened; messages that are incomplete will stay so.
@@ -440,17 +464,9 @@ impl Target {
         if let (Some(granter), Some(ccc_id)) = (&mut self.granter, ccc_id) {
             granter.leave(now, (peer, ccc_id), peer_id);
         }
-        if let Some(memory) = &mut self.processes.memory {
-            memory.writes.forget(id);
-        }
-        if order.incomplete() > 0 {
-            self.processes.abandon(id, |delivery| core.complete_receive(delivery));
-        }
-        // A complete message has been acknowledged, so it is delivered although messages before it will never come.
+        self.processes.abandon(id, &mut order, |delivery| core.complete_receive(delivery));
         while let Some(message) = order.next_early() {
-            if let Some(delivery) = self.processes.take_turn(id, message) {
-                core.complete_receive(delivery);
-            }
+            take_turn(core, &mut self.processes, id, message);
         }
         self.processes.room.give_back(peer, order.take_places());
     }
@@ -847,14 +863,19 @@ fn take_turns(core: &mut Core, processes: &mut Processes, pdc: &mut TargetPdc, n
         && let Some(message) = pdc.order.next_due(pdc.rx.expected())
     {
         pass(&mut processes.room, pdc, message.msg_id);
-        let touched = processes.room.touched();
-        if let Some(delivery) = processes.take_turn(pdc.rx.id, message) {
-            core.complete_receive(delivery);
-        }
-        let touched = processes.room.touched() - touched;
-        core.early.take(touched.saturating_sub(HAND_OVER));
+        take_turn(core, processes, pdc.rx.id, message);
     }
     processes.room.give_back(pdc.rx.peer, pdc.order.take_places());
+}
+
+/// Matches an early message of `pdc`, and takes what that costs from the share of those.
+fn take_turn(core: &mut Core, processes: &mut Processes, pdc: PdcId, message: EarlyMessage) {
+    let touched = processes.room.touched();
+    if let Some(delivery) = processes.take_turn(pdc, message) {
+        core.complete_receive(delivery);
+    }
+    let touched = processes.room.touched() - touched;
+    core.early.take(touched.saturating_sub(HAND_OVER));
 }
 
 /// Tells the credit scheduler about a packet of `bytes`, and about its PDC if that is open. That PDC has `joined` the

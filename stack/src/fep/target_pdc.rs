@@ -38,7 +38,7 @@ pub(super) struct TargetPdc {
     pub(super) asked: u8,
     /// Whether its initiator has named it by the PDCID that it got from here. Until then it is half-open.
     pub(super) proof: Proof,
-    /// Whether it is over, and ends in a later call as parts of many of its messages are missing.
+    /// Whether it is over, and ends in later calls: it has many unfinished messages, or much to copy.
     pub(super) is_over: bool,
     /// Whether early messages or packets whose turn has come have been put off.
     pub(super) has_put_off: bool,
@@ -140,6 +140,13 @@ impl TargetPdc {
     pub(super) fn unfinished(&self, processes: &Processes) -> usize {
         let writes = processes.memory.as_ref().map_or(0, |memory| memory.writes.of(self.rx.id));
         self.order.unfinished() + self.early.len() + writes as usize
+    }
+
+    /// It is over, and ends in later calls. It accepts nothing from now on. False if that is known already.
+    #[cold]
+    pub(super) fn put_off_end(&mut self) -> bool {
+        self.order.close();
+        !std::mem::replace(&mut self.is_over, true)
     }
 
     /// What its initiator has shown.

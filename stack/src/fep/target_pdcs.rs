@@ -156,9 +156,17 @@ impl TargetPdcs {
         self.half_open.as_mut()?.early.pop_front()
     }
 
-    /// PDC `key`, which is over, is to end in a later call.
+    /// PDC `key` is over, and is to end in a later call.
     #[cold]
     pub(super) fn put_off_end(&mut self, key: Key) {
+        if self.table.get_mut(key).is_some_and(TargetPdc::put_off_end) {
+            self.half_open.get_or_insert_default().over.push_back(key);
+        }
+    }
+
+    /// The same for one whose turn had come.
+    #[cold]
+    pub(super) fn put_off_end_again(&mut self, key: Key) {
         self.half_open.get_or_insert_default().over.push_back(key);
     }
 
@@ -352,7 +360,7 @@ pub(super) struct HalfOpen {
     silent: VecDeque<u32>,
     /// PDCs whose messages and packets that arrived early are to be taken in later calls.
     early: VecDeque<Key>,
-    /// PDCs that are over and are to end in later calls.
+    /// PDCs that are over and are to end in later calls. Some have ended in another way.
     over: VecDeque<Key>,
     /// Peers whose PDCs are to end in later calls, as their owner knows that they are gone.
     given_up: VecDeque<GivenUp>,

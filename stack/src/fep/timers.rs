@@ -8,7 +8,7 @@ use weft_cc::{Span, Time};
 
 use super::connection::Connection;
 use super::context::Context;
-use super::core::Core;
+use super::core::{Core, EarlyShare};
 use super::initiator::Initiator;
 use super::target::Target;
 use super::transmit::{request_credit, send_control, send_probes};
@@ -290,7 +290,9 @@ impl Target {
             }
             share.note_end(pdc.unfinished(&self.processes));
             self.pdcs.end_timer(slot);
-            self.remove(core, now, key);
+            if !self.end_in_part(core, now, key) {
+                self.pdcs.put_off_end(key);
+            }
             return true;
         }
         let rto = core.zone(core.zone_of(pdc.rx.peer)).pdc.rto_init;
@@ -312,8 +314,10 @@ impl Target {
     #[cold]
     fn do_put_off(&mut self, core: &mut Core, now: Time, share: &mut Share) {
         self.pdcs.begin_put_off();
+        // No kind waits for the others, however many there are: half of the share is for PDCs that end.
+        core.early = EarlyShare::first_half(now);
         self.take_put_off_early(core, now);
-        // No kind waits for the others, however many there are.
+        core.early.add_half();
         self.end_over(core, now, SILENT_PER_CALL / 2, share);
         self.end_given_up(core, now, SILENT_PER_CALL / 4, share);
         for _ in 0..share.ends + share.questions {
@@ -335,7 +339,9 @@ impl Target {
             }
             let Some((key, pdc)) = self.pdcs.next_given_up(&mut share.looks) else { return };
             share.note_end(pdc.unfinished(&self.processes));
-            self.remove(core, now, key);
+            if !self.end_in_part(core, now, key) {
+                self.pdcs.put_off_end(key);
+            }
         }
     }
 
@@ -347,7 +353,9 @@ impl Target {
             }
             let Some((key, pdc)) = self.pdcs.next_over() else { return };
             share.note_end(pdc.unfinished(&self.processes));
-            self.remove(core, now, key);
+            if !self.end_in_part(core, now, key) {
+                self.pdcs.put_off_end_again(key);
+            }
         }
     }
 

@@ -95,8 +95,14 @@ impl Order {
     }
 
     /// Number of incomplete messages.
+    #[cfg(test)]
     pub(crate) fn incomplete(&self) -> u16 {
         self.incomplete
+    }
+
+    /// All incomplete messages are dropped. Returns whether there are any.
+    pub(crate) fn end_all_incomplete(&mut self) -> bool {
+        std::mem::take(&mut self.incomplete) > 0
     }
 
     /// Number of messages that are incomplete, or have not had their turn: what is left if no more packets come. Some may be both.
@@ -159,7 +165,13 @@ impl Order {
         (before.max(kept) + 1).saturating_sub(places)
     }
 
-    /// Whether no further message may begin early: so many wait to be matched although their turn has come. The window bounds the others.
+    /// No further message may begin.
+    pub(crate) fn close(&mut self) {
+        self.most_incomplete = 0;
+    }
+
+    /// Whether no further message may begin: the PDC is over, or so many wait to be matched although their turn has come. The window
+    /// bounds the others.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.count >= self.most_incomplete

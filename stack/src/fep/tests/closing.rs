@@ -6,6 +6,7 @@ use super::early::{close, packet, template};
 use super::samples::{MTU, pair, transmit_all, us};
 use super::{fep, message};
 use crate::buffer::Buffer;
+use crate::fep::core::EarlyShare;
 use crate::fep::{Completion, ConnectOptions, Fep, Limits, MAX_PROCESS, Receive, ReceiveError};
 use crate::packet::{Addr, Packet, Payload};
 use crate::ses::Matching;
@@ -89,4 +90,102 @@ fn only_processes_with_incomplete_messages_of_a_pdc_are_looked_at_when_it_closes
     });
     assert_eq!(lost.count(), PDCS.into(), "the receives of process 0; those of process 500 are gone");
     assert_eq!(fep.kept_messages_of(1_000, Addr(1)), PDCS.into(), "the complete ones");
+}
+
+/// Bytes of each early message, and how many of them a PDC has that ends with the packet which closes it.
+const EARLY: u32 = 16_000;
+const EARLY_EACH: u16 = 16;
+/// Bytes and messages that a turn, or a call, may take: of each half the last message may exceed it.
+const A_TURN: u64 = EarlyShare::OF_A_TURN + 2 * EARLY as u64 + 300;
+
+/// An endpoint with as many receives as there are early messages, on PDCs the first packet of each of which is missing.
+fn fep_with_early(limits: Limits, pdcs: u16) -> Fep {
+    let template = template();
+    let mut fep = fep(limits);
+    for _ in 0..pdcs * EARLY_EACH {
+        fep.post_receive(receive(EARLY)).unwrap();
+    }
+    for pdc in 1..=pdcs {
+        for number in 1..=EARLY_EACH {
+            let mut whole = packet(&template, DeliveryMode::Rud, pdc, number);
+            let Ses::Standard(header) = &mut whole.ses else { panic!("{whole:?} is no message") };
+            header.request_length = EARLY;
+            whole.payload_len = EARLY;
+            fep.on_packet(us(0), &whole, Payload::Virtual(EARLY));
+            super::early::transmit_all(&mut fep);
+        }
+    }
+    assert_eq!((fep.open_targets(), fep.poll_completion().is_some()), (pdcs.into(), false));
+    fep
+}
+
+/// The tags of the messages that receives have got since.
+fn received(fep: &mut Fep) -> Vec<u64> {
+    let tag = |completion| match completion {
+        Completion::Received { tag, result: Ok(()), .. } => tag,
+        _ => None,
+    };
+    std::iter::from_fn(|| fep.poll_completion()).filter_map(tag).collect()
+}
+
+/// They are copied to receives as the PDCs end.
+#[test]
+fn early_messages_of_pdcs_that_are_closed_together_are_copied_bit_by_bit() {
+    const PDCS: u16 = 64;
+    let template = template();
+    let mut fep = fep_with_early(Limits::default(), PDCS);
+    let steps = steps::of(|| {
+        for pdc in 1..=PDCS {
+            fep.on_packet(us(0), &close(&template, pdc, 0), Payload::EMPTY);
+        }
+    });
+    assert!(steps <= A_TURN, "{steps}");
+    super::early::transmit_all(&mut fep);
+    fep.check_accounts();
+    // One that is over accepts nothing, so that nothing gets behind what is left of it.
+    let refused = fep.counters().nacks_sent;
+    let last = packet(&template, DeliveryMode::Rud, PDCS, EARLY_EACH + 1);
+    fep.on_packet(us(0), &last, Payload::Virtual(0));
+    assert_eq!(fep.counters().nacks_sent - refused, 1);
+    let mut calls = 0;
+    while fep.poll_timeout().is_some_and(|at| at == us(0)) {
+        let steps = steps::of(|| fep.on_timeout(us(0)));
+        assert!(steps <= A_TURN, "{steps}");
+        super::early::transmit_all(&mut fep);
+        fep.check_accounts();
+        calls += 1;
+    }
+    let all = u64::from(PDCS * EARLY_EACH) * (u64::from(EARLY) + EarlyShare::EACH);
+    assert!(calls <= all.div_ceil(EarlyShare::OF_A_TURN), "{calls}");
+    assert_eq!(fep.open_targets(), 0);
+    let tags = received(&mut fep);
+    for pdc in 1..=PDCS {
+        let of_pdc = tags.iter().filter(|tag| **tag >> 16 == pdc.into()).map(|tag| *tag as u16);
+        assert!(of_pdc.eq(1..=EARLY_EACH), "those of PDC {pdc} are in order");
+    }
+}
+
+/// Each would be copied for a packet, if there were not too many.
+#[test]
+fn half_open_pdcs_with_early_messages_make_room_for_few_in_a_turn() {
+    const PDCS: u16 = 64;
+    let template = template();
+    let limits = Limits { half_open_pdcs: PDCS.into(), ..Limits::default() };
+    let mut fep = fep_with_early(limits, PDCS);
+    let mut syns = |now, pdcs: std::ops::RangeInclusive<u16>| {
+        let refused = fep.counters().nacks_sent;
+        let steps = steps::of(|| {
+            for pdc in pdcs {
+                fep.on_packet(now, &packet(&template, DeliveryMode::Rud, pdc, 0), Payload::Virtual(0));
+                super::early::transmit_all(&mut fep);
+            }
+        });
+        fep.check_accounts();
+        (steps, fep.counters().nacks_sent - refused)
+    };
+    let most = EarlyShare::OF_A_TURN + u64::from(EARLY_EACH) * u64::from(EARLY) + 300;
+    let (steps, refused) = syns(us(1), PDCS + 1..=PDCS + 8);
+    assert!(steps <= most && refused == 7, "{steps}, {refused}");
+    let (steps, refused) = syns(us(2), PDCS + 8..=PDCS + 8);
+    assert!(steps <= most && refused == 0, "{steps}, {refused}");
 }
