@@ -1,5 +1,7 @@
 //! The seeded generator that everything random in weft draws from.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use rand_core::{RngCore, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -13,6 +15,14 @@ impl Rng {
     pub fn new(seed: u64, stream: u64) -> Rng {
         // Weyl-sequence step: neighbouring streams start far apart before seed_from_u64 mixes them.
         Rng(Xoshiro256PlusPlus::seed_from_u64(seed ^ stream.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+    }
+
+    /// A number that depends on the state and does not tell the numbers to come. The state stays as it is.
+    pub(crate) fn secret(&self) -> u64 {
+        let mut next = self.clone();
+        let mut hasher = DefaultHasher::new();
+        (next.next_u64(), next.next_u64()).hash(&mut hasher);
+        hasher.finish()
     }
 
     /// A uniformly distributed 64-bit number.

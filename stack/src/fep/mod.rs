@@ -154,7 +154,7 @@ impl Fep {
     pub fn new(addr: Addr, config: Arc<FepConfig>, rng: Rng, now: Time) -> Result<Fep, ConfigError> {
         config.validate()?;
         Ok(Fep {
-            target: Target::new(&config),
+            target: Target::new(&config, &rng),
             _lead: [0; LEAD],
             initiator: Initiator::new(),
             core: Core::new(addr, config, rng, now),

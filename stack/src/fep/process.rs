@@ -37,21 +37,24 @@ pub(super) struct Processes {
     closing: BTreeMap<u16, LeftBehind>,
     /// The jobs of processes that belong to one.
     pub(super) jobs: BTreeMap<u16, u32>,
+    /// What the hash depends on with which processes look up messages.
+    seed: u64,
 }
 
 impl Processes {
-    pub(super) fn new(limits: &Limits) -> Processes {
+    pub(super) fn new(limits: &Limits, seed: u64) -> Processes {
         let all = (limits.unexpected_messages, limits.unexpected_bytes);
         let per_peer = (limits.unexpected_messages_per_peer, limits.unexpected_bytes_per_peer);
         let room = Room::new(limits.processes, all, per_peer);
         Processes {
             others: BTreeMap::new(),
             room,
-            zero: Some(Receives::new(0)),
+            zero: Some(Receives::new(0, seed)),
             next_receive: 0,
             memory: None,
             closing: BTreeMap::new(),
             jobs: BTreeMap::new(),
+            seed,
         }
     }
 
@@ -137,7 +140,7 @@ impl Processes {
         if self.count() + others >= limit {
             return Err(CallError::Limit { what: Resource::Processes, limit });
         }
-        let receives = Receives::new(process);
+        let receives = Receives::new(process, self.seed);
         match process {
             0 => self.zero = Some(receives),
             _ => drop(self.others.insert(process, receives)),

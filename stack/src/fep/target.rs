@@ -20,6 +20,7 @@ use super::{CallError, FepConfig, Limits, PostError, Receive};
 use crate::event::Event;
 use crate::packet::{Addr, Class, Packet, Payload};
 use crate::pdc::{Answer, Arrival, RodReceive, Trigger};
+use crate::rng::Rng;
 use crate::ses::{
     Delivery, EarlyMessage, HAND_OVER, MessageName, Part, Placed, ReceiveId, Receives, Refusal, Room, Source,
     respond,
@@ -47,12 +48,13 @@ pub(super) struct Target {
 const UNFINISHED_AT_ONCE: usize = 16;
 
 impl Target {
-    pub(super) fn new(config: &FepConfig) -> Target {
+    /// `rng` is the generator of the endpoint: the hash with which messages are looked up depends on it.
+    pub(super) fn new(config: &FepConfig, rng: &Rng) -> Target {
         Target {
             granter: scheduler(config)
                 .map(|algorithm| Box::new(Granter::new(algorithm, config.limits.credit_senders))),
             pdcs: TargetPdcs::default(),
-            processes: Processes::new(&config.limits),
+            processes: Processes::new(&config.limits, rng.secret()),
         }
     }
 

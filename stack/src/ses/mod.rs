@@ -35,7 +35,7 @@ pub(crate) use receive::{HAND_OVER, Placed, respond};
 pub use room::Room;
 pub use send::{Operation, Segment, SendMessage};
 
-type Map<K, V> = HashMap<K, V, BuildHasherDefault<FxHasher>>;
+type Map<K, V, S = BuildHasherDefault<FxHasher>> = HashMap<K, V, S>;
 
 /// Largest payload of a packet: `payload_len` of a standard request has 14 bits.
 pub const MAX_SEGMENT: u32 = (1 << 14) - 1;

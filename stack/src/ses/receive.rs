@@ -8,6 +8,8 @@ mod waiting;
 #[cfg(test)]
 use std::collections::BTreeMap;
 
+use foldhash::fast::FixedState;
+
 pub use self::dropping::LeftBehind;
 pub use self::many::Deliveries;
 pub use self::waiting::{Claim, Waiting};
@@ -103,6 +105,14 @@ pub(crate) enum Placed {
 
 /// Identifies a message in progress: its PDC and its number there.
 pub type MessageName = (PdcId, u16);
+
+/// A [`MessageName`] that is hashed as one number.
+type Packed = u32;
+
+#[inline(always)]
+fn packed((pdc, msg_id): MessageName) -> Packed {
+    u32::from(pdc.0) << 16 | u32::from(msg_id)
+}
 
 #[derive(Debug)]
 struct Incoming {
@@ -305,8 +315,9 @@ pub struct Receives {
     gathering: Option<Box<Posted>>,
     /// The cost, in bytes touched, of handing over the messages that have arrived since `gathering` last looked.
     arrived: u64,
-    /// Messages that further packets may name, or that wait for their turn.
-    by_name: Map<MessageName, Key>,
+    /// Messages that further packets may name, or that wait for their turn. With a hash that peers do not know: they choose the numbers
+    /// of messages, tens of thousands of which may be here, and could choose those of equal hashes otherwise.
+    by_name: Map<Packed, Key, FixedState>,
     /// Messages that wait for a receive.
     unexpected: Unexpected,
     /// Complete messages that are copied to their receives in pieces, and those that wait behind them.
@@ -317,9 +328,10 @@ pub struct Receives {
 }
 
 impl Receives {
-    /// No receives of `process`.
-    pub fn new(process: u16) -> Receives {
-        Receives { process, ..Receives::default() }
+    /// No receives of `process`. Messages are looked up with a hash that depends on `seed`.
+    pub fn new(process: u16, seed: u64) -> Receives {
+        let by_name = Map::with_hasher(FixedState::with_seed(seed));
+        Receives { process, by_name, ..Receives::default() }
     }
 
     /// Whether a receive for messages of `from` that are `matching` may be added: one of a new kind is allowed only if
@@ -445,7 +457,7 @@ impl Receives {
         };
         let Placement::Start { header_data } = request.placement else { return None };
         let total = request.request_length;
-        if payload.len() != total || self.by_name.contains_key(&(pdc, request.msg_id)) {
+        if payload.len() != total || self.by_name.contains_key(&packed((pdc, request.msg_id))) {
             return None;
         }
         let source = Source::of_message(peer, request.initiator);
@@ -464,7 +476,7 @@ impl Receives {
         let is_it = |message: &Incoming| message.name == name && !message.is_complete();
         match self.last {
             Some(last) if self.messages.get(last).is_some_and(is_it) => Some(last),
-            _ => self.by_name.get(&name).copied(),
+            _ => self.by_name.get(&packed(name)).copied(),
         }
     }
 
@@ -597,7 +609,7 @@ impl Receives {
             }
         }
         if needs_more || wait == Some(Wait::Turn) {
-            self.by_name.insert(name, key);
+            self.by_name.insert(packed(name), key);
         }
         key
     }
@@ -740,7 +752,7 @@ impl Receives {
             // It waits for a receive, perhaps for long. Meanwhile its PDC may close, or reuse its number for another
             // message.
             Destination::Own { wait: Wait::Receive(_) | Wait::Claimed, .. } if listed => {
-                self.by_name.remove(&name);
+                self.by_name.remove(&packed(name));
             }
             Destination::Own { .. } => {}
         }
@@ -757,7 +769,7 @@ impl Receives {
     /// Nothing happens if the message of that name does not wait for its turn: a peer may use the number of a message
     /// that was refused again for another message, which has had its turn.
     pub fn take_turn(&mut self, room: &mut Room, name: MessageName) -> Option<Delivery> {
-        let &key = self.by_name.get(&name)?;
+        let &key = self.by_name.get(&packed(name))?;
         let waits = |message: &&mut Incoming| {
             matches!(message.destination, Destination::Own { wait: Wait::Turn, .. })
         };
@@ -778,7 +790,7 @@ impl Receives {
         room.messages.put(self.process, 1);
         self.kept.add(source, Kept { unexpected: 1, bytes: 0 });
         if complete {
-            self.by_name.remove(&name);
+            self.by_name.remove(&packed(name));
         }
         None
     }
@@ -789,7 +801,7 @@ impl Receives {
         let (mut deliveries, mut next) = (Vec::new(), room.newest_incomplete.remove(pdc, self.process));
         while let Some(message) = next.and_then(|key| self.messages.remove(key)) {
             next = message.neighbours.and_then(|neighbours| neighbours.older);
-            self.by_name.remove(&message.name);
+            self.by_name.remove(&packed(message.name));
             message.end_incomplete(room);
             if let Some(id) = message.receive() {
                 self.many.end_incomplete(id, message.source);
@@ -867,8 +879,8 @@ impl Receives {
     /// Takes message `key`, which is in no list of incomplete ones, out of those that packets may name.
     fn take_by_name(&mut self, key: Key) -> Option<Incoming> {
         let message = self.messages.remove(key)?;
-        if self.by_name.get(&message.name) == Some(&key) {
-            self.by_name.remove(&message.name);
+        if self.by_name.get(&packed(message.name)) == Some(&key) {
+            self.by_name.remove(&packed(message.name));
         }
         Some(message)
     }

@@ -3,6 +3,8 @@
 mod pieces;
 
 use core::num::NonZeroU32;
+use std::collections::BTreeSet;
+use std::hash::BuildHasher;
 
 use super::*;
 use crate::ses::{Matching, Operation, SendMessage};
@@ -27,7 +29,7 @@ struct Alone {
 
 impl Alone {
     fn new(room: Room) -> Alone {
-        Alone { receives: Receives::new(0), room, order: Order::new(32_640) }
+        Alone { receives: Receives::new(0, 0), room, order: Order::new(32_640) }
     }
 
     fn post(&mut self, posted: Posted) -> Option<Delivery> {
@@ -70,6 +72,17 @@ impl std::ops::DerefMut for Alone {
     fn deref_mut(&mut self) -> &mut Receives {
         &mut self.receives
     }
+}
+
+/// Peers choose the names, and know the hash but for its seed. A table of 2¹⁷ places holds as many messages as have different numbers.
+#[test]
+fn names_of_messages_that_meet_in_the_table_of_one_endpoint_do_not_in_that_of_another() {
+    let home = |receives: &Receives, name| receives.by_name.hasher().hash_one(packed(name)) % (1 << 17);
+    let [one, other] = [1, 2].map(|seed| Receives::new(0, seed));
+    let all = (1..=16).flat_map(|pdc| (0..=u16::MAX).map(move |msg_id| (PdcId(pdc), msg_id)));
+    let chosen: Vec<MessageName> = all.filter(|name| home(&one, *name) < 32).collect();
+    let homes: BTreeSet<u64> = chosen.iter().map(|name| home(&other, *name)).collect();
+    assert!(chosen.len() > 128 && homes.len() > chosen.len() / 2, "{} of {}", homes.len(), chosen.len());
 }
 
 fn content(message: &SendMessage) -> &[u8] {
