@@ -1,6 +1,7 @@
 //! Credit at the receiver: distributes credit among senders, and announces it to them.
 
-use std::collections::VecDeque;
+use core::num::NonZeroU64;
+use std::collections::{BTreeMap, VecDeque};
 
 use weft_cc::credit::{GrantLedger, LARGEST_CREDIT};
 use weft_cc::{DataSample, PeerId, ReceiverAlgorithm, ReceiverCc, SenderId, Time};
@@ -27,8 +28,8 @@ pub(super) type Granted = (Addr, u8);
 struct Sender {
     name: Granted,
     ledger: GrantLedger,
-    /// The PDCs that are open here and have sent something; credit is sent to the last one.
-    pdcs: Vec<Ends>,
+    /// The PDCs that are open here and have sent something, in the order in which they joined; credit is sent to the last one.
+    pdcs: BTreeMap<NonZeroU64, Ends>,
     /// A PDC from which only trimmed packets and requests for credit have arrived: its credit is pending. The PDC is
     /// not open here, but credit can be sent to it.
     pending: Option<PdcId>,
@@ -60,6 +61,13 @@ pub(super) struct Ends {
     pub(super) target: PdcId,
 }
 
+/// The congestion context that a PDC has joined, and its number among all PDCs that have joined one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Joined {
+    ccc_id: u8,
+    number: NonZeroU64,
+}
+
 /// The PDC that has been heard of, as its target knows it: a sender may have thousands, and no packet must look at all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Heard {
@@ -72,8 +80,9 @@ pub(super) enum Heard {
 impl Heard {
     /// The initiator's PDC `initiator`, named by a packet of context `ccc_id`, which belongs to context `joined` if it is open.
     #[inline]
-    pub(super) fn of(initiator: PdcId, ccc_id: u8, joined: Option<u8>) -> Heard {
-        if joined == Some(ccc_id) { Heard::Joined } else { Heard::Pending(initiator) }
+    pub(super) fn of(initiator: PdcId, ccc_id: u8, joined: Option<Joined>) -> Heard {
+        let is_its_own = joined.is_some_and(|joined| joined.ccc_id == ccc_id);
+        if is_its_own { Heard::Joined } else { Heard::Pending(initiator) }
     }
 }
 
@@ -99,6 +108,8 @@ pub(super) struct Granter {
     pub(super) timer: Option<Time>,
     /// Whether the wheel holds an entry for the sweep of senders whose credit is pending.
     sweeping: bool,
+    /// The number of the last PDC that has joined a sender.
+    last_joined: NonZeroU64,
     /// Places of senders that the sweep has looked at.
     swept: usize,
 }
@@ -125,6 +136,7 @@ impl Granter {
             largest_demand,
             timer: None,
             sweeping: false,
+            last_joined: NonZeroU64::MIN,
             swept: 0,
         }
     }
@@ -135,21 +147,22 @@ impl Granter {
     }
 
     /// Records that `pdc`, which belongs to `name`, is open.
-    pub(super) fn join(&mut self, now: Time, name: Granted, pdc: Ends) {
+    pub(super) fn join(&mut self, now: Time, name: Granted, pdc: Ends) -> Joined {
+        self.last_joined = self.last_joined.saturating_add(1);
+        let number = self.last_joined;
         if let Some(sender) = self.sender(now, name).1 {
             sender.pending.take_if(|pending| *pending == pdc.initiator);
-            sender.pdcs.push(pdc);
+            sender.pdcs.insert(number, pdc);
             self.outside -= usize::from(sender.pdcs.len() == 1);
         }
+        Joined { ccc_id: name.1, number }
     }
 
-    /// Records that the initiator's PDC `pdc` is closed; removes the sender with its last PDC.
-    pub(super) fn leave(&mut self, now: Time, name: Granted, pdc: PdcId) {
-        let Some(&id) = self.by_name.get(&name) else { return };
+    /// Records that a PDC of `peer` is closed, which has `joined` a context; removes the sender with its last PDC.
+    pub(super) fn leave(&mut self, now: Time, peer: Addr, joined: Joined) {
+        let Some(&id) = self.by_name.get(&(peer, joined.ccc_id)) else { return };
         let Some(sender) = self.senders[id.0 as usize].as_mut() else { return };
-        let before = sender.pdcs.len();
-        sender.pdcs.retain(|other| other.initiator != pdc);
-        let left = before > 0 && sender.pdcs.is_empty();
+        let left = sender.pdcs.remove(&joined.number).is_some() && sender.pdcs.is_empty();
         let is_gone = sender.pdcs.is_empty() && sender.pending.is_none();
         if left {
             self.note_outside(id);
@@ -272,7 +285,7 @@ impl Granter {
                 self.senders[id.0 as usize] = Some(Sender {
                     name,
                     ledger: GrantLedger::with_largest_demand(self.largest_demand),
-                    pdcs: Vec::new(),
+                    pdcs: BTreeMap::new(),
                     pending: None,
                     last_heard: now,
                     outside_since: 0,
@@ -324,7 +337,7 @@ impl Granter {
         sender.announce = false;
         let total = sender.ledger.on_grant(bytes);
         let pending = sender.pending.map(|initiator| Ends { initiator, target: PdcId(0) });
-        let pdc = sender.pdcs.last().copied().or(pending)?;
+        let pdc = sender.pdcs.last_key_value().map(|(_, pdc)| *pdc).or(pending)?;
         Some((sender.name.0, pdc, total))
     }
 
@@ -332,7 +345,7 @@ impl Granter {
     pub(super) fn bytes(&self) -> u64 {
         size_of::<Granter>() as u64
             + heap::of_vec(&self.senders)
-            + self.senders.iter().flatten().map(|sender| heap::of_vec(&sender.pdcs)).sum::<u64>()
+            + self.senders.iter().flatten().map(|sender| heap::of_tree(&sender.pdcs)).sum::<u64>()
             + heap::of_map(&self.by_name)
             + heap::of_map(&self.by_peer)
             + heap::of_deque(&self.outsiders)
@@ -507,7 +520,7 @@ mod tests {
     fn requests_without_a_pdc_have_a_limit_and_the_oldest_makes_room() {
         let mut granter = granter();
         let now = Time::ZERO;
-        granter.join(now, NAME, Ends { initiator: PdcId(1), target: PdcId(1) });
+        let joined = granter.join(now, NAME, Ends { initiator: PdcId(1), target: PdcId(1) });
         for n in 0..10_000 {
             granter.on_request(now, (Addr(2 + n / 256), n as u8), Heard::Pending(PdcId(1)), 10);
             while granter.next(now).is_some() {}
@@ -519,7 +532,7 @@ mod tests {
         let newest = (9_900..10_000).all(|n| granter.by_name.contains_key(&(Addr(2 + n / 256), n as u8)));
         assert!(newest, "those that asked last are left");
         assert!(granter.senders.len() <= MOST + 2, "{} places", granter.senders.len());
-        granter.leave(now, NAME, PdcId(1));
+        granter.leave(now, NAME.0, joined);
         check(&granter);
         while !granter.sweep(now + Span::from_ms(1), now + Span::from_us(1)) {
             check(&granter);
@@ -552,6 +565,29 @@ mod tests {
         check(&granter);
         assert_eq!((calls, granter.senders()), (2_500 / 64 + 1 + 35_000 / 1024, 37_500));
         assert!((0..40_000).filter(|n| stays(*n)).all(|n| granter.by_name.contains_key(&(Addr(n), 0))));
+    }
+
+    #[test]
+    fn credit_goes_to_the_pdc_that_has_joined_last_of_those_that_are_open() {
+        let (mut granter, now) = (granter(), Time::ZERO);
+        let join = |granter: &mut Granter, initiator: u16| {
+            granter.join(now, NAME, Ends { initiator: PdcId(initiator), target: PdcId(initiator) })
+        };
+        let credited = |granter: &mut Granter| {
+            granter.on_request(now, NAME, Heard::Joined, 10);
+            granter.next(now).unwrap().1.initiator.0
+        };
+        let joined = [9, 2, 5, 4].map(|initiator| join(&mut granter, initiator));
+        assert_eq!(credited(&mut granter), 4);
+        granter.leave(now, NAME.0, joined[1]);
+        assert_eq!(credited(&mut granter), 4);
+        granter.leave(now, NAME.0, joined[3]);
+        assert_eq!(credited(&mut granter), 5);
+        join(&mut granter, 1);
+        assert_eq!(credited(&mut granter), 1);
+        granter.leave(now, NAME.0, joined[0]);
+        check(&granter);
+        assert_eq!(granter.outside, 0);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use weft_cc::{DataSample, ReceiverAlgorithm, Span, Time, Trim};
 use super::acquaintance::Proof;
 use super::admit::admit_access;
 use super::core::Core;
-use super::credit::{Ends, Granter, Heard};
+use super::credit::{Ends, Granter, Heard, Joined};
 use super::owed::owe;
 use super::peer_usage::PeerUsage;
 use super::process::Processes;
@@ -238,7 +238,7 @@ impl Target {
         let key = self.pdcs.by_origin.get(&origin);
         let known = key.and_then(|&key| self.pdcs.table.get_mut(key));
         let local = known.as_ref().map_or(PdcId(0), |pdc| pdc.rx.id);
-        let joined = known.as_ref().and_then(|pdc| pdc.ccc_id);
+        let joined = known.as_ref().and_then(|pdc| pdc.joined);
         let (peer, psn) = (packet.net.src, request.psn);
         core.events.emit(now, Event::TrimmedReceived { peer, pdc: local, psn });
         let mut pdc = known.filter(|pdc| pdc.is_named_by(request));
@@ -355,7 +355,7 @@ impl Target {
             }
             if let Some(granter) = &mut self.granter {
                 let name = (packet.net.src, control.probe_opaque as u8);
-                let joined = self.pdcs.of_origin(origin).and_then(|(_, pdc)| pdc.ccc_id);
+                let joined = self.pdcs.of_origin(origin).and_then(|(_, pdc)| pdc.joined);
                 let pdc = Heard::of(control.spdcid, name.1, joined);
                 granter.on_request(now, name, pdc, control.payload & 0xff_ffff);
             }
@@ -456,15 +456,15 @@ impl Target {
     /// Forgets a PDC that a peer has opened; messages that are incomplete will stay so.
     pub(super) fn remove(&mut self, core: &mut Core, now: Time, key: Key) {
         let Some((ended, forget_at)) = self.pdcs.close(key, now, core.config.time_wait) else { return };
-        let Ended { id, origin: (peer, peer_id), proof, ccc_id, mut order } = ended;
+        let Ended { id, origin: (peer, _), proof, joined, mut order } = ended;
         core.replies.forget(id);
         core.note_closed(peer, proof);
         core.owed.forget(id);
         if let Some(at) = forget_at {
             core.wheel.insert(at, TimerKey::Closed);
         }
-        if let (Some(granter), Some(ccc_id)) = (&mut self.granter, ccc_id) {
-            granter.leave(now, (peer, ccc_id), peer_id);
+        if let (Some(granter), Some(joined)) = (&mut self.granter, joined) {
+            granter.leave(now, peer, joined);
         }
         self.processes.abandon(id, &mut order, |delivery| core.complete_receive(delivery));
         while let Some(message) = order.next_early() {
@@ -561,7 +561,7 @@ fn deliver(
     let ecn = packet.net.ecn;
     core.events.emit(now, Event::DataReceived { peer: packet.net.src, pdc: local, psn: request.psn, ecn });
     if let Some(granter) = granter {
-        let joined = pdc.ccc_id;
+        let joined = pdc.joined;
         note_arrival(granter, Some(pdc), joined, now, packet, request, len + core.config.overhead);
     }
     if due && !(core.in_burst && !answered && owe(core, pdc, packet, request)) {
@@ -880,12 +880,12 @@ fn take_turn(core: &mut Core, processes: &mut Processes, pdc: PdcId, message: Ea
     core.early.take(touched.saturating_sub(HAND_OVER));
 }
 
-/// Tells the credit scheduler about a packet of `bytes`, and about its PDC if that is open. That PDC has `joined` the
-/// context with this number.
+/// Tells the credit scheduler about a packet of `bytes`, and about its PDC if that is open. That PDC has `joined` this
+/// context.
 fn note_arrival(
     granter: &mut Granter,
     pdc: Option<&mut TargetPdc>,
-    mut joined: Option<u8>,
+    mut joined: Option<Joined>,
     now: Time,
     packet: &Packet,
     request: &Request,
@@ -893,10 +893,9 @@ fn note_arrival(
 ) {
     let Some(cc) = &request.cc else { return };
     let name = (packet.net.src, cc.ccc_id);
-    if let Some(pdc) = pdc.filter(|pdc| pdc.ccc_id.is_none()) {
-        pdc.ccc_id = Some(cc.ccc_id);
-        joined = pdc.ccc_id;
-        granter.join(now, name, Ends { initiator: request.spdcid, target: pdc.rx.id });
+    if let Some(pdc) = pdc.filter(|pdc| pdc.joined.is_none()) {
+        joined = Some(granter.join(now, name, Ends { initiator: request.spdcid, target: pdc.rx.id }));
+        pdc.joined = joined;
     }
     let trimmed = match packet.net.class {
         Class::TrimmedLastHop => Some(Trim::LastHop),

@@ -7,6 +7,7 @@ use weft_cc::{Span, Time};
 use super::acquaintance::Proof;
 use super::config::Limits;
 use super::core::Core;
+use super::credit::Joined;
 use super::owed::OwedAck;
 use super::peer_usage::PeerUsage;
 use super::process::Processes;
@@ -46,8 +47,8 @@ pub(super) struct TargetPdc {
     pub(super) order: Order,
     /// Messages whose rest is refused; `None` if there never were any.
     pub(super) refused: Option<Box<Refused>>,
-    /// The initiator's congestion context, once a request has told.
-    pub(super) ccc_id: Option<u8>,
+    /// The initiator's congestion context, once a request has told, and the PDC's place there.
+    pub(super) joined: Option<Joined>,
     /// ROD packets that arrived early, in order of PSNs.
     pub(super) early: VecDeque<Early>,
     /// When the initiator was last asked.
@@ -84,7 +85,7 @@ impl TargetPdc {
             asked_at: None,
             order: Order::new(config.mp_range),
             refused: None,
-            ccc_id: None,
+            joined: None,
             early: VecDeque::new(),
         }
     }

@@ -9,6 +9,7 @@ use super::Map;
 use super::acquaintance::Proof;
 use super::config::Limits;
 use super::core::Core;
+use super::credit::Joined;
 use super::pdcid::{self, DrawnIds};
 use super::peer_usage::{PeerUsage, Usage};
 use super::suspects::Suspects;
@@ -286,7 +287,7 @@ impl TargetPdcs {
     pub(super) fn close(&mut self, key: Key, now: Time, time_wait: Span) -> Option<(Ended, Option<Time>)> {
         let (ended, used_psns, early, responses) = self.table.remove_with(key, |pdc| {
             let (origin, order) = (pdc.origin(), std::mem::take(&mut pdc.order));
-            let ended = Ended { id: pdc.rx.id, origin, proof: pdc.proof, ccc_id: pdc.ccc_id, order };
+            let ended = Ended { id: pdc.rx.id, origin, proof: pdc.proof, joined: pdc.joined, order };
             let early = pdc.early.iter().map(Early::cost).sum::<u64>() + pdc.refused_cost();
             (ended, pdc.rx.used(), early, pdc.rx.response_cost())
         })?;
@@ -335,7 +336,7 @@ pub(super) struct Ended {
     pub(super) id: PdcId,
     pub(super) origin: Origin,
     pub(super) proof: Proof,
-    pub(super) ccc_id: Option<u8>,
+    pub(super) joined: Option<Joined>,
     pub(super) order: Order,
 }
 
