@@ -273,7 +273,14 @@ impl State {
         let endpoint = self.endpoint.as_mut().ok_or(FiError::BAD_STATE)?;
         if let OutgoingBytes::Injected(bytes) = bytes {
             return self.peers.connections.post(endpoint, peer, |endpoint, connection| {
-                endpoint.send_copy(connection, bytes.as_ref(), options)
+                match endpoint.send_copy(connection, bytes.as_ref(), options) {
+                    // The endpoint's memory for copies may be full of messages to peers that take none.
+                    Err(full @ Error::MemoryFull(_)) => {
+                        let copy = gather(std::slice::from_ref(&bytes)).map_err(|_| full)?;
+                        endpoint.send_with(connection, copy, options).map_err(|refused| refused.error)
+                    }
+                    posted => posted,
+                }
             });
         }
         let buffer = bytes.into_buffer(endpoint)?;
@@ -426,14 +433,18 @@ pub(super) mod tests {
     use std::sync::Arc;
     use std::time::{Duration, Instant};
 
-    use weft::MemorySlice;
     use weft::core::region::Region;
+    use weft::{Matching, MemorySlice};
 
+    use super::super::pending::TO_ONE;
+    use super::super::{DEPTH, Incoming, Room, Which};
     use super::*;
+    use crate::abi::AppRoom;
     use crate::addresses::Addresses;
     use crate::place::Place;
     use crate::queue::Queue;
     use crate::rdm::{Binding, Caps};
+    use crate::sys::FI_ADDR_UNSPEC;
     use crate::wake::Deadline;
 
     pub(in super::super) fn endpoint() -> Rdm {
@@ -499,26 +510,56 @@ pub(super) mod tests {
         assert_eq!(region.holders(), unused, "a packet still waits");
     }
 
+    /// A message without a tag to `to`, which has no entry.
+    fn message(bytes: OutgoingBytes, to: fi_addr_t, wanted: Wanted) -> Outgoing {
+        Outgoing { bytes, to, tag: None, data: None, context: 0, wanted, more: false }
+    }
+
+    /// A call of `fi_inject`.
+    fn inject(from: &Rdm, to: fi_addr_t, bytes: &'static [u8]) -> Result<(), FiError> {
+        // SAFETY: the bytes stay as they are for ever.
+        let bytes = unsafe { AppBytes::new(bytes.as_ptr().cast(), bytes.len()) };
+        from.send(message(OutgoingBytes::Injected(bytes), to, Wanted::Never))
+    }
+
+    /// Where `from` sends messages for `to`.
+    fn address(from: &Rdm, to: &Rdm) -> fi_addr_t {
+        lock(&from.state).unwrap().bindings.addresses.as_ref().unwrap().insert(to.local).unwrap()
+    }
+
+    /// As many messages as `fi_getinfo` promises are under way to a peer that takes no turn.
+    #[test]
+    fn injected_messages_that_a_peer_does_not_take_leave_room_for_those_to_others() {
+        static BYTES: [u8; INJECT_SIZE] = [7; INJECT_SIZE];
+        let (a, silent, other) = (endpoint(), endpoint(), endpoint());
+        let (to_silent, to_other) = (address(&a, &silent), address(&a, &other));
+        for n in 0..DEPTH {
+            assert_eq!(inject(&a, to_silent, &BYTES), Ok(()), "number {n}");
+        }
+        assert_eq!(inject(&a, to_other, &BYTES), Ok(()));
+        let mut room = [0u8; INJECT_SIZE];
+        // SAFETY: the room outlives the receive, and nobody else uses it meanwhile.
+        let place = Room::One(unsafe { AppRoom::new(room.as_mut_ptr().cast(), room.len()) });
+        let (from, matching, wanted, which) =
+            (FI_ADDR_UNSPEC, Matching::Untagged, Wanted::AsBound, Which::First);
+        other.receive(Incoming { room: place, from, matching, context: 1, wanted, which }).unwrap();
+        let begin = Instant::now();
+        while lock(&other.state).unwrap().receives > 0 {
+            [&a, &other].iter().for_each(|rdm| rdm.progress().unwrap());
+            assert!(begin.elapsed() < Duration::from_secs(60), "the message does not arrive");
+        }
+        assert_eq!(room, BYTES);
+    }
+
     /// No thread but the one that sends lets the endpoint work, and it does nothing but repeat what was refused. There is room
-    /// for 256 messages of 4 KiB at a time.
+    /// for so many messages at a time.
     #[test]
     fn a_send_that_is_repeated_finds_room_by_itself() {
         let (a, b) = (endpoint(), endpoint());
-        let to = lock(&a.state).unwrap().bindings.addresses.as_ref().unwrap().insert(b.local).unwrap();
-        let bytes = [7u8; INJECT_SIZE];
+        let to = address(&a, &b);
         let (begin, mut refused) = (Instant::now(), 0);
-        for _ in 0..1000 {
-            let message = || Outgoing {
-                // SAFETY: `bytes` outlives the message, and is not changed.
-                bytes: OutgoingBytes::Injected(unsafe { AppBytes::new(bytes.as_ptr().cast(), bytes.len()) }),
-                to,
-                tag: None,
-                data: None,
-                context: 0,
-                wanted: Wanted::Never,
-                more: false,
-            };
-            while let Err(error) = a.send(message()) {
+        for _ in 0..TO_ONE + 1000 {
+            while let Err(error) = inject(&a, to, &[]) {
                 assert_eq!(error, FiError::AGAIN);
                 refused += 1;
                 // The peer keeps messages for which there is no receive.
@@ -529,30 +570,24 @@ pub(super) mod tests {
         assert!(refused > 0, "there was room for all at once");
     }
 
-    /// The messages have no entries. There is no room for more of them, or for more of their bytes, while the peer takes no turn.
+    /// The messages have no entries. There is no room for more of them while the peer takes no turn.
     #[test]
     fn a_program_that_sleeps_after_a_refused_call_is_woken_when_there_is_room_again() {
-        let bytes = [7u8; INJECT_SIZE];
-        for (len, is_injected) in [(0, false), (0, true), (INJECT_SIZE, true)] {
+        for is_injected in [false, true] {
             let (a, b) = (Arc::new(endpoint()), endpoint());
-            let to = lock(&a.state).unwrap().bindings.addresses.as_ref().unwrap().insert(b.local).unwrap();
+            let to = address(&a, &b);
             let queue = Arc::new(Queue::new(4, true).unwrap());
             queue.endpoints().attach(&a).unwrap();
             let transmit = Some(Binding { queue: queue.clone(), selective: true });
             lock(&a.state).unwrap().bindings.transmit = transmit;
-            let send = || {
-                // SAFETY: `bytes` outlives the endpoint, and is not changed.
-                let bytes = unsafe { AppBytes::new(bytes.as_ptr().cast(), len) };
-                let (bytes, wanted) = match is_injected {
-                    true => (OutgoingBytes::Injected(bytes), Wanted::Never),
-                    false => (OutgoingBytes::Lent(bytes), Wanted::AsBound),
-                };
-                a.send(Outgoing { bytes, to, tag: None, data: None, context: 0, wanted, more: false })
+            let send = || match is_injected {
+                true => inject(&a, to, &[]),
+                false => a.send(message(OutgoingBytes::Copied(Bytes::new()), to, Wanted::AsBound)),
             };
             let mut sent = 0;
             while send().is_ok() {
                 sent += 1;
-                assert!(sent <= super::super::pending::TO_ONE);
+                assert!(sent <= TO_ONE);
             }
             let (begin, mut is_woken) = (Instant::now(), false);
             std::thread::scope(|scope| {
@@ -566,7 +601,7 @@ pub(super) mod tests {
                 queue.wake_all().unwrap();
                 assert_eq!(sleeper.join().unwrap(), Err(FiError::AGAIN));
             });
-            assert!(is_woken, "after {sent} messages of {len} bytes");
+            assert!(is_woken, "after {sent} messages");
             assert_eq!(send(), Ok(()));
         }
     }
