@@ -304,11 +304,16 @@ impl Rdm {
         posted.or_else(|error| followed.and(Err(error)))
     }
 
-    /// Arms the endpoint again for threads that sleep: this call has looked for what arrives, after which nothing would wake them.
+    /// Arms the endpoint again for threads that sleep: this call has looked for what arrives, after which nothing would wake them,
+    /// or there are packets to send, for which they would sleep too long.
     fn rearm(&self, state: &mut State) {
         for _ in 0..REARMS {
             let Some(endpoint) = &mut state.endpoint else { return };
-            if self.attending.load(Ordering::Relaxed) == 0 || endpoint.is_armed() {
+            if self.attending.load(Ordering::Relaxed) == 0 {
+                return;
+            }
+            let has_packets = endpoint.worker().is_some_and(|worker| worker.fep().wants_to_transmit());
+            if endpoint.is_armed() && !has_packets {
                 return;
             }
             // If the endpoint cannot work any more, its descriptor is readable, which wakes the threads that sleep.

@@ -246,19 +246,23 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::{Duration, Instant};
 
     use bytes::Bytes;
-    use weft::{Matching, SendOptions};
+    use weft::{Found, Matching, SendOptions};
 
     use super::super::receive::{Incoming, Room, Which};
     use super::super::send::tests::endpoint;
-    use super::super::{Rdm, Wanted};
+    use super::super::{Attended, Outgoing, OutgoingBytes, Peek, Rdm, Wanted};
     use super::*;
     use crate::abi::AppRoom;
     use crate::error::lock;
+    use crate::sys::FI_ADDR_UNSPEC;
 
     const PEER: Source = Source { peer: weft::Addr(1), process: 1 };
+    const TAG: u64 = 5;
+    const MATCHING: Matching = Matching::Tagged { tag: TAG, ignore: 0 };
 
     #[test]
     fn pieces_of_one_peer_are_few_at_a_time_and_those_of_one_message_after_the_other() {
@@ -276,25 +280,35 @@ mod tests {
         assert!(readings.next(PEER).is_none() && readings.lanes.len() == 1);
     }
 
+    /// A receive at `rdm`, with context 2, of messages that [`send_stand_in`] sends.
+    fn receive(rdm: &Rdm, room: &mut [u8]) {
+        // SAFETY: the room outlives the receive, and nobody else uses it meanwhile.
+        let room = Room::One(unsafe { AppRoom::new(room.as_mut_ptr().cast(), room.len()) });
+        let (from, wanted, which) = (FI_ADDR_UNSPEC, Wanted::Always, Which::First);
+        rdm.receive(Incoming { room, from, matching: MATCHING, context: 2, wanted, which }).unwrap();
+    }
+
+    /// Sends what stands for a message of 5,000 bytes, with context 1.
+    fn send_stand_in(from: &Rdm, to: &Rdm) {
+        let mut state = lock(&from.state).unwrap();
+        let to = state.bindings.addresses.as_ref().unwrap().insert(to.local()).unwrap();
+        let peer = state.peer(to).unwrap();
+        state.stand_ins.believe(peer, 1);
+        let operation = Operation { context: 1, reported: true, ..Operation::default() };
+        let number = state.operations.insert(operation);
+        let options = SendOptions::default().tag(TAG).context(number as u64);
+        state.post_stand_in(number, peer, Bytes::from(vec![9u8; 5_000]), options).unwrap();
+    }
+
     #[test]
     fn a_message_that_cannot_be_read_fails_at_both_ends() {
         let (a, b) = (endpoint(), endpoint());
         let mut room = vec![0u8; 5_000];
-        // SAFETY: the room outlives the receive, and nobody else uses it meanwhile.
-        let one = Room::One(unsafe { AppRoom::new(room.as_mut_ptr().cast(), room.len()) });
-        let matching = Matching::Tagged { tag: 5, ignore: 0 };
-        let (from, wanted, which) = (crate::sys::FI_ADDR_UNSPEC, Wanted::Always, Which::First);
-        b.receive(Incoming { room: one, from, matching, context: 2, wanted, which }).unwrap();
+        receive(&b, &mut room);
+        send_stand_in(&a, &b);
         {
-            let mut state = lock(&a.state).unwrap();
-            let to = state.bindings.addresses.as_ref().unwrap().insert(b.local()).unwrap();
-            let peer = state.peer(to).unwrap();
-            state.stand_ins.believe(peer, 1);
-            let operation = Operation { context: 1, reported: true, ..Operation::default() };
-            let number = state.operations.insert(operation);
-            let options = SendOptions::default().tag(5).context(number as u64);
-            state.post_stand_in(number, peer, Bytes::from(vec![9u8; 5_000]), options).unwrap();
             // Nobody reads the bytes under their key, though the message has not ended.
+            let mut state = lock(&a.state).unwrap();
             for key in state.stand_ins.lent_keys() {
                 state.take_back_lent(key);
             }
@@ -315,6 +329,53 @@ mod tests {
         for (queue, context) in [(sent, 1), (received, 2)] {
             let ended = queue.read_problem().unwrap().map(|(entry, problem)| (entry.context, problem.error));
             assert_eq!(ended, Some((context, FiError::ABORTED)));
+        }
+    }
+
+    /// No other call lets the endpoint work.
+    #[test]
+    fn what_a_call_has_to_send_leaves_while_another_thread_sleeps() {
+        type Call = fn(&Rdm, &mut [u8], u64);
+        let receives = |rdm: &Rdm, room: &mut [u8], _: u64| receive(rdm, room);
+        let drops = |rdm: &Rdm, _: &mut [u8], _: u64| {
+            let (from, found, wanted) = (FI_ADDR_UNSPEC, Found::IsDiscarded, Wanted::Always);
+            rdm.peek(Peek { from, matching: MATCHING, found, context: 2, wanted }).unwrap();
+        };
+        let sends = |rdm: &Rdm, _: &mut [u8], to: u64| {
+            let (bytes, tag, data) = (OutgoingBytes::Copied(Bytes::new()), Some(TAG), None);
+            let (context, wanted, more) = (2, Wanted::AsBound, true);
+            rdm.send(Outgoing { bytes, to, tag, data, context, wanted, more }).unwrap();
+        };
+        let calls: [(&str, Call); 3] =
+            [("fi_trecv", receives), ("FI_PEEK with FI_DISCARD", drops), ("FI_MORE", sends)];
+        for (name, call) in calls {
+            let (a, b) = (endpoint(), Arc::new(endpoint()));
+            let to_a =
+                lock(&b.state).unwrap().bindings.addresses.as_ref().unwrap().insert(a.local()).unwrap();
+            send_stand_in(&a, &b);
+            let (begin, mut room) = (Instant::now(), vec![0u8; 5_000]);
+            let until = |what: &str, is_so: &dyn Fn() -> bool| {
+                while !is_so() {
+                    a.progress().unwrap();
+                    assert!(begin.elapsed() < Duration::from_secs(60), "{name}: {what}");
+                }
+            };
+            // The packets that it has received and sent, and whether there are some to send.
+            let packets = || {
+                let state = lock(&b.state).unwrap();
+                let fep = state.endpoint.as_ref().unwrap().worker().unwrap().fep();
+                (fep.counters().data_received, fep.counters().data_sent, fep.wants_to_transmit())
+            };
+            until("the stand-in arrives", &|| {
+                b.progress().unwrap();
+                packets().0 > 0
+            });
+            let _attended = Attended::new(b.clone());
+            until("the endpoint has nothing to do", &|| b.arm().unwrap());
+            let (_, before, _) = packets();
+            call(&b, &mut room, to_a);
+            let (_, after, has_more) = packets();
+            assert!(after > before && !has_more && b.is_armed().unwrap(), "{name}");
         }
     }
 }
