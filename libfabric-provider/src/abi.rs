@@ -113,6 +113,15 @@ pub(crate) unsafe fn object<'a, T: Object, F>(descriptor: *const F) -> Result<&'
     Ok(unsafe { &*descriptor.cast::<T>() })
 }
 
+/// The context that a descriptor was opened with, or that its application has written to it since.
+///
+/// # Safety
+/// `fid` is open.
+pub(crate) unsafe fn context(fid: *const sys::fid) -> usize {
+    // SAFETY: as the caller promises. Applications may write to the context whenever they like.
+    unsafe { (&raw const (*fid).context).read() }.addr()
+}
+
 /// Takes the object back from libfabric.
 ///
 /// # Safety

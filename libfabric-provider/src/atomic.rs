@@ -6,10 +6,10 @@ use std::ptr::null_mut;
 use weft::{Atomic, AtomicOp, AtomicType, Split};
 
 use crate::abi::{self, AppBytes, AppRoom, pieces};
-use crate::endpoint::{EndpointObject, wanted};
+use crate::endpoint::{EndpointObject, context_and_wanted};
 use crate::error::FiError;
 use crate::info::ACCESS_FLAGS;
-use crate::rdm::{Access, AtomicCall, Part, Room, Wanted, What};
+use crate::rdm::{Access, AtomicCall, Part, Room, What};
 use crate::sys::{self, fi_addr_t, fi_datatype, fi_op};
 
 pub(crate) static TABLE: sys::fi_ops_atomic = sys::fi_ops_atomic {
@@ -248,9 +248,9 @@ impl Call {
             further = places.iter().zip(parts).map(part).collect();
         }
         let what = What::Atomic(whole);
-        let wanted = if inject { Wanted::Never } else { wanted(flags) };
         let more = flags & sys::FI_MORE != 0;
-        let context = context.addr();
+        // SAFETY: as the caller promises.
+        let (context, wanted) = unsafe { context_and_wanted(ep, context, inject, flags) };
         object.rdm.access(Access { peer, addr, key, context, wanted, more, what, further }).map(|()| 0)
     }
 }

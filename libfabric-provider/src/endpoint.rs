@@ -9,7 +9,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-pub(crate) use self::messages::{one, outgoing, wanted};
+pub(crate) use self::messages::{context_and_wanted, one, outgoing};
 
 use self::messages::{MESSAGES, TAGGED};
 use crate::abi::{self, Head, Object};
@@ -285,8 +285,8 @@ extern "C" fn bind(fid: *mut sys::fid, other: *mut sys::fid, flags: u64) -> c_in
 /// # Safety
 /// `fid` is open.
 unsafe fn endpoint_events(fid: *mut sys::fid, queue: Arc<Events>) -> EndpointEvents {
-    // SAFETY: as the caller promises. Applications may write to the context whenever they like.
-    let context = unsafe { (&raw const (*fid).context).read() }.addr();
+    // SAFETY: as the caller promises.
+    let context = unsafe { abi::context(fid) };
     EndpointEvents { queue, fid: fid.addr(), context, is_told: false }
 }
 

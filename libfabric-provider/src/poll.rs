@@ -109,8 +109,8 @@ extern "C" fn add(pollset: *mut sys::fid_poll, fid: *mut sys::fid, flags: u64) -
             (_, Ok(cntr)) => Source::Counter(cntr.counter.clone(), cntr.counter.now()?),
             _ => return Err(FiError::INVALID),
         };
-        // SAFETY: it is open. Applications may write to the context whenever they like.
-        let context = unsafe { (&raw const (*fid).context).read() }.addr();
+        // SAFETY: it is open.
+        let context = unsafe { abi::context(fid) };
         let mut members = lock(&object.members)?;
         if members.iter().any(|member| member.fid == fid.addr()) {
             return Err(FiError::BUSY);

@@ -4,10 +4,10 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 
 use crate::abi::{self, AppRoom};
-use crate::endpoint::{EndpointObject, one, outgoing, wanted};
+use crate::endpoint::{EndpointObject, context_and_wanted, one, outgoing};
 use crate::error::FiError;
 use crate::info::ACCESS_FLAGS;
-use crate::rdm::{Access, INJECT_SIZE, OutgoingBytes, Part, Room, Wanted, What};
+use crate::rdm::{Access, INJECT_SIZE, OutgoingBytes, Part, Room, What};
 use crate::sys::{self, fi_addr_t};
 
 pub(crate) static TABLE: sys::fi_ops_rma = sys::fi_ops_rma {
@@ -128,9 +128,9 @@ impl Call {
                 (head, places.iter().zip(pieces).map(part).collect::<Result<Vec<Part>, FiError>>()?)
             }
         };
-        let wanted = if self.inject { Wanted::Never } else { wanted(flags) };
         let more = flags & sys::FI_MORE != 0;
-        let context = context.addr();
+        // SAFETY: as the caller promises.
+        let (context, wanted) = unsafe { context_and_wanted(ep, context, self.inject, flags) };
         object.rdm.access(Access { peer, addr, key, context, wanted, more, what, further }).map(|()| 0)
     }
 }

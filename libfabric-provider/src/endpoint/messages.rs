@@ -64,7 +64,7 @@ impl Message {
         Message { tag: Some(tag), ..Message::to(to, context) }
     }
 
-    /// A message without a tag of a call for injection, which has no context.
+    /// A message without a tag of a call for injection, which has no context of its own.
     fn injected(to: fi_addr_t) -> Message {
         Message { inject: true, ..Message::to(to, null_mut()) }
     }
@@ -90,13 +90,32 @@ impl Message {
         // SAFETY: as the caller promises.
         let bytes = unsafe { outgoing(iov, is_injected)? };
         let Message { to, tag, data, context, inject, .. } = self;
-        let (context, more) = (context.addr(), flags & sys::FI_MORE != 0);
-        let wanted = if inject { Wanted::Never } else { wanted(flags) };
+        let more = flags & sys::FI_MORE != 0;
+        // SAFETY: as the caller promises.
+        let (context, wanted) = unsafe { context_and_wanted(ep, context, inject, flags) };
         object.rdm.send(Outgoing { bytes, to, tag, data, context, wanted, more }).map(|()| 0)
     }
 }
 
-pub(crate) fn wanted(flags: u64) -> Wanted {
+/// The context of an operation, and whether it has an entry. One that a call for injection begins has neither. If it fails, its
+/// entry has the endpoint's context.
+///
+/// # Safety
+/// `ep` is open.
+pub(crate) unsafe fn context_and_wanted(
+    ep: *const sys::fid_ep,
+    context: *mut c_void,
+    inject: bool,
+    flags: u64,
+) -> (usize, Wanted) {
+    if inject {
+        // SAFETY: as the caller promises.
+        return (unsafe { abi::context(ep.cast()) }, Wanted::Never);
+    }
+    (context.addr(), wanted(flags))
+}
+
+fn wanted(flags: u64) -> Wanted {
     if flags & sys::FI_COMPLETION != 0 { Wanted::Always } else { Wanted::AsBound }
 }
 

@@ -73,7 +73,7 @@ impl Wanted {
         }
     }
 
-    /// Whether it is wanted of a call for injection, which has no context.
+    /// Whether it is wanted of a call for injection, which has no context of its own.
     pub(super) fn is_injected(self) -> bool {
         self == Wanted::Never
     }

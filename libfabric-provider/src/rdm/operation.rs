@@ -109,7 +109,7 @@ impl Operation {
         self.asks.is_none() && self.notice.is_none() && self.reads.is_none()
     }
 
-    /// Whether `fi_cancel` with this context means it. What was injected has none, and programs without contexts name 0.
+    /// Whether `fi_cancel` with this context means it. What was injected has no context of its own, but that of its endpoint.
     pub(super) fn is_named(&self, context: usize) -> bool {
         self.context == context && !self.injected && self.is_of_application()
     }

@@ -1,6 +1,6 @@
 //! Endpoints that belong to jobs, by authorisation keys, refuse messages, accesses and datagrams of other jobs.
 
-use std::ptr::null_mut;
+use std::ptr::{null_mut, without_provenance_mut};
 
 use crate::common::fabric::{Exposed, Failed, How, Side, Wish, getinfo, table};
 use crate::common::server::servers;
@@ -99,6 +99,40 @@ fn one_without_a_job_takes_messages_of_any() {
     }
     let (without, seven) = (open(None, |_| ()), open(None, of_seven));
     assert_eq!(exchange(&seven, &without, 10_000), [Ok(()); 2]);
+}
+
+/// Calls for injection have no contexts of their own.
+#[test]
+fn what_was_injected_and_is_refused_has_the_context_of_its_endpoint() {
+    const NAME: &str = "what_was_injected_and_is_refused_has_the_context_of_its_endpoint";
+    if !inside(NAME) {
+        return;
+    }
+    let (from, to) = (open(None, of_eight), open(None, of_seven));
+    let number = from.insert(&to.name());
+    to.insert(&from.name());
+    let bytes = 5u64.to_ne_bytes();
+    let (ep, at, len) = (from.ep, bytes.as_ptr().cast(), bytes.len());
+    // SAFETY: the endpoint is open.
+    let context = unsafe { &raw mut (*ep).fid.context };
+    let injects: [(&str, &dyn Fn() -> isize); 7] = [
+        ("fi_inject", &|| table!(ep, msg.inject(at, len, number))),
+        ("fi_injectdata", &|| table!(ep, msg.injectdata(at, len, 1, number))),
+        ("fi_tinject", &|| table!(ep, tagged.inject(at, len, number, 2))),
+        ("fi_tinjectdata", &|| table!(ep, tagged.injectdata(at, len, 1, number, 2))),
+        ("fi_inject_write", &|| table!(ep, rma.inject(at, len, number, 0, KEY))),
+        ("fi_inject_writedata", &|| table!(ep, rma.injectdata(at, len, 1, number, 0, KEY))),
+        ("fi_inject_atomic", &|| {
+            table!(ep, atomic.inject(at, 1, number, 0, KEY, sys::FI_UINT64, sys::FI_SUM))
+        }),
+    ];
+    for (n, (name, inject)) in injects.into_iter().enumerate() {
+        // SAFETY: the endpoint is open, and no call is under way. Applications may write to its context.
+        unsafe { context.write(without_provenance_mut(n + 3)) };
+        from.post(inject);
+        let failed = Failed { context: n + 3, error: sys::FI_EACCES, beyond: 0 };
+        assert_eq!(from.cq.next().unwrap_err(), failed, "{name}");
+    }
 }
 
 #[test]
