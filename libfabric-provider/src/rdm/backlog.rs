@@ -410,30 +410,40 @@ impl Backlog {
         self.sends.remove(&peer).into_iter().flat_map(|line| line.unsent)
     }
 
-    /// A message has come back unsent. It is sent before those that were to be sent after it.
-    pub(super) fn defer_returned(&mut self, mut unsent: Unsent) {
-        self.free_reserve(&mut unsent);
+    /// A message has come back unsent. It is sent before those that were to be sent after it. Returns one that cannot wait, as it
+    /// has the reserve and there is no other memory for its bytes: this one, or one behind it.
+    pub(super) fn defer_returned(&mut self, mut unsent: Unsent) -> Option<Unsent> {
+        if self.free_reserve(&mut unsent).is_err() {
+            return Some(unsent);
+        }
         // One behind it may have the reserve.
         let is_lent = self.parts.as_ref().is_some_and(|parts| parts.for_a_send.0.is_none());
+        let mut failed = None;
         if is_lent && let Some(mut line) = self.sends.remove(&unsent.peer) {
-            line.unsent.iter_mut().for_each(|waits| self.free_reserve(waits));
+            failed = line.unsent.iter_mut().position(|waits| self.free_reserve(waits).is_err());
             self.sends.insert(unsent.peer, line);
         }
+        let failed = failed.and_then(|at| self.take_unsent(unsent.peer, at));
         let line = self.sends.entry(unsent.peer).or_default();
         line.since.get_or_insert_with(Instant::now);
         // One that went ahead of others as a try comes back behind them, and is the first again.
         let at = line.unsent.partition_point(|waits| waits.order < unsent.order);
         line.unsent.insert(at, unsent);
         line.returned += 1;
+        failed
     }
 
     /// Takes the reserve from a message that may wait for a connection, while others need it.
-    fn free_reserve(&mut self, unsent: &mut Unsent) {
+    ///
+    /// # Errors
+    /// [`FiError::NO_MEMORY`] if there is none for its bytes. It has the reserve still.
+    fn free_reserve(&mut self, unsent: &mut Unsent) -> Result<(), FiError> {
         if let SendBuffer::Memory(slice) = &unsent.buffer {
-            let mut bytes = vec![0; slice.len() as usize];
+            let mut bytes = zeroed(slice.len() as usize)?;
             slice.read(0, &mut bytes);
             self.take_sent(std::mem::replace(&mut unsent.buffer, bytes.into()));
         }
+        Ok(())
     }
 
     /// Whether messages to `peer` that have come back unsent wait.
@@ -627,12 +637,14 @@ impl State {
         }
         let Some(slice) = self.take_reserve(bytes) else { return Ok(Some(unsent)) };
         unsent.buffer = slice.into();
-        let mut unsent = self.post_unsent(unsent, has_waited)?;
-        if let Some(unsent) = unsent.as_mut().filter(|unsent| self.peers.connections.is_refused(unsent.peer))
+        let Some(mut unsent) = self.post_unsent(unsent, has_waited)? else { return Ok(None) };
+        if self.peers.connections.is_refused(unsent.peer)
+            && let Err(error) = self.backlog.free_reserve(&mut unsent)
         {
-            self.backlog.free_reserve(unsent);
+            self.drop_unsent(unsent);
+            return Err(error);
         }
-        Ok(unsent)
+        Ok(Some(unsent))
     }
 
     /// The reserve with these bytes, if there is no other memory for them and nobody has it.
@@ -807,6 +819,13 @@ impl State {
         number
     }
 
+    /// A message has come back unsent, and waits. One that has the reserve ends if there is no other memory for its bytes.
+    pub(super) fn wait_again(&mut self, unsent: Unsent) -> Result<(), FiError> {
+        let Some(failed) = self.backlog.defer_returned(unsent) else { return Ok(()) };
+        let number = self.drop_unsent(failed);
+        self.fail(number, Way::Out, FiError::NO_MEMORY)
+    }
+
     /// Fails the first message to `peer` that waits.
     pub(super) fn fail_first(&mut self, peer: Source, error: FiError) -> Result<(), FiError> {
         let Some(unsent) = self.backlog.take_unsent(peer, 0) else { return Ok(()) };
@@ -893,9 +912,14 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+    use std::sync::Arc;
+
     use weft::Addr;
 
     use super::*;
+    use crate::queue::Queue;
+    use crate::rdm::{Binding, Operation};
 
     const PEER: Source = Source { peer: Addr(1), process: 7 };
 
@@ -912,15 +936,15 @@ mod tests {
     fn a_message_that_was_a_try_is_the_first_again() {
         let mut backlog = Backlog::default();
         // Two come back, one is posted later, and one more comes back.
-        [1, 2].into_iter().for_each(|order| backlog.defer_returned(message(order)));
+        [1, 2].into_iter().for_each(|order| assert!(backlog.defer_returned(message(order)).is_none()));
         backlog.defer_send(message(4));
-        backlog.defer_returned(message(3));
+        assert!(backlog.defer_returned(message(3)).is_none());
         assert_eq!(orders(&backlog), [1, 2, 3, 4]);
         // The first tries, twice.
         for _ in 0..2 {
             let first = backlog.take_unsent(PEER, 0).unwrap();
             assert_eq!((first.order, orders(&backlog)), (1, vec![2, 3, 4]));
-            backlog.defer_returned(first);
+            assert!(backlog.defer_returned(first).is_none());
             assert_eq!(orders(&backlog), [1, 2, 3, 4]);
         }
         assert_eq!(backlog.sends[&PEER].returned, 3);
@@ -934,7 +958,68 @@ mod tests {
         // The ring is full.
         let second = backlog.take_unsent(PEER, 0).unwrap();
         backlog.put_back(second, false, None);
-        backlog.defer_returned(first);
+        assert!(backlog.defer_returned(first).is_none());
         assert_eq!((orders(&backlog), backlog.sends[&PEER].returned), (vec![1, 2], 1));
+    }
+
+    /// How much more address space the process may use.
+    fn limit(more: Option<u64>) {
+        let used = std::fs::read_to_string("/proc/self/statm").unwrap();
+        let pages: u64 = used.split(' ').next().unwrap().parse().unwrap();
+        let rlim_cur = more.map_or(libc::RLIM_INFINITY, |more| pages * 4096 + more);
+        let limit = libc::rlimit { rlim_cur, rlim_max: libc::RLIM_INFINITY };
+        // SAFETY: it is a limit.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) }, 0);
+    }
+
+    /// The test runs itself once more in a process of its own, whose memory it limits.
+    #[test]
+    fn a_message_that_comes_back_and_for_which_there_is_only_the_reserve_ends_and_gives_that_back() {
+        const INSIDE: &str = "WEFT_FI_LITTLE_MEMORY";
+        const NAME: &str =
+            "a_message_that_comes_back_and_for_which_there_is_only_the_reserve_ends_and_gives_that_back";
+        if std::env::var_os(INSIDE).is_none() {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.args([&format!("rdm::backlog::tests::{NAME}"), "--exact"]).env(INSIDE, "1");
+            let output = command.output().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && said.contains("1 passed"), "{output:?}");
+            return;
+        }
+        const LEN: u32 = 1 << 28;
+        // The one that has the reserve comes back, or one before it.
+        for has_reserve in [1, 2] {
+            let mut memory = Memory::private(LEN as usize).unwrap();
+            let mut slice = Some(memory.allocate(LEN).unwrap());
+            let mut state = State::new(None);
+            let none = || Reserve(None);
+            state.backlog.parts = Some(Parts {
+                most: LEN,
+                part: 0,
+                short: 0,
+                sends: 0,
+                messages: 0,
+                receives: 0,
+                for_a_send: none(),
+                for_a_claimed: none(),
+            });
+            let queue = Arc::new(Queue::new(4, false).unwrap());
+            state.bindings.transmit = Some(Binding { queue: queue.clone(), selective: true });
+            let [first, second] = [1, 2].map(|order| {
+                let operation = Operation { context: order as usize, ..Operation::default() };
+                let number = state.operations.insert(operation);
+                let slice = slice.take_if(|_| order == has_reserve);
+                let buffer = slice.map_or(SendBuffer::Copied, SendBuffer::Memory);
+                Unsent { number, buffer, ..message(order) }
+            });
+            state.backlog.defer_send(second);
+            limit(Some(u64::from(LEN) / 2));
+            state.wait_again(first).unwrap();
+            limit(None);
+            let ended = queue.read_problem().unwrap().map(|(entry, problem)| (entry.context, problem.error));
+            assert_eq!(ended, Some((has_reserve as usize, FiError::NO_MEMORY)));
+            assert_eq!(orders(&state.backlog), [3 - has_reserve]);
+            assert!(state.backlog.parts.unwrap().for_a_send.0.is_some());
+        }
     }
 }

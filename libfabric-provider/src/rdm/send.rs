@@ -327,7 +327,8 @@ impl State {
                 if let Some(operation) = self.operations.get_mut(number) {
                     operation.id = None;
                 }
-                self.backlog.defer_returned(Unsent { number, peer, buffer, options, order });
+                let waiting = self.wait_again(Unsent { number, peer, buffer, options, order });
+                waiting.map_err(|error| (error, SendBuffer::Copied))?;
             }
             Err(failed) => return Err(failed),
         }

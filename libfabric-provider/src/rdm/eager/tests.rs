@@ -251,7 +251,7 @@ fn a_message_that_waits_and_is_not_sent_any_more_is_not_under_way() {
         let number = state.operations.insert(Operation::default());
         state.count_sent(number, PEER, 7, false);
         let (buffer, options) = (SendBuffer::from(vec![1; 7]), weft::SendOptions::default());
-        state.backlog.defer_returned(Unsent { number, peer: PEER, buffer, options, order: 0 });
+        state.wait_again(Unsent { number, peer: PEER, buffer, options, order: 0 }).unwrap();
         assert!(state.eager.all[0].ended != state.eager.all[0].sent);
         end(&mut state, number);
         assert!(state.operations.get_mut(number).is_none());
