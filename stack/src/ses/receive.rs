@@ -823,15 +823,12 @@ impl Receives {
             }
             deliveries.extend(message.into_delivery());
         }
-        deliveries.reverse();
-        for delivery in &mut deliveries {
+        // One by one: if a message waits for others, its receive has not ended with it.
+        let end = |mut delivery: Delivery| {
             delivery.more = self.many.conclude(delivery.id);
-        }
-        if self.is_copying() {
-            deliveries =
-                deliveries.into_iter().filter_map(|delivery| self.queue_up(room, pdc, delivery)).collect();
-        }
-        deliveries
+            self.queue_up(room, pdc, delivery)
+        };
+        deliveries.into_iter().rev().filter_map(end).collect()
     }
 
     /// Appends a message to the list of its PDC's incomplete ones.
