@@ -389,8 +389,8 @@ impl Processes {
         receives.take_turn(room, (pdc, message.msg_id))
     }
 
-    /// Gives up the incomplete messages and writes of `pdc`, which has this `order`, and hands each message that has met a receive to
-    /// `delivered`.
+    /// Gives up the incomplete messages and writes of `pdc`, which has this `order`, and hands each message that has met a receive
+    /// to `delivered`.
     pub(super) fn abandon(&mut self, pdc: PdcId, order: &mut Order, mut delivered: impl FnMut(Delivery)) {
         if let Some(memory) = &mut self.memory {
             memory.writes.forget(pdc);

@@ -329,6 +329,8 @@ impl Target {
         }
         self.end_over(core, now, SILENT_PER_CALL, share);
         self.end_given_up(core, now, SILENT_PER_CALL, share);
+        // The rest of the share.
+        self.take_put_off_early(core, now);
     }
 
     /// Ends PDCs of peers that were given up, `most` of them.

@@ -170,8 +170,8 @@ impl Order {
         self.most_incomplete = 0;
     }
 
-    /// Whether no further message may begin: the PDC is over, or so many wait to be matched although their turn has come. The window
-    /// bounds the others.
+    /// Whether no further message may begin: the PDC is over, or so many wait to be matched although their turn has come. The
+    /// window bounds the others.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.count >= self.most_incomplete

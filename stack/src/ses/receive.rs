@@ -125,8 +125,8 @@ struct Incoming {
     destination: Destination,
     /// The neighbours in the list of its PDC's incomplete messages, while it is in that list. Messages of one packet are in no list
     /// unless their payload is refused: they are complete as soon as they are placed. The lists are linked through the messages
-    /// themselves, and the [`Room`] has their ends, so that closing a PDC needs no walk over other PDCs' messages, and a message needs
-    /// no allocation.
+    /// themselves, and the [`Room`] has their ends, so that closing a PDC needs no walk over other PDCs' messages, and a message
+    /// needs no allocation.
     neighbours: Option<Neighbours>,
     /// Its places among those that wait for a receive, while it does.
     places: Places,
@@ -315,8 +315,8 @@ pub struct Receives {
     gathering: Option<Box<Posted>>,
     /// The cost, in bytes touched, of handing over the messages that have arrived since `gathering` last looked.
     arrived: u64,
-    /// Messages that further packets may name, or that wait for their turn. With a hash that peers do not know: they choose the numbers
-    /// of messages, tens of thousands of which may be here, and could choose those of equal hashes otherwise.
+    /// Messages that further packets may name, or that wait for their turn. With a hash that peers do not know: they choose the
+    /// numbers of messages, tens of thousands of which may be here, and could choose those of equal hashes otherwise.
     by_name: Map<Packed, Key, FixedState>,
     /// Messages that wait for a receive.
     unexpected: Unexpected,

@@ -77,8 +77,8 @@ impl Incomplete {
     }
 }
 
-/// The newest incomplete message of each PDC for each process that it has any for. By it a PDC that closes finds these processes: there
-/// may be thousands of others.
+/// The newest incomplete message of each PDC for each process that it has any for. By it a PDC that closes finds these processes:
+/// there may be thousands of others.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Newest {
     /// By PDC, with the process: of one process.

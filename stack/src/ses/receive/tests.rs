@@ -74,7 +74,7 @@ impl std::ops::DerefMut for Alone {
     }
 }
 
-/// Peers choose the names, and know the hash but for its seed. A table of 2¹⁷ places holds as many messages as have different numbers.
+/// Peers choose the names, and know the hash but for its seed. A table of 2¹⁷ places holds as many messages as there are numbers.
 #[test]
 fn names_of_messages_that_meet_in_the_table_of_one_endpoint_do_not_in_that_of_another() {
     let home = |receives: &Receives, name| receives.by_name.hasher().hash_one(packed(name)) % (1 << 17);
