@@ -53,7 +53,7 @@ impl Rdm {
     /// Whether a question, its answer, or a look for answers that come too late, is under way or waits.
     pub(crate) fn is_asking(&self) -> Result<bool, FiError> {
         let state = lock(&self.state)?;
-        let sweeps = state.carrier.as_ref().is_some_and(|carrier| carrier.sweeps);
+        let sweeps = state.carrier.as_ref().is_some_and(|carrier| carrier.sweeps());
         Ok(state.questions > 0 || state.stand_ins.owes_answers() || sweeps)
     }
 }

@@ -1,6 +1,6 @@
 //! The side that accesses a peer's memory.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 
 use bytes::Bytes;
 use weft::core::wire::ses::ReturnCode;
@@ -12,8 +12,9 @@ use super::super::pending::TO_ONE;
 use super::super::remote::{AtomicCall, What};
 use super::super::stand_in::{Named, Untaken};
 use super::super::{Room, State};
+use super::lanes::Next;
 use super::wire::{ANSWER, Answer, Kind, REQUEST, Request};
-use super::{ANSWERS, Carrier, Inner, PIECE, REQUESTS, VALUES, WINDOW};
+use super::{ANSWERS, Carrier, Inner, PIECE, REQUESTS, VALUES};
 use crate::error::FiError;
 use crate::random;
 
@@ -22,7 +23,7 @@ use crate::random;
 pub(super) struct Carried {
     /// The application's operation.
     operation: usize,
-    peer: Source,
+    pub(super) peer: Source,
     memory: RemoteMemory,
     kind: Kind,
     /// What is written, or the operands.
@@ -45,7 +46,7 @@ pub(super) struct Carried {
     /// How often it was told in vain before.
     tries: u32,
     /// Whether it is in the lane of its peer.
-    queued: bool,
+    pub(super) queued: bool,
     error: Option<FiError>,
 }
 
@@ -130,58 +131,52 @@ fn add_one(count: &mut usize) -> bool {
 /// How often one is sent, 2 s after it has failed. A sender that cannot be reached for so long has found that out by its questions.
 const TRIES: u32 = 32;
 
-/// The accesses to one peer's memory.
-#[derive(Debug, Default)]
-pub(super) struct Lane {
-    /// Those of which pieces are to be asked for, one access after the other.
-    ready: VecDeque<usize>,
-    /// Pieces that were asked for.
-    window: usize,
-    /// Whether it waits for its turn among the lanes.
-    queued: bool,
-    /// Whether pieces were taken away from it, and the peer has answered nothing since.
-    is_silent: bool,
-}
-
 /// A piece that was asked for.
 #[derive(Debug)]
 pub(super) struct Ask {
     access: usize,
-    peer: Source,
+    pub(super) peer: Source,
     at: u32,
     len: u32,
-    is_read: bool,
+    pub(super) is_read: bool,
     /// The request, until it is posted.
     request: Option<MemorySlice>,
     /// The receive of the answer, until that has ended.
-    room: Option<OperationId>,
+    pub(super) room: Option<OperationId>,
     /// Whether the request has been delivered, or never will be.
-    is_sent: bool,
-    number: u32,
+    pub(super) is_sent: bool,
+    pub(super) number: u32,
     /// Whether the owner had the request when it was asked last.
     was_there: bool,
-    /// Whether it has waited since one of the times at which pieces are taken away.
-    is_old: bool,
-    /// Whether the owner has lost it, or it was taken away, and it may be asked for again.
+    /// Whether it has waited since one of the times at which memory is taken away.
+    pub(super) is_old: bool,
+    /// Whether its memory was taken away, or is being: the receive of the answer is posted again later.
+    pub(super) is_withdrawn: bool,
+    /// Whether the owner has lost it, and it may be asked for again.
     is_lost: bool,
     /// Whether the owner has said anything.
     is_answered: bool,
     /// Bytes at the end of it that the answer has left out, as its owner has shorter pieces.
     missing: u32,
-    error: Option<FiError>,
+    pub(super) error: Option<FiError>,
 }
 
 impl Ask {
     /// The owner, if it has the request and owes the answer.
     pub(super) fn waits_for(&self) -> Option<Source> {
-        (self.is_sent && self.room.is_some()).then_some(self.peer)
+        (self.is_sent && (self.room.is_some() || self.is_withdrawn)).then_some(self.peer)
+    }
+
+    /// Whether it has no memory, and waits for some for its answer.
+    fn is_without_memory(&self) -> bool {
+        self.is_withdrawn && self.room.is_none()
     }
 }
 
 impl Carried {
     /// The next piece to ask for: where it begins, and its length. The last piece of a write with data waits for the others, and so
     /// does the notice for an owner that counts, a piece of no bytes.
-    fn next(&self, long_piece: u32) -> Option<(u32, u32)> {
+    pub(super) fn next(&self, long_piece: u32) -> Option<(u32, u32)> {
         let at = self.asked.unwrap_or(0);
         if self.error.is_some() {
             return None;
@@ -208,84 +203,11 @@ impl Carried {
     }
 }
 
-impl Lane {
-    /// Whether a further piece may be asked for if there is memory for so many: the peer may never answer, so it gets one piece, and
-    /// further ones while it leaves as many to all others.
-    fn may_ask(&self, free: usize, silent: bool) -> bool {
-        let has_few = self.window < WINDOW && (self.window == 0 || self.window < free);
-        if self.is_silent { silent && self.window == 0 } else { has_few }
-    }
-}
-
 impl Carrier {
-    fn give_back(&mut self, is_large: bool, slice: MemorySlice) {
+    pub(super) fn give_back(&mut self, is_large: bool, slice: MemorySlice) {
         if is_large { self.large.push(slice) } else { self.small.push(slice) }
     }
 
-    /// Whether a peer that is silent may be asked for a piece: all of those together leave half of the pieces to others.
-    fn may_ask_silent(&self) -> bool {
-        let silent = self.lanes.values().filter(|lane| lane.is_silent);
-        silent.map(|lane| lane.window).sum::<usize>() < self.pieces.div_ceil(2)
-    }
-
-    /// Whether `peer` may be asked for a further piece.
-    fn may_ask(&self, peer: Source) -> bool {
-        let free = self.free_pieces();
-        let may = |lane: &Lane| lane.may_ask(free, lane.is_silent && self.may_ask_silent());
-        self.lanes.get(&peer).is_some_and(may)
-    }
-
-    /// Lets an access, of which there is something to ask for, wait for its turn.
-    fn enqueue(&mut self, access: usize) {
-        let Some(carried) = self.accesses.get_mut(access) else { return };
-        let peer = carried.peer;
-        if !std::mem::replace(&mut carried.queued, true) {
-            self.lanes.entry(peer).or_default().ready.push_back(access);
-        }
-        self.enqueue_lane(peer);
-    }
-
-    fn enqueue_lane(&mut self, peer: Source) {
-        let may_ask = self.may_ask(peer);
-        let Some(lane) = self.lanes.get_mut(&peer) else { return };
-        if lane.ready.is_empty() && lane.window == 0 {
-            self.lanes.remove(&peer);
-        } else if !lane.ready.is_empty() && may_ask && !std::mem::replace(&mut lane.queued, true) {
-            self.turns.push_back(peer);
-        }
-    }
-
-    /// The lane whose turn it is.
-    fn next_lane(&mut self) -> Option<Source> {
-        let peer = self.turns.pop_front()?;
-        self.lanes.get_mut(&peer)?.queued = false;
-        Some(peer)
-    }
-
-    /// The next piece to ask the peer of a lane for: the access, where the piece begins, and its length. Accesses of which
-    /// nothing is to be asked for now leave the lane.
-    fn next_piece(&mut self, peer: Source, ended: &mut Vec<usize>) -> Option<(usize, u32, u32)> {
-        if !self.may_ask(peer) {
-            return None;
-        }
-        let long_piece = self.long_piece;
-        let lane = self.lanes.get_mut(&peer)?;
-        while let Some(&access) = lane.ready.front() {
-            let carried = self.accesses.get_mut(access);
-            if let Some((at, len)) = carried.as_ref().and_then(|carried| carried.next(long_piece)) {
-                return Some((access, at, len));
-            }
-            lane.ready.pop_front();
-            if let Some(carried) = carried {
-                carried.queued = false;
-                ended.extend(carried.has_ended().then_some(access));
-            }
-        }
-        None
-    }
-}
-
-impl Carrier {
     /// Whether a request or an answer to `peer` waits to be sent.
     pub(in super::super) fn waits_for(&self, peer: Source) -> bool {
         self.unsent.iter().any(|(asker, ..)| *asker == peer)
@@ -459,14 +381,15 @@ impl State {
     pub(super) fn ask_for_pieces(&mut self) -> Result<(), FiError> {
         self.post_requests()?;
         while let Some(peer) = self.carrier.as_mut().and_then(|carrier| carrier.next_lane()) {
-            let (mut ended, mut may_go_on) = (Vec::new(), true);
+            let mut may_go_on = true;
             while may_go_on
-                && let Some((access, at, len)) =
-                    self.carrier.as_mut().and_then(|carrier| carrier.next_piece(peer, &mut ended))
+                && let Some(next) = self.carrier.as_mut().and_then(|carrier| carrier.next_of(peer))
             {
-                may_go_on = self.ask_for(access, at, len)?;
+                may_go_on = match next {
+                    Next::Answer(ask) => self.wait_for_answer(ask)?,
+                    Next::Piece(access, at, len) => self.ask_for(access, at, len)?,
+                };
             }
-            ended.into_iter().try_for_each(|access| self.end_carried(access))?;
             if let Some(carrier) = &mut self.carrier {
                 carrier.enqueue_lane(peer);
             }
@@ -523,14 +446,13 @@ impl State {
             number,
             was_there: false,
             is_old: false,
+            is_withdrawn: false,
             is_lost: false,
             is_answered: false,
             missing: 0,
             error: None,
         });
-        let (tag, inner) = (ANSWERS + u64::from(number), Inner::AnswerRoom(ask));
-        let most = ANSWER as u32 + if is_read { len } else { VALUES };
-        let posted = self.post_inner_room(answer, most, tag, Some(peer), inner);
+        let posted = self.post_answer_room(ask, answer);
         let Some(carrier) = &mut self.carrier else { return Ok(false) };
         match posted {
             Ok(room) => {
@@ -546,6 +468,7 @@ impl State {
                     }
                     carried.is_told |= is_done;
                 }
+                carrier.hold(peer);
                 carrier.lanes.entry(peer).or_default().window += 1;
                 self.post_request(ask).map(|()| true)
             }
@@ -564,9 +487,24 @@ impl State {
                         carried.error = Some(error);
                     }
                 }
-                Ok(true)
+                self.end_if_done(access).map(|()| true)
             }
         }
+    }
+
+    /// Posts the receive of an answer.
+    pub(super) fn post_answer_room(
+        &mut self,
+        ask: usize,
+        slice: MemorySlice,
+    ) -> Result<OperationId, (FiError, Option<MemorySlice>)> {
+        let asked = self.carrier.as_mut().and_then(|carrier| carrier.asks.get_mut(ask));
+        let Some(&mut Ask { number, len, is_read, peer, .. }) = asked else {
+            return Err((FiError::OTHER, Some(slice)));
+        };
+        let most = ANSWER as u32 + if is_read { len } else { VALUES };
+        let (tag, inner) = (ANSWERS + u64::from(number), Inner::AnswerRoom(ask));
+        self.post_inner_room(slice, most, tag, Some(peer), inner)
     }
 
     /// Sends the requests that have not been, as far as there is room.
@@ -626,14 +564,26 @@ impl State {
     }
 
     /// No answer will come: the receive of it is taken back.
-    fn fail_ask(&mut self, ask: usize, request: Option<MemorySlice>, error: FiError) -> Result<(), FiError> {
+    pub(super) fn fail_ask(
+        &mut self,
+        ask: usize,
+        request: Option<MemorySlice>,
+        error: FiError,
+    ) -> Result<(), FiError> {
         let Some(carrier) = &mut self.carrier else { return Ok(()) };
         let Some(asked) = carrier.asks.get_mut(ask) else { return Ok(()) };
         asked.is_sent = true;
-        if asked.room.is_some() {
+        if asked.room.is_some() || asked.is_withdrawn {
             asked.error.get_or_insert(error);
         }
-        let (is_read, room) = (asked.is_read, asked.room);
+        let was_without = asked.is_without_memory();
+        asked.is_withdrawn = false;
+        let (is_read, room, peer) = (asked.is_read, asked.room, asked.peer);
+        if let (true, Some(lane)) = (was_without, carrier.lanes.get_mut(&peer)) {
+            lane.withdrawn.retain(|other| *other != ask);
+            // Its end counts as that of one with memory.
+            carrier.hold(peer);
+        }
         request.into_iter().for_each(|slice| carrier.give_back(!is_read, slice));
         if let (Some(room), Some(endpoint)) = (room, &mut self.endpoint) {
             // One that an answer has met ends with that.
@@ -642,37 +592,16 @@ impl State {
         self.end_ask(ask)
     }
 
-    /// Takes pieces of messages away from peers that do not answer, if others wait for them: what was asked for is asked for again in
-    /// its turn, which for an access would be done and counted twice. Two calls have to find a piece without an answer.
-    pub(in super::super) fn withdraw_pieces(&mut self) {
-        let (Some(carrier), Some(endpoint)) = (&mut self.carrier, &mut self.endpoint) else { return };
-        let peers: Vec<Source> = carrier.lanes.keys().copied().collect();
-        // Those that were silent are in no turn while others are.
-        peers.into_iter().for_each(|peer| carrier.enqueue_lane(peer));
-        let is_wanted = !carrier.turns.is_empty() && carrier.large.is_empty();
-        for ask in carrier.asks.iter_mut().filter(|ask| ask.waits_for().is_some()) {
-            let of = carrier.accesses.get_mut(ask.access);
-            if !of.is_some_and(|access| matches!(access.kind, Kind::Message { .. })) {
-                continue;
-            }
-            if !std::mem::replace(&mut ask.is_old, true) || !is_wanted || ask.is_lost {
-                continue;
-            }
-            ask.is_lost = true;
-            if let Some(lane) = carrier.lanes.get_mut(&ask.peer) {
-                lane.is_silent = true;
-            }
-            // One that an answer has met ends with that.
-            let _ = ask.room.map(|room| endpoint.cancel(room));
-        }
-    }
-
     /// A question to `peer`, which names the requests that it has not answered since the last one.
     pub(super) fn question(&mut self, peer: Source) -> Vec<u8> {
         let mut numbers = Vec::new();
-        let asks = self.carrier.as_mut().map(|carrier| &mut carrier.asks);
+        let has_memory =
+            |carrier: &&mut Box<Carrier>| carrier.lanes.get(&peer).is_some_and(|lane| lane.holds > 0);
+        let asks = self.carrier.as_mut().filter(has_memory).map(|carrier| &mut carrier.asks);
         for ask in asks.into_iter().flat_map(|asks| asks.iter_mut()) {
-            if ask.waits_for() == Some(peer) && std::mem::replace(&mut ask.was_there, true) {
+            // One whose answer may be here already is not named.
+            let waits = ask.waits_for() == Some(peer) && !ask.is_without_memory();
+            if waits && std::mem::replace(&mut ask.was_there, true) {
                 numbers.extend(ask.number.to_le_bytes());
             }
         }
@@ -717,22 +646,28 @@ impl State {
         let Some(carrier) = &mut self.carrier else { return Ok(()) };
         let Some(asked) = carrier.asks.get_mut(ask) else { return Ok(()) };
         asked.room = None;
+        if result.is_err() && asked.is_withdrawn {
+            let (is_read, peer) = (asked.is_read, asked.peer);
+            if let Some(lane) = carrier.lanes.get_mut(&peer) {
+                lane.withdrawn.push_back(ask);
+            }
+            carrier.give_back(is_read, slice);
+            carrier.release(peer);
+            carrier.enqueue_lane(peer);
+            return Ok(());
+        }
+        asked.is_withdrawn = false;
         let mut head = [0; ANSWER];
         slice.read(0, &mut head);
         let answer = result.map_err(|error| FiError::from(&error));
         let answer = answer.and_then(|()| Answer::parse(&head, len).ok_or(FiError::OTHER));
+        let peer = asked.peer;
         let mut carried = carrier.accesses.get_mut(asked.access);
         if let (Some(carried), Ok(Answer { counts: true, .. })) = (&mut carried, answer) {
             // The last piece of a write with data tells it, and so does the only one.
             carried.counts |= carried.data.is_none() && asked.len < carried.total;
         }
         asked.is_answered = answer.is_ok();
-        if answer.is_ok() {
-            asked.is_lost = false;
-            if let Some(lane) = carrier.lanes.get_mut(&asked.peer) {
-                lane.is_silent = false;
-            }
-        }
         // Pieces of a message may be read twice, and its sender may be told twice that it has arrived.
         let is_of_message = matches!(&carried, Some(Carried { kind: Kind::Message { .. }, .. }));
         let operation = carried.and_then(|carried| self.operations.get_mut(carried.operation));
@@ -755,21 +690,22 @@ impl State {
                 let refused = Error::Access(ReadFault::Answered(code));
                 asked.error.get_or_insert(FiError::from(&refused));
             }
-            // It was taken away.
-            (Err(_), _) if asked.is_lost => {}
             (Err(error), _) => {
                 asked.error.get_or_insert(error);
             }
         }
         let is_read = asked.is_read;
         carrier.give_back(is_read, slice);
+        if answer.is_ok() {
+            carrier.set_silent(peer, false);
+        }
         self.end_ask(ask)
     }
 
     /// Ends a piece, if both its request and its answer have ended.
     fn end_ask(&mut self, ask: usize) -> Result<(), FiError> {
         let Some(carrier) = &mut self.carrier else { return Ok(()) };
-        let has_ended = |asked: &mut Ask| asked.is_sent && asked.room.is_none();
+        let has_ended = |asked: &mut Ask| asked.is_sent && asked.room.is_none() && !asked.is_withdrawn;
         if !carrier.asks.get_mut(ask).is_some_and(has_ended) {
             return Ok(());
         }
@@ -778,6 +714,7 @@ impl State {
         if let Some(lane) = carrier.lanes.get_mut(&peer) {
             lane.window -= 1;
         }
+        carrier.release(peer);
         carrier.enqueue_lane(peer);
         let Some(carried) = carrier.accesses.get_mut(access) else { return Ok(()) };
         carried.under_way -= 1;
@@ -792,14 +729,20 @@ impl State {
         if is_lost {
             if len > 0 { carried.again.push((at, len)) } else { carried.is_told = false }
         }
-        // One in the lane ends when it leaves that.
-        if carried.has_ended() && !carried.queued {
-            return self.end_carried(access);
-        }
         if carried.next(carrier.long_piece).is_some() {
             carrier.enqueue(access);
         }
-        Ok(())
+        self.end_if_done(access)
+    }
+
+    /// Ends an access of which nothing is left to be done.
+    fn end_if_done(&mut self, access: usize) -> Result<(), FiError> {
+        let Some(carrier) = &mut self.carrier else { return Ok(()) };
+        if !carrier.accesses.get_mut(access).is_some_and(|carried| carried.has_ended()) {
+            return Ok(());
+        }
+        carrier.dequeue(access);
+        self.end_carried(access)
     }
 
     /// Ends the access of operation `number` as cancelled if nothing was asked for yet; else it goes on. Returns false if that is none.
@@ -813,14 +756,8 @@ impl State {
             return Ok(true);
         }
         carried.error = Some(FiError::CANCELED);
-        let peer = carried.peer;
         // Its lane may be full for as long as the peer answers nothing.
-        if let Some(lane) = carrier.lanes.get_mut(&peer) {
-            lane.ready.retain(|other| *other != access);
-            if !lane.queued {
-                carrier.enqueue_lane(peer);
-            }
-        }
+        carrier.dequeue(access);
         self.end_carried(access).map(|()| true)
     }
 

@@ -8,6 +8,7 @@
 
 mod asker;
 mod held;
+mod lanes;
 mod owner;
 mod wire;
 
@@ -15,11 +16,12 @@ use std::collections::{HashMap, VecDeque};
 
 use weft::{
     Completion, Endpoint, Found, Matching, Memory, MemorySlice, OperationId, ReceiveBuffer, ReceiveOptions,
-    SendBuffer, SendOptions, Source,
+    SendBuffer, SendOptions, Source, Waiting,
 };
 
-use self::asker::{Ask, Carried, Lane, Notices};
+use self::asker::{Ask, Carried, Notices};
 use self::held::AllHeld;
+use self::lanes::Lane;
 use self::wire::{ANSWER, Kind, REQUEST, Request};
 use super::operation::Piece;
 use super::{Operation, State};
@@ -93,8 +95,11 @@ pub(super) struct Carrier {
     pieces: usize,
     accesses: Slab<Carried>,
     lanes: HashMap<Source, Lane>,
-    /// Lanes with something to ask for, in turn.
+    /// Lanes with something to ask for, in turn, and those of peers that are silent.
     turns: VecDeque<Source>,
+    silent_turns: VecDeque<Source>,
+    /// Pieces of peers that are silent which have memory.
+    silent_holds: usize,
     asks: Slab<Ask>,
     /// Requests that the ring of commands had no room for.
     unposted: VecDeque<usize>,
@@ -103,8 +108,8 @@ pub(super) struct Carrier {
     next: u32,
     /// Notices to senders of messages that are to be sent again.
     pub(super) notices: Notices,
-    /// Whether a look for answers that nobody waits for is under way.
-    pub(super) sweeps: bool,
+    /// The look for answers that nobody waits for, if one is under way, and what becomes of the one that it finds.
+    sweep: Option<Found>,
 
     exposed: HashMap<u64, Registration>,
     /// Memory for requests that is to be posted, or posted again.
@@ -182,6 +187,11 @@ impl Carrier {
         self.large.len().min(self.small.len())
     }
 
+    /// Whether a look for answers that nobody waits for is under way.
+    pub(super) fn sweeps(&self) -> bool {
+        self.sweep.is_some()
+    }
+
     /// The memory for answers.
     #[cfg(test)]
     pub(super) fn answer_memory(&mut self) -> &mut Vec<MemorySlice> {
@@ -211,11 +221,13 @@ impl Carrier {
             accesses: Slab::default(),
             lanes: HashMap::new(),
             turns: VecDeque::new(),
+            silent_turns: VecDeque::new(),
+            silent_holds: 0,
             asks: Slab::default(),
             unposted: VecDeque::new(),
             next: random::number() as u32,
             notices: Notices::default(),
-            sweeps: false,
+            sweep: None,
             exposed: HashMap::new(),
             rooms: slices(2 * count, request)?,
             held: AllHeld::default(),
@@ -267,31 +279,60 @@ impl State {
                 Ok(None)
             }
             Completion::Peeked { context, message, .. } if Inner::of(context) == Some(Inner::Sweep) => {
-                if let Some(carrier) = &mut self.carrier {
-                    carrier.sweeps = false;
-                }
-                // There may be more.
-                if message.is_some() { self.sweep().map(|()| None) } else { Ok(None) }
+                self.swept(message).map(|()| None)
             }
             other => Ok(Some(other)),
         }
     }
 
     /// Drops an answer that nobody waits for: its access has failed, or nobody has asked. The receive of every other one was
-    /// there before it.
+    /// there before it, unless the memory for that was taken away.
     pub(in super::super) fn sweep(&mut self) -> Result<(), FiError> {
+        let is_any = Matching::Tagged { tag: ANSWERS, ignore: u32::MAX.into() };
+        let are_awaited = self.carrier.as_ref().is_some_and(|carrier| carrier.has_withdrawn());
+        self.look_for_answers(None, is_any, if are_awaited { Found::Stays } else { Found::IsDiscarded })
+    }
+
+    fn look_for_answers(
+        &mut self,
+        from: Option<Source>,
+        matching: Matching,
+        found: Found,
+    ) -> Result<(), FiError> {
         let (Some(carrier), Some(endpoint)) = (&mut self.carrier, &mut self.endpoint) else { return Ok(()) };
+        if carrier.sweep.is_some() {
+            return Ok(());
+        }
         let mut options = ReceiveOptions::default().context(Inner::Sweep.context());
-        options.matching = Matching::Tagged { tag: ANSWERS, ignore: u32::MAX.into() };
-        if !carrier.sweeps {
-            match endpoint.peek(options, Found::IsDiscarded) {
-                Ok(_) => carrier.sweeps = true,
-                // The next time.
-                Err(error) if error.is_back_pressure() => {}
-                Err(error) => return Err(FiError::from(&error)),
-            }
+        (options.matching, options.from) = (matching, from);
+        match endpoint.peek(options, found) {
+            Ok(_) => carrier.sweep = Some(found),
+            // The next time.
+            Err(error) if error.is_back_pressure() => {}
+            Err(error) => return Err(FiError::from(&error)),
         }
         Ok(())
+    }
+
+    /// A look for answers has ended.
+    fn swept(&mut self, found: Option<Waiting>) -> Result<(), FiError> {
+        let what = self.carrier.as_mut().and_then(|carrier| carrier.sweep.take());
+        match found {
+            Some(Waiting { source, tag: Some(tag), .. }) if what == Some(Found::Stays) => {
+                match self.has_come(source, tag as u32)? {
+                    None => {
+                        let it = Matching::Tagged { tag, ignore: 0 };
+                        self.look_for_answers(Some(source), it, Found::IsDiscarded)
+                    }
+                    Some(true) => self.sweep(),
+                    // There is no memory for it. Those behind it are looked for the next time.
+                    Some(false) => Ok(()),
+                }
+            }
+            // There may be more.
+            Some(_) => self.sweep(),
+            None => Ok(()),
+        }
     }
 
     /// Whether the application may not use this tag.
