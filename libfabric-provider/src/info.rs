@@ -405,6 +405,10 @@ impl Answer {
             demand(place.exists(), "a server whose socket is not there")?;
             demand(port <= MAX_PROCESS, "a process with that number")?;
             demand(wish.format.family == Family::V4, "IPv6 at a named port or server")?;
+            let wanted = wish.source.map(|source| source.ip()).filter(|ip| !ip.is_unspecified());
+            let own = facts.ok().and_then(|facts| facts.ip);
+            let is_there = wanted.is_none() || own.is_none() || wanted == own;
+            demand(is_there, "an address that endpoints there do not have")?;
             let longest = match self.kind {
                 Kind::Rdm => self.longest,
                 Kind::Datagram => (*facts)?.longest_datagram.into(),

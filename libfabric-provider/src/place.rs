@@ -58,6 +58,8 @@ pub(crate) struct Facts {
     pub(crate) longest_datagram: u32,
     /// How many endpoints there may be.
     pub(crate) endpoints: usize,
+    /// The IP address of all of them, as far as it is known.
+    pub(crate) ip: Option<IpAddr>,
 }
 
 impl Place {
@@ -93,8 +95,8 @@ impl Place {
                     FiError::NO_DATA
                 }
             })?;
-            let ServerFacts { longest_datagram, applications } = facts;
-            return Ok(Facts { longest_datagram, endpoints: applications.into() });
+            let ServerFacts { longest_datagram, applications, host: ip } = facts;
+            return Ok(Facts { longest_datagram, endpoints: applications.into(), ip });
         }
         let address = spec.strip_prefix("udp:").and_then(|rest| rest.split(',').next()?.parse().ok());
         let mtu = match spec.split_once(':') {
@@ -105,7 +107,8 @@ impl Place {
         };
         let longest_datagram = longest_payload_at(address.unwrap_or(Ipv4Addr::LOCALHOST.into()), mtu);
         // An endpoint has the port for itself.
-        Ok(Facts { longest_datagram, endpoints: 1 })
+        let named = || spec.split(',').find_map(|part| part.strip_prefix("ip=")?.parse().ok());
+        Ok(Facts { longest_datagram, endpoints: 1, ip: address.or_else(named) })
     }
 
     /// The bits of tags that applications have.

@@ -1,10 +1,12 @@
 //! Endpoints at a memif port of their own, which sends messages from where the application has them.
 
 use std::cell::Cell;
+use std::ffi::CString;
+use std::net::Ipv4Addr;
 use std::ptr::NonNull;
 
 use crate::common::fabric::{How, Side, Wish, getinfo, getinfo_of};
-use crate::common::server::server;
+use crate::common::server::{address, server};
 use crate::common::{inside, inside_with};
 use weft_fi::sys::{self, FI_ADDR_UNSPEC};
 
@@ -136,6 +138,44 @@ fn a_domain_has_as_many_endpoints_as_its_place_has_room_for() {
     assert_eq!(endpoints(None), (4096, no));
     assert_eq!(endpoints(Some(server.name())), (64, no));
     assert_eq!(endpoints(Some("udp:127.0.0.1".to_owned())), (1, no));
+}
+
+#[test]
+fn endpoints_at_named_places_are_offered_at_the_address_that_they_have_there() {
+    if !inside("endpoints_at_named_places_are_offered_at_the_address_that_they_have_there") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let server = server(&directory, 72, |builder| builder);
+    let memif = format!("memif:@weft-named-{},role=server,ip=10.0.0.1", std::process::id());
+    let places = [
+        (server.name(), address(72)),
+        (memif, Ipv4Addr::new(10, 0, 0, 1)),
+        ("udp:127.41.8.2".to_owned(), Ipv4Addr::new(127, 41, 8, 2)),
+    ];
+    for (domain, own) in places {
+        for kind in [sys::FI_EP_RDM, sys::FI_EP_DGRAM] {
+            let wish = Wish { domain: Some(domain.clone()), kind, ..Wish::default() };
+            let ask = |ip: Ipv4Addr| {
+                let node = CString::new(ip.to_string()).unwrap();
+                getinfo_of(&wish, 1 << 16 | 17, Some(&node), sys::FI_SOURCE).map(drop)
+            };
+            let asked = [own, Ipv4Addr::UNSPECIFIED, Ipv4Addr::new(203, 0, 113, 7)].map(ask);
+            assert_eq!(asked, [Ok(()), Ok(()), Err(sys::FI_ENODATA)], "{domain}");
+            // SAFETY: libfabric frees the copy.
+            let change: fn(&mut sys::fi_info) = |hints| unsafe {
+                let ip = libc::in_addr { s_addr: u32::from_ne_bytes([203, 0, 113, 7]) };
+                let family = libc::AF_INET as libc::sa_family_t;
+                let addr =
+                    libc::sockaddr_in { sin_family: family, sin_port: 0, sin_addr: ip, sin_zero: [0; 8] };
+                hints.src_addrlen = size_of_val(&addr);
+                hints.src_addr = libc::malloc(hints.src_addrlen);
+                hints.src_addr.cast::<libc::sockaddr_in>().write(addr);
+            };
+            let hinted = getinfo_of(&Wish { change, ..wish.clone() }, 1 << 16 | 17, None, 0).map(drop);
+            assert_eq!(hinted, Err(sys::FI_ENODATA), "{domain}");
+        }
+    }
 }
 
 /// `scripts/setup.sh` builds a provider without DPDK.

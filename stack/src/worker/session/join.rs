@@ -101,6 +101,8 @@ pub struct ServerFacts {
     pub longest_datagram: u32,
     /// How many applications may have sessions at a time, those that have one now included.
     pub applications: u16,
+    /// The endpoint's IP address, if it has one, as [`Client::host`] tells it.
+    pub host: Option<IpAddr>,
 }
 
 /// What a request asks for.
@@ -250,8 +252,8 @@ impl Client {
         let end = Instant::now().checked_add(limit);
         let stream = connect_within(path, limit).map_err(failed)?;
         let left = end.map_or(limit, |end| end.saturating_duration_since(Instant::now()));
-        let Joined { process, longest_datagram, .. } = ask(&stream, path, &Asked::Facts, left)?.0;
-        Ok(ServerFacts { longest_datagram, applications: process })
+        let Joined { host, process, longest_datagram, .. } = ask(&stream, path, &Asked::Facts, left)?.0;
+        Ok(ServerFacts { longest_datagram, applications: process, host })
     }
 
     /// [`Client::join`], once `stream` is connected.

@@ -107,7 +107,8 @@ fn applications_that_join_exchange_messages_and_free_their_place_when_they_leave
     // What the server tells those that only ask is what it tells those that join; and it is no place taken.
     let asked: Vec<ServerFacts> =
         (0..20).map(|_| Client::facts_at(&hosts.sockets[0], LIMIT).unwrap()).collect();
-    let facts = ServerFacts { longest_datagram: alice.longest_datagram(), applications: 4 };
+    let (longest_datagram, host) = (alice.longest_datagram(), alice.host());
+    let facts = ServerFacts { longest_datagram, applications: 4, host };
     assert_eq!((asked, alice.longest_datagram() > 0), (vec![facts; 20], true));
     let bytes = content(8, 200_000);
     alice.write(0, &bytes).unwrap();
