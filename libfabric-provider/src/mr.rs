@@ -18,6 +18,9 @@ use crate::memory::{Memories, Registration};
 use crate::refused::Refused;
 use crate::sys;
 
+/// The first version of libfabric's interface whose applications may give a key with memory (FI_VERSION(1, 5)): fi_mr(3).
+const AUTH_KEYS_SINCE: u32 = 1 << 16 | 5;
+
 #[repr(C)]
 struct MrObject {
     _head: Head<sys::fid_mr>,
@@ -173,8 +176,10 @@ extern "C" fn regattr(
         // SAFETY: libfabric promises it.
         unsafe {
             let attr = attr.as_ref().ok_or(FiError::INVALID)?;
+            let object: &DomainObject = abi::object(fid)?;
+            let has_key = object.domain.fabric.api_version >= AUTH_KEYS_SINCE && attr.auth_key_size != 0;
             // fi_mr(3): the kind of memory is ignored without FI_HMEM, which nobody has here.
-            if attr.auth_key_size != 0 {
+            if has_key {
                 return Err(FiError::NOT_THERE);
             }
             let piece = only(attr.mr_iov, attr.iov_count)?;

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::ptr::null_mut;
 
-use crate::common::fabric::{Opened, Wish, getinfo, getinfo_of, name};
+use crate::common::fabric::{Opened, Wish, close, getinfo, getinfo_of, name};
 use crate::common::{inside, inside_with};
 use weft_fi::sys;
 
@@ -432,6 +432,36 @@ fn modes_of_memory_are_those_that_programs_of_a_version_can_deal_with() {
         let info = info.unwrap_or_else(|error| panic!("{version:x} {offered:x}: {}", name(error)));
         // SAFETY: an info has all its parts.
         assert_eq!(unsafe { (*info.get().domain_attr).mr_mode } as u64, gets, "{version:x} {offered:x}");
+    }
+}
+
+/// The field is nobody's in programs for older versions, and may have any value.
+#[test]
+fn keys_of_memory_are_ignored_before_version_1_5() {
+    if !inside("keys_of_memory_are_ignored_before_version_1_5") {
+        return;
+    }
+    for (version, expected) in [(1 << 16 | 4, 0), (1 << 16 | 5, -sys::FI_ENOSYS)] {
+        let wish = Wish { caps: sys::FI_RMA, ..Wish::default() };
+        let info = getinfo_of(&wish, version, Some(c"127.0.0.1"), sys::FI_SOURCE).unwrap();
+        let opened = Opened::new(&info);
+        let (mut memory, mut mr) = ([0u8; 8], std::ptr::null_mut());
+        let piece = sys::iovec { iov_base: memory.as_mut_ptr().cast(), iov_len: memory.len() };
+        let attr = sys::fi_mr_attr {
+            mr_iov: &piece,
+            iov_count: 1,
+            access: sys::FI_REMOTE_READ,
+            requested_key: 7,
+            auth_key_size: 3,
+            ..sys::fi_mr_attr::default()
+        };
+        // SAFETY: the domain is open, and the memory stays until it is closed.
+        let answer =
+            unsafe { (*(*opened.domain).mr).regattr.unwrap()(opened.domain.cast(), &attr, 0, &mut mr) };
+        assert_eq!(answer, expected, "{version:x}");
+        if answer == 0 {
+            assert_eq!(close(mr.cast()), 0);
+        }
     }
 }
 
