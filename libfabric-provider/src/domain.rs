@@ -168,8 +168,8 @@ extern "C" fn close(fid: *mut sys::fid) -> c_int {
     })
 }
 
-/// `fi_domain_bind`: the event queue of endpoints that have none of their own, and with FI_REG_MR of registrations of memory, which
-/// are done when their call returns.
+/// `fi_domain_bind`: any thread may call it. It binds the event queue of endpoints that have none of their own, and with FI_REG_MR
+/// that of registrations of memory, which are done when their call returns.
 extern "C" fn bind(fid: *mut sys::fid, other: *mut sys::fid, flags: u64) -> c_int {
     abi::answer(|| {
         // SAFETY: it is a domain of this provider's; the class of what is bound is checked.

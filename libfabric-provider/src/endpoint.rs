@@ -214,7 +214,8 @@ pub(crate) extern "C" fn open2(
     })
 }
 
-/// `fi_close`. It waits up to a second until messages are delivered and peers have their answers.
+/// `fi_close`: no other call uses the endpoint meanwhile. It waits up to a second until messages are delivered and peers have their
+/// answers.
 extern "C" fn close(fid: *mut sys::fid) -> c_int {
     abi::answer(|| {
         // SAFETY: it is an endpoint of this provider's, and nobody uses it any more.
@@ -229,7 +230,7 @@ extern "C" fn close(fid: *mut sys::fid) -> c_int {
     })
 }
 
-/// `fi_ep_bind`.
+/// `fi_ep_bind`: no other call uses the endpoint meanwhile.
 extern "C" fn bind(fid: *mut sys::fid, other: *mut sys::fid, flags: u64) -> c_int {
     abi::answer(|| {
         // SAFETY: it is an endpoint of this provider's; the class of what is bound is checked.
@@ -348,7 +349,7 @@ fn bind_counter(object: &EndpointObject, cntr: &CntrObject, flags: u64) -> Resul
     })
 }
 
-/// `fi_enable` and `fi_control`.
+/// `fi_enable`: no other call uses the endpoint meanwhile. `fi_control`: any thread may call it.
 extern "C" fn control(fid: *mut sys::fid, command: c_int, arg: *mut c_void) -> c_int {
     abi::answer(|| {
         // SAFETY: it is an endpoint of this provider's.
@@ -390,6 +391,7 @@ fn enable(object: &EndpointObject) -> Result<(), FiError> {
     object.rdm.enable()
 }
 
+/// `fi_cancel`: any thread may call it.
 extern "C" fn cancel(fid: sys::fid_t, context: *mut c_void) -> isize {
     abi::answer_size(|| {
         // SAFETY: it is an endpoint of this provider's.
@@ -398,6 +400,7 @@ extern "C" fn cancel(fid: sys::fid_t, context: *mut c_void) -> isize {
     })
 }
 
+/// `fi_getopt`: any thread may call it.
 extern "C" fn getopt(
     fid: sys::fid_t,
     level: c_int,
@@ -427,6 +430,7 @@ extern "C" fn getopt(
     })
 }
 
+/// `fi_setopt`: any thread may call it.
 extern "C" fn setopt(fid: sys::fid_t, level: c_int, name: c_int, value: *const c_void, len: usize) -> c_int {
     abi::answer(|| {
         // SAFETY: it is an endpoint of this provider's.
@@ -447,17 +451,19 @@ extern "C" fn setopt(fid: sys::fid_t, level: c_int, name: c_int, value: *const c
     })
 }
 
+/// `fi_rx_size_left`: any thread may call it.
 extern "C" fn rx_size_left(ep: *mut sys::fid_ep) -> isize {
     // SAFETY: it is an endpoint of this provider's.
     abi::answer_size(|| Ok(unsafe { abi::object::<EndpointObject, _>(ep)? }.rdm.left()?.1))
 }
 
+/// `fi_tx_size_left`: any thread may call it.
 extern "C" fn tx_size_left(ep: *mut sys::fid_ep) -> isize {
     // SAFETY: it is an endpoint of this provider's.
     abi::answer_size(|| Ok(unsafe { abi::object::<EndpointObject, _>(ep)? }.rdm.left()?.0))
 }
 
-/// `fi_getname`.
+/// `fi_getname`: any thread may call it.
 extern "C" fn getname(fid: sys::fid_t, addr: *mut c_void, addrlen: *mut usize) -> c_int {
     abi::answer(|| {
         // SAFETY: it is an endpoint of this provider's.

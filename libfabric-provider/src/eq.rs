@@ -313,6 +313,7 @@ extern "C" fn write(eq: *mut sys::fid_eq, event: u32, buf: *const c_void, len: u
     })
 }
 
+/// `fi_eq_strerror`: any thread may call it. The provider's error numbers are libfabric's.
 extern "C" fn strerror(
     _eq: *mut sys::fid_eq,
     prov_errno: c_int,
