@@ -18,6 +18,8 @@ impl Rdm {
     /// that come too late.
     pub(crate) fn ask_peers(&self) -> Result<(), FiError> {
         let mut state = lock(&self.state)?;
+        // First: the look must know of the receives that are taken back.
+        state.withdraw_pieces();
         // Work says what is wrong if that fails.
         let _ = state.sweep();
         // Another thread may have removed the address for which an application sleeps.
@@ -26,7 +28,6 @@ impl Rdm {
         stand_ins.keep_receivers(|peer| backlog.has_sends_to(peer));
         state.takings.keep_recent();
         state.tick_budgets();
-        state.withdraw_pieces();
         let callers: Vec<Source> = state.eager.callers().collect();
         callers.into_iter().for_each(|peer| state.stand_ins.expect_life(peer));
         let asked: HashSet<Source> = state.operations.iter().filter_map(|operation| operation.asks).collect();

@@ -77,7 +77,7 @@ pub(super) struct EarlyShare {
 }
 
 impl EarlyShare {
-    /// Bytes that the packets of a turn may touch, and a call for what was put off. The last message or packet of each may exceed
+    /// Bytes that the packets of a turn may touch, and a call for what was put off. The last message or packet may exceed
     /// them.
     pub(super) const OF_A_TURN: u64 = 256 << 10;
     /// Bytes that a message or packet counts for, besides those that are copied.

@@ -299,12 +299,14 @@ impl Target {
             }
         }
         let rto = core.zone(core.zone_of(origin.0)).pdc.rto_init;
-        // The early messages of the one that makes room are matched, so none does when the share of those is used up.
-        let oldest = match core.early.is_left(now) {
-            true => self.pdcs.take_what_makes_room(&core.config.limits, now, origin.0, rto),
-            false => None,
-        };
+        let oldest = self.pdcs.take_what_makes_room(&core.config.limits, now, origin.0, rto);
         if let Some(oldest) = oldest {
+            let has_early = self.pdcs.table.get(oldest).is_some_and(|pdc| pdc.order.has_early());
+            // They are matched before there is room: in later calls if no more may be in this turn.
+            if has_early && !core.early.is_left(now) {
+                self.end(core, now, oldest);
+                return Err(Unopened::Refused(NackCode::NO_PDC_AVAIL));
+            }
             self.remove(core, now, oldest);
         }
         let pdc = &core.zone(core.zone_of(origin.0)).pdc;
@@ -830,7 +832,7 @@ fn begin_early(
     let (peer, msg_id) = (pdc.rx.peer, header.msg_id);
     let places = pdc.order.missing_places(msg_id, psn, pdc.rx.expected());
     let source = Source::of_message(peer, header.initiator);
-    if !receives.has_room(room, source, places) || !room.reserve(peer, places) {
+    if !receives.has_room(room, source, places) || !room.reserve(peer, places, !pdc.is_half_open()) {
         return Err(Refusal::Busy(NackCode::NO_SES_MSG_AVAIL));
     }
     let begun = receives.begin_early((pdc.rx.id, msg_id), source, part, room, &mut pdc.order);

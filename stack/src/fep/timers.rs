@@ -288,9 +288,8 @@ impl Target {
             if !share.may_end() {
                 return false;
             }
-            share.note_end(pdc.unfinished(&self.processes));
             self.pdcs.end_timer(slot);
-            if !self.end_in_part(core, now, key) {
+            if !self.end_of_share(core, now, key, share) {
                 self.pdcs.put_off_end(key);
             }
             return true;
@@ -339,9 +338,8 @@ impl Target {
             if !share.may_end() {
                 return;
             }
-            let Some((key, pdc)) = self.pdcs.next_given_up(&mut share.looks) else { return };
-            share.note_end(pdc.unfinished(&self.processes));
-            if !self.end_in_part(core, now, key) {
+            let Some((key, _)) = self.pdcs.next_given_up(&mut share.looks) else { return };
+            if !self.end_of_share(core, now, key, share) {
                 self.pdcs.put_off_end(key);
             }
         }
@@ -353,12 +351,24 @@ impl Target {
             if !share.may_end() {
                 return;
             }
-            let Some((key, pdc)) = self.pdcs.next_over() else { return };
-            share.note_end(pdc.unfinished(&self.processes));
-            if !self.end_in_part(core, now, key) {
+            let Some((key, _)) = self.pdcs.next_over() else { return };
+            if !self.end_of_share(core, now, key, share) {
                 self.pdcs.put_off_end_again(key);
             }
         }
+    }
+
+    /// Ends a PDC as far as its early messages may be taken now, and counts in `share` what ends with it. Returns whether it is gone.
+    fn end_of_share(&mut self, core: &mut Core, now: Time, key: Key, share: &mut Share) -> bool {
+        let unfinished =
+            |target: &Target| target.pdcs.table.get(key).map_or(0, |pdc| pdc.unfinished(&target.processes));
+        let before = unfinished(self);
+        let is_gone = self.end_in_part(core, now, key);
+        let ended = before.saturating_sub(unfinished(self));
+        if is_gone || ended > 0 {
+            share.note_end(ended);
+        }
+        is_gone
     }
 
     /// Sees to it that there is a later call for what has been put off: one entry in the wheel for all of it, which is due.

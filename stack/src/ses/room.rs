@@ -275,9 +275,15 @@ impl Room {
         self.early.get(&peer).copied().unwrap_or(0)
     }
 
-    /// Reserves `places` for early messages of `peer`. False, and nothing changes, if it would leave fewer than it has to others.
-    pub(crate) fn reserve(&mut self, peer: Addr, places: u32) -> bool {
-        let may = u64::from(places) <= self.messages.rest(self.early_of(peer).into());
+    /// Reserves `places` for early messages of `peer`. False, and nothing changes, if it would leave fewer than it has to other peers,
+    /// or all of them together fewer than they have to processes. Peers of which not every one `is_there` for certain, as anybody
+    /// can open half-open PDCs in any name, leave the others half of that.
+    pub(crate) fn reserve(&mut self, peer: Addr, places: u32, is_there: bool) -> bool {
+        let (own, places_of_all) = (u64::from(self.early_of(peer)), u64::from(self.all_early));
+        let left = self.messages.rest(places_of_all);
+        let left = if is_there { left } else { left.saturating_sub(places_of_all) / 2 };
+        let wanted = u64::from(places);
+        let may = wanted == 0 || wanted <= left && own + wanted <= left - wanted + 1;
         if may && places > 0 {
             self.messages.take_of_rest(places.into());
             self.all_early += places;

@@ -379,6 +379,15 @@ impl State {
 
     /// Asks for as many pieces as there are memory and windows for, of the peers in turn.
     pub(super) fn ask_for_pieces(&mut self) -> Result<(), FiError> {
+        let mut failed = Vec::new();
+        let asked = self.ask_in_turn(&mut failed);
+        // Only then: the end of one may lead here again, which must not go on from one to the next.
+        let ended = failed.into_iter().try_for_each(|access| self.end_if_done(access));
+        asked.and(ended)
+    }
+
+    /// As [`State::ask_for_pieces`], but accesses that have `failed` have not ended yet.
+    fn ask_in_turn(&mut self, failed: &mut Vec<usize>) -> Result<(), FiError> {
         self.post_requests()?;
         while let Some(peer) = self.carrier.as_mut().and_then(|carrier| carrier.next_lane()) {
             let mut may_go_on = true;
@@ -387,7 +396,7 @@ impl State {
             {
                 may_go_on = match next {
                     Next::Answer(ask) => self.wait_for_answer(ask)?,
-                    Next::Piece(access, at, len) => self.ask_for(access, at, len)?,
+                    Next::Piece(access, at, len) => self.ask_for(access, (at, len), failed)?,
                 };
             }
             if let Some(carrier) = &mut self.carrier {
@@ -400,8 +409,13 @@ impl State {
         Ok(())
     }
 
-    /// Asks for a piece. Returns false if there is no room for that now.
-    fn ask_for(&mut self, access: usize, at: u32, len: u32) -> Result<bool, FiError> {
+    /// Asks for a piece, which begins at `at` and has `len` bytes. Returns false if there is no room for that now.
+    fn ask_for(
+        &mut self,
+        access: usize,
+        (at, len): (u32, u32),
+        failed: &mut Vec<usize>,
+    ) -> Result<bool, FiError> {
         let Some(carrier) = &mut self.carrier else { return Ok(false) };
         let Some(carried) = carrier.accesses.get_mut(access) else { return Ok(true) };
         let Some(large) = carrier.large.pop() else { return Ok(false) };
@@ -487,7 +501,9 @@ impl State {
                         carried.error = Some(error);
                     }
                 }
-                self.end_if_done(access).map(|()| true)
+                carrier.dequeue(access);
+                failed.push(access);
+                Ok(true)
             }
         }
     }
@@ -646,7 +662,8 @@ impl State {
         let Some(carrier) = &mut self.carrier else { return Ok(()) };
         let Some(asked) = carrier.asks.get_mut(ask) else { return Ok(()) };
         asked.room = None;
-        if result.is_err() && asked.is_withdrawn {
+        let result = result.map_err(|error| FiError::from(&error));
+        if asked.is_withdrawn && result == Err(FiError::CANCELED) {
             let (is_read, peer) = (asked.is_read, asked.peer);
             if let Some(lane) = carrier.lanes.get_mut(&peer) {
                 lane.withdrawn.push_back(ask);
@@ -659,8 +676,7 @@ impl State {
         asked.is_withdrawn = false;
         let mut head = [0; ANSWER];
         slice.read(0, &mut head);
-        let answer = result.map_err(|error| FiError::from(&error));
-        let answer = answer.and_then(|()| Answer::parse(&head, len).ok_or(FiError::OTHER));
+        let answer = result.and_then(|()| Answer::parse(&head, len).ok_or(FiError::OTHER));
         let peer = asked.peer;
         let mut carried = carrier.accesses.get_mut(asked.access);
         if let (Some(carried), Ok(Answer { counts: true, .. })) = (&mut carried, answer) {

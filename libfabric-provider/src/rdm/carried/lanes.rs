@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use weft::Source;
+use weft::{Found, Source};
 
 use super::super::State;
 use super::asker::Ask;
@@ -40,12 +40,16 @@ pub(super) enum Next {
 }
 
 impl Lane {
+    /// Whether there is something to do that needs memory.
+    fn is_waiting(&self) -> bool {
+        !self.ready.is_empty() && self.window < WINDOW || !self.withdrawn.is_empty()
+    }
+
     /// Whether there is something to do for which it may take one of `free` pieces of memory. The peer may never answer, so it gets
     /// one piece, and further ones while it leaves as many to all others. A peer that is silent gets no further one.
     fn may_ask(&self, free: usize) -> bool {
-        let may_begin = !self.ready.is_empty() && self.window < WINDOW;
         let may_hold = self.holds == 0 || !self.is_silent && self.holds < free;
-        (may_begin || !self.withdrawn.is_empty()) && may_hold
+        self.is_waiting() && may_hold
     }
 }
 
@@ -166,11 +170,18 @@ impl State {
     /// the server. Two calls have to find a piece without an answer.
     pub(in super::super) fn withdraw_pieces(&mut self) {
         let (Some(carrier), Some(endpoint)) = (&mut self.carrier, &mut self.endpoint) else { return };
-        let some_wait = !carrier.turns.is_empty() || !carrier.silent_turns.is_empty();
-        let of_all = some_wait && carrier.free_pieces() == 0;
-        let of_silent = !carrier.silent_turns.is_empty() && !carrier.may_ask_silent();
+        if carrier.sweep == Some(Found::IsDiscarded) {
+            // That look could drop their answers.
+            return;
+        }
+        let waits = |peer: &Source| carrier.lanes.get(peer).is_some_and(Lane::is_waiting);
+        let (some_wait, silent_wait) =
+            (carrier.turns.iter().any(waits), carrier.silent_turns.iter().any(waits));
+        let of_all = (some_wait || silent_wait) && carrier.free_pieces() == 0;
+        let of_silent = silent_wait && !carrier.may_ask_silent();
         let mut silent = Vec::new();
-        for ask in carrier.asks.iter_mut().filter(|ask| !ask.is_withdrawn && ask.error.is_none()) {
+        let waits = |ask: &&mut Ask| ask.room.is_some() && !ask.is_withdrawn && ask.error.is_none();
+        for ask in carrier.asks.iter_mut().filter(waits) {
             let is_wanted =
                 of_all || of_silent && carrier.lanes.get(&ask.peer).is_some_and(|lane| lane.is_silent);
             if !std::mem::replace(&mut ask.is_old, true) || !is_wanted {
@@ -218,7 +229,7 @@ impl State {
     }
 
     /// An answer is at the server. If it is one to a piece whose memory was taken away, its peer is not silent any more, and the
-    /// answer is received as soon as there is memory for it. Returns whether it was, none if nobody waits for it.
+    /// answer is received as soon as there is memory for it. Returns whether there is some; none if nobody waits for the answer.
     pub(super) fn has_come(&mut self, from: Source, number: u32) -> Result<Option<bool>, FiError> {
         let Some(carrier) = &mut self.carrier else { return Ok(None) };
         let Carrier { lanes, asks, .. } = &mut **carrier;

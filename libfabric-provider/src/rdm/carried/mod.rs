@@ -285,8 +285,9 @@ impl State {
         }
     }
 
-    /// Drops an answer that nobody waits for: its access has failed, or nobody has asked. The receive of every other one was
-    /// there before it, unless the memory for that was taken away.
+    /// Drops an answer that nobody waits for: its access has failed, or nobody has asked. Every other answer meets its receive, which
+    /// was posted before it was asked for, as long as no receive has been taken back. Where some have been, a look tells first
+    /// which answer it is.
     pub(in super::super) fn sweep(&mut self) -> Result<(), FiError> {
         let is_any = Matching::Tagged { tag: ANSWERS, ignore: u32::MAX.into() };
         let are_awaited = self.carrier.as_ref().is_some_and(|carrier| carrier.has_withdrawn());
