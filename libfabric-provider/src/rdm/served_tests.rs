@@ -13,6 +13,7 @@ use weft::{AtomicOp, AtomicType, Endpoint, Limits, Matching, MemorySlice, Source
 
 use super::backlog::Space;
 use super::looks::Filter;
+use super::stand_in::Named;
 use super::*;
 use crate::abi::AppRoom;
 use crate::addresses::Addresses;
@@ -728,6 +729,30 @@ fn the_parts_of_the_memory_are_no_more_than_there_is() {
         let all = parts + carried;
         assert!(all <= u64::from(mib << 20) && all > u64::from(mib << 20) * 9 / 10, "{mib} MiB: {all}");
     }
+}
+
+/// They wait behind those that their sender has not answered, until the server is gone.
+#[test]
+fn thousands_of_fetches_that_fail_together_end_one_after_the_other() {
+    const FETCHES: usize = 20_000;
+    let served = Served::start("127.40.7.95");
+    let (receiver, sender) = (served.open(LITTLE), served.open(LITTLE));
+    let peer = receiver.peer(receiver.insert(&sender));
+    receiver.with(|state| {
+        for context in 0..FETCHES {
+            let number = state.operations.insert(Operation { context, ..Operation::default() });
+            state.begin_fetch(number, Named::new(peer, Some(7), 0, None), 0, 100);
+        }
+    });
+    drop(served);
+    // The stack has no room for a call within a call for each of them.
+    let ends = move || {
+        until("all fetches end", || {
+            let _ = receiver.rdm.progress();
+            receiver.with(|state| state.operations.iter().next().is_none()).then_some(())
+        });
+    };
+    std::thread::Builder::new().stack_size(1 << 20).spawn(ends).unwrap().join().unwrap();
 }
 
 #[test]
