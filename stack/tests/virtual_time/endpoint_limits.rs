@@ -185,7 +185,7 @@ fn whole_messages_for_nobody_are_answered_where_there_is_no_room_for_notes() {
 /// until the other one has arrived. In their order both need none.
 #[test]
 fn a_message_that_overtakes_is_put_off_while_there_is_no_room_for_those_before_it() {
-    let limits = Limits { processes: 3, unexpected_messages: 12, ..Limits::default() };
+    let limits = Limits { processes: 3, unexpected_messages: 24, ..Limits::default() };
     for is_full in [false, true] {
         let mut alone = Alone::new(FepConfig { limits, ..impatient_config() });
         (1..3).for_each(|process| alone.fep.open_process(process).unwrap());
