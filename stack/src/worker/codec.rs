@@ -77,6 +77,9 @@ pub enum ReadError {
     /// The frame is for another IP address.
     #[error("the frame is for {0}")]
     Misdirected(IpAddr),
+    /// The frame has the endpoint's own address as its sender.
+    #[error("the frame is from {0}, which is this endpoint")]
+    Own(IpAddr),
     /// The sender is not in the address book.
     #[error(transparent)]
     Stranger(#[from] BookError),
@@ -398,6 +401,10 @@ impl Codec {
         };
         if dst != book.own_host().ip {
             return Err(ReadError::Misdirected(dst));
+        }
+        // Packets of the endpoint to itself pass no port: these are somebody's who has its address.
+        if src == dst || src == book.called() {
+            return Err(ReadError::Own(src));
         }
         let src = book.sender(HostAddr { mac: meta.src_mac, ip: src })?;
         let (class, priority) = class_of(&self.link.classes, meta.dscp);

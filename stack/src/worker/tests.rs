@@ -360,11 +360,15 @@ fn bad_frames_are_counted_and_dropped() {
     strangers.insert(Addr(1), host(1, false)).unwrap();
     let mut strange = buffer();
     codec.write(&strangers, &request(16, 1), Payload::Bytes(&bytes(16)), &mut strange).unwrap();
+    let mut from_itself = good.clone();
+    from_itself.copy_within(30..34, 26);
+    finish_checksums(&mut from_itself, ChecksumFill::default()).unwrap();
+    inject(&mut far, &from_itself);
     inject(&mut far, &strange);
 
-    assert_eq!(worker.poll_at(Time::ZERO).received, 4);
+    assert_eq!(worker.poll_at(Time::ZERO).received, 5);
     let counted = worker.counters();
-    assert_eq!((counted.malformed, counted.misdirected, counted.strangers), (2, 1, 1));
+    assert_eq!((counted.malformed, counted.misdirected, counted.strangers), (2, 2, 1));
     assert_eq!(worker.last_read_error(), Some(ReadError::Stranger(BookError::Stranger(host(7, false).ip))));
     assert_eq!(worker.fep().counters().data_received, 0);
     inject(&mut far, &good);

@@ -330,7 +330,7 @@ impl WorkerCounters {
     fn count(&mut self, error: &ReadError) -> u64 {
         let counter = match error {
             ReadError::Malformed(_) => &mut self.malformed,
-            ReadError::Misdirected(_) => &mut self.misdirected,
+            ReadError::Misdirected(_) | ReadError::Own(_) => &mut self.misdirected,
             ReadError::Stranger(_) => &mut self.strangers,
         };
         *counter += 1;

@@ -21,7 +21,7 @@ use super::control::{Control, nanoseconds, number};
 use super::headers::{self, Inbound};
 use super::peers::Peers;
 use super::system::{self, Arrival, MESSAGES};
-use crate::port::{ChecksumStatus, Frame, FramePool, PortCounters, RxBurst};
+use crate::port::{BURST, ChecksumStatus, Frame, FramePool, PortCounters, RxBurst};
 use crate::wire::class::DscpClasses;
 use crate::wire::frame::DEFAULT_TTL;
 
@@ -31,6 +31,8 @@ const PARTS: usize = 64;
 const JOINED: usize = 65_535;
 /// The most datagrams that the kernel joins.
 const MAX_JOINED: usize = 64;
+/// How often the kernel is asked for messages in a call: twice as often as it takes to fill a burst, as some datagrams become no frame.
+const PULLS: usize = 2 * BURST / MESSAGES;
 /// Bytes behind a trimmed datagram that tell its original UDP length; see `transmit`.
 pub(super) const TRAILER: usize = 2;
 
@@ -121,7 +123,8 @@ impl Receiver {
         }
     }
 
-    /// Appends frames that have arrived to `burst`, as many as it has room for.
+    /// Appends frames that have arrived to `burst`, as many as it has room for. More may wait: datagrams that become no frame may come
+    /// as fast as they are taken from the kernel, and must not keep the worker here.
     pub(super) fn receive(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -130,7 +133,7 @@ impl Receiver {
         counters: (&mut PortCounters, &mut UdpCounters),
     ) -> usize {
         let (port, udp) = counters;
-        let (mut count, mut more) = (0, true);
+        let (mut count, mut pulls) = (0, 0);
         // The worker's turn, whose time the endpoint takes for now, has just begun: what arrives from here on has not
         // waited.
         let now = system_time();
@@ -144,10 +147,10 @@ impl Receiver {
                 debug_assert!(pushed.is_ok(), "there is room");
                 count += 1;
             }
-            if burst.room() == 0 || !more {
+            if burst.room() == 0 || pulls == PULLS {
                 return count;
             }
-            more = self.pull(fd, peers, port, udp);
+            pulls = if self.pull(fd, peers, port, udp) { pulls + 1 } else { PULLS };
         }
     }
 
@@ -335,5 +338,33 @@ impl Told {
             }
         }
         told
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+    use std::os::fd::AsFd;
+
+    use super::*;
+    use crate::port::Port;
+    use crate::port::udp::{UdpConfig, UdpPort};
+
+    #[test]
+    fn a_call_ends_while_datagrams_wait_that_become_no_frame() {
+        let config = UdpConfig::at([127, 0, 0, 1].into()).with_free_ports();
+        let mut port = UdpPort::open(&config).unwrap();
+        let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+        // Trimmed packets end with two bytes that say how long they were, and these have one.
+        let tos = libc::c_int::from(DscpClasses::default().trimmed) << 2;
+        system::set(stranger.as_fd(), libc::IPPROTO_IP, libc::IP_TOS, tos).unwrap();
+        for _ in 0..PULLS * MESSAGES + 9 {
+            stranger.send_to(&[0], port.as_peer().socket).unwrap();
+        }
+        let mut burst = RxBurst::new();
+        assert_eq!(port.receive(&mut burst), 0);
+        assert_eq!(port.counters().rx_errors, (PULLS * MESSAGES) as u64);
+        assert_eq!(port.receive(&mut burst), 0);
+        assert_eq!(port.counters().rx_errors, (PULLS * MESSAGES) as u64 + 9);
     }
 }

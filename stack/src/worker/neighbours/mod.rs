@@ -13,7 +13,7 @@
 //! transport notices for itself when a peer is gone.
 //!
 //! The worker accepts frames that carry the link's VLAN, or no VLAN if the link has none, and answers with the link's
-//! tag, at most [`ANSWERS`] times a second.
+//! tag, at most [`ANSWERS`] times a second, and echo requests at most [`ECHOES`] times.
 
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
@@ -45,8 +45,10 @@ pub const RETRY: Span = Span::from_ms(1_000);
 /// How long an address is good without being confirmed (RFC 4861 §10, REACHABLE_TIME), and between two
 /// series of questions without an answer.
 pub const REFRESH: Span = Span::from_ms(30_000);
-/// The most answers that the worker sends in a second.
+/// The most answers to questions for its address that the worker sends in a second.
 pub const ANSWERS: u32 = 1_000;
+/// The most answers to echo requests that it sends in a second: anybody can ask for these, and needs none of them.
+pub const ECHOES: u32 = 100;
 /// Neighbours that are asked, or given up, in a turn.
 const PER_TURN: usize = 64;
 
@@ -75,8 +77,10 @@ pub(super) struct Neighbours {
     queues: Queues,
     /// When one of them is due: when it was asked for the first time, at once.
     next: Next,
-    /// The second in which answers are counted, and how many there were.
+    /// The second in which answers to questions are counted, and how many there were.
     answered: (Time, u32),
+    /// The same of echo requests.
+    echoed: (Time, u32),
 }
 
 /// All neighbours. Tests count each that is looked at: there is no other way to one.
@@ -258,6 +262,7 @@ impl Neighbours {
             queues: Queues::default(),
             next: Next::Never,
             answered: (Time::ZERO, 0),
+            echoed: (Time::ZERO, 0),
         }
     }
 
@@ -339,7 +344,7 @@ impl Neighbours {
         if let Some(told) = told {
             self.on_told(now, told, book);
         }
-        if let Some(answer) = answer.filter(|_| self.may_answer(now)) {
+        if let Some(answer) = answer.filter(|answer| self.may_answer(now, answer)) {
             self.answer(&answer, tx);
         }
         true
@@ -362,13 +367,16 @@ impl Neighbours {
         self.schedule();
     }
 
-    fn may_answer(&mut self, now: Time) -> bool {
-        let (since, count) = &mut self.answered;
+    fn may_answer(&mut self, now: Time, answer: &Answer<'_>) -> bool {
+        let ((since, count), most) = match answer {
+            Answer::Echo { .. } => (&mut self.echoed, ECHOES),
+            Answer::Arp { .. } | Answer::Advert { .. } => (&mut self.answered, ANSWERS),
+        };
         if *count == 0 || now.since(*since) >= Span::from_ms(1_000) {
             (*since, *count) = (now, 0);
         }
         *count += 1;
-        *count <= ANSWERS
+        *count <= most
     }
 
     /// Without room the answer is dropped, as the network might have done.

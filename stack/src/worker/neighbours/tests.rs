@@ -135,24 +135,31 @@ fn duplicate_address_probes_are_answered() {
     assert_eq!(answer[58], 0x20, "overrides, and was not solicited");
 }
 
+/// An echo request.
+fn ping(from: &Speaker, to: HostAddr, data: &[u8]) -> Vec<u8> {
+    let v6 = to.ip.is_ipv6();
+    // An answer differs from a request by its type only.
+    let answer = Answer::Echo { to, ident: 5, seq: 6, data };
+    let mut request = frame(|buf| reply(from, &answer, buf));
+    let icmp = if v6 { 54 } else { 34 };
+    let (reply_type, request_type) = if v6 { (129, 128) } else { (0, 8) };
+    assert_eq!(request[icmp], reply_type);
+    request[icmp] = request_type;
+    // The one's complement sum changes by the difference of the types.
+    let sum = u16::from_be_bytes([request[icmp + 2], request[icmp + 3]]);
+    let delta = (i32::from(reply_type) - i32::from(request_type)) << 8;
+    let sum = (i32::from(sum) + delta).rem_euclid(0xffff) as u16;
+    request[icmp + 2..icmp + 4].copy_from_slice(&sum.to_be_bytes());
+    request
+}
+
 #[test]
 fn echo_requests_are_answered() {
     for v6 in [false, true] {
         let [pinging, pinged] = [speaker(1, v6), speaker(2, v6)];
         let data: Vec<u8> = (0..1_000).map(|n| n as u8).collect();
-        // An answer differs from a request by its type only.
-        let to = pinged.host;
-        let answer = Answer::Echo { to, ident: 5, seq: 6, data: &data };
-        let mut request = frame(|buf| reply(&pinging, &answer, buf));
+        let request = ping(&pinging, pinged.host, &data);
         let icmp = if v6 { 54 } else { 34 };
-        let (reply_type, request_type) = if v6 { (129, 128) } else { (0, 8) };
-        assert_eq!(request[icmp], reply_type);
-        request[icmp] = request_type;
-        // The one's complement sum changes by the difference of the types.
-        let sum = u16::from_be_bytes([request[icmp + 2], request[icmp + 3]]);
-        let delta = (i32::from(reply_type) - i32::from(request_type)) << 8;
-        let sum = (i32::from(sum) + delta).rem_euclid(0xffff) as u16;
-        request[icmp + 2..icmp + 4].copy_from_slice(&sum.to_be_bytes());
 
         let heard = hear(&request, &pinged).unwrap();
         let expected = Answer::Echo { to: pinging.host, ident: 5, seq: 6, data: &data };
@@ -557,20 +564,24 @@ fn what_a_peer_or_a_frame_costs_does_not_depend_on_how_many_wait() {
 }
 
 #[test]
-fn answers_are_limited_to_a_number_per_second() {
+fn answers_are_limited_to_a_number_per_second_and_pings_to_one_of_their_own() {
     let (near, mut far) = pair(&MemoryConfig::default()).unwrap();
     let mut worker = worker(1, near, LinkConfig::default(), false);
-    let mut flood = |worker: &mut Worker<MemoryPort>, now| {
+    let mut flood = |worker: &mut Worker<MemoryPort>, frame: &[u8], most: u32, now| {
         let mut answers = 0;
-        for _ in 0..ANSWERS / 10 + 5 {
-            (0..10).for_each(|_| inject(&mut far, &question(&speaker(2, false), host(1, false).ip)));
+        for _ in 0..most / 10 + 5 {
+            (0..10).for_each(|_| inject(&mut far, frame));
             worker.poll_at(now);
             answers += sent(&mut far).len() as u32;
         }
         answers
     };
-    assert_eq!(flood(&mut worker, START), ANSWERS);
-    assert_eq!(flood(&mut worker, START + seconds(1)), ANSWERS);
+    let (other, own) = (speaker(2, false), host(1, false));
+    let (question, ping) = (question(&other, own.ip), ping(&other, own, &[7; 50]));
+    for now in [START, START + seconds(1)] {
+        assert_eq!(flood(&mut worker, &ping, ECHOES, now), ECHOES);
+        assert_eq!(flood(&mut worker, &question, ANSWERS, now), ANSWERS);
+    }
 }
 
 #[test]
