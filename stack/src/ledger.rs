@@ -92,7 +92,7 @@ impl<H: Copy + Eq + Hash> Shares<H> {
         self.free += amount as i64;
     }
 
-    /// What of the rest may be taken for no holder, by somebody who has `taken` so much of it.
+    /// How much more of the rest may be taken without a holder, if `taken` of it has been taken so already.
     pub(crate) fn rest(&self, taken: u64) -> u64 {
         u64::try_from(self.free).unwrap_or(0).saturating_sub(taken).div_ceil(2)
     }

@@ -654,7 +654,7 @@ fn an_owner_that_does_not_answer_leaves_a_turn_to_others_that_have_not_answered(
         asker.turn().map(|entry| (entry.context, entry.problem.map(|problem| problem.error)))
     };
     assert_eq!(until("the other one answers", || turn(&other)), (4, None));
-    // What one owed is lost. It answers what it has not been asked for yet.
+    // The access that `late` has not answered fails. It still answers the next one.
     let peer = asker.peer(to_late);
     asker.with(|state| state.fail_asks_of(peer, FiError::REFUSED)).unwrap();
     assert_eq!(until("the first access fails", || turn(&other)), (2, Some(FiError::REFUSED)));

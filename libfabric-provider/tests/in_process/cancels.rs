@@ -77,8 +77,7 @@ fn receive_all() {
     println!("has all");
 }
 
-/// What is injected has no context either: its entry in the provider's books has that of the endpoint, which is 0 here, as programs
-/// say it that give none.
+/// Injected operations are recorded with the context of their endpoint, which is null here. A cancel of null must not take them.
 #[test]
 fn a_cancel_without_a_context_takes_the_receive_and_nothing_that_was_injected() {
     if !inside(NAME) {

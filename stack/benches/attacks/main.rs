@@ -37,7 +37,7 @@ const PARTS: usize = 8;
 /// Results in the order of [`ALL`].
 type Results = Vec<Option<f64>>;
 
-/// Who uses the measured server besides alice and her peer.
+/// The load on the measured server besides alice and her peer.
 #[derive(Clone, Copy)]
 enum Side {
     Nothing,

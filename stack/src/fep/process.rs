@@ -37,7 +37,7 @@ pub(super) struct Processes {
     closing: BTreeMap<u16, LeftBehind>,
     /// The jobs of processes that belong to one.
     pub(super) jobs: BTreeMap<u16, u32>,
-    /// What the hash depends on with which processes look up messages.
+    /// The seed of the hash tables in which processes look up messages.
     seed: u64,
 }
 

@@ -16,7 +16,7 @@ use crate::error::FiError;
 /// The accesses to one peer's memory.
 #[derive(Debug, Default)]
 pub(super) struct Lane {
-    /// Those of which pieces are to be asked for, one access after the other.
+    /// The accesses that still have pieces to ask for, in order.
     pub(super) ready: VecDeque<usize>,
     /// Pieces that were asked for and have not ended.
     pub(super) window: usize,
@@ -30,7 +30,7 @@ pub(super) struct Lane {
     is_silent: bool,
 }
 
-/// What is next for a lane.
+/// The next thing to do for a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// The answer to this piece is waited for again.
@@ -144,8 +144,8 @@ impl Carrier {
         Some(peer)
     }
 
-    /// What is next for the lane of `peer`, if it may have memory for that. Accesses of which nothing is to be asked for now leave
-    /// the lane.
+    /// The next thing to do for the lane of `peer`, if the lane may have memory for it. Accesses that have no piece to ask for now
+    /// leave the lane.
     pub(super) fn next_of(&mut self, peer: Source) -> Option<Next> {
         let (free, long_piece) = (self.free_pieces(), self.long_piece);
         let lane = self.lanes.get_mut(&peer).filter(|lane| free > 0 && lane.may_ask(free))?;

@@ -2,7 +2,7 @@
 
 use weft_cc::{Needs, Span};
 
-use super::early::{close, packet, template};
+use super::early::{close, packet, received, template};
 use super::samples::{MTU, pair, transmit_all, us};
 use super::{fep, message};
 use crate::buffer::Buffer;
@@ -117,15 +117,6 @@ fn fep_with_early(limits: Limits, pdcs: u16) -> Fep {
     }
     assert_eq!((fep.open_targets(), fep.poll_completion().is_some()), (pdcs.into(), false));
     fep
-}
-
-/// The tags of the messages that receives have got since.
-fn received(fep: &mut Fep) -> Vec<u64> {
-    let tag = |completion| match completion {
-        Completion::Received { tag, result: Ok(()), .. } => tag,
-        _ => None,
-    };
-    std::iter::from_fn(|| fep.poll_completion()).filter_map(tag).collect()
 }
 
 /// They are copied to receives as the PDCs end.

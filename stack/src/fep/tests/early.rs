@@ -72,7 +72,7 @@ pub(super) fn transmit_all(fep: &mut Fep) {
 }
 
 /// The tags of the messages that receives have got.
-fn received(fep: &mut Fep) -> Vec<u64> {
+pub(super) fn received(fep: &mut Fep) -> Vec<u64> {
     let tag = |completion| match completion {
         Completion::Received { tag, result: Ok(()), .. } => tag,
         _ => None,
