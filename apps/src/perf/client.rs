@@ -12,7 +12,7 @@ use super::report::{CongestionReport, EndReport, LatencyReport};
 use super::sequence::Sequence;
 use crate::Failure;
 use hdrhistogram::Histogram;
-use std::collections::VecDeque;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use weft::{Addr, Completion, ConnectionId, Endpoint, Error, MemorySlice, ReceiveBuffer, ReceiveOptions};
 use weft::{SendBuffer, SendOptions};
 use weft_cc::{Span, Time};
@@ -33,8 +33,8 @@ pub(super) struct Client {
     control: Option<ConnectionId>,
     /// How often it has asked without a cookie, and when it did last.
     asked: (u32, Time),
-    /// The cookies that it has repeated, the latest ones last.
-    cookies: VecDeque<u64>,
+    /// Which test it asks for, among those of its host.
+    number: u64,
     lanes: Vec<Lane>,
     session: u32,
     posted: u64,
@@ -71,12 +71,10 @@ enum State {
 }
 
 /// How long a client waits for the server's answer before it asks for a cookie again: the datagram may have been lost, or the
-/// cookie that it has may be of somebody else, or of a server before.
+/// cookie that came may be of somebody else.
 const ASK_AGAIN: Span = Span::from_ms(100);
 /// How often it asks for one at most: it then waits as for any answer.
 const QUESTIONS: u32 = 30;
-/// Cookies that it remembers, so that it repeats each once. Only one is the server's.
-const COOKIES: usize = 64;
 
 /// Receives for returning messages when latency is measured.
 const PONGS: u64 = 2;
@@ -101,18 +99,6 @@ struct Lane {
     posted_at: Time,
 }
 
-/// Whether `cookie` is none of those that were repeated last. From now on it is one of them.
-fn is_new(repeated: &mut VecDeque<u64>, cookie: u64) -> bool {
-    if repeated.contains(&cookie) {
-        return false;
-    }
-    if repeated.len() == COOKIES {
-        repeated.pop_front();
-    }
-    repeated.push_back(cookie);
-    true
-}
-
 impl Client {
     /// A client that will ask the endpoint `server`, called `name`, for `test`.
     pub(super) fn new(test: Test, server: Addr, name: String, patience: Span, clock: Clock) -> Client {
@@ -126,7 +112,7 @@ impl Client {
             silence: Silence::new(patience, clock.now()),
             control: None,
             asked: (0, clock.now()),
-            cookies: VecDeque::new(),
+            number: RandomState::new().build_hasher().finish(),
             lanes: Vec::new(),
             session: 0,
             posted: 0,
@@ -190,7 +176,7 @@ impl Client {
     fn ask(&mut self, endpoint: &mut Endpoint, now: Time) -> Result<(), Error> {
         // One for the answer and one for the report; and one for an answer to an earlier client here.
         for _ in 0..3 {
-            control::post_receive(endpoint, Some(self.server))?;
+            control::post_receive(endpoint, self.server, control::TAG, CONTROL)?;
         }
         Self::expect_cookie(endpoint)?;
         self.state = State::Asking;
@@ -208,26 +194,22 @@ impl Client {
         Ok(())
     }
 
-    /// A datagram has brought a cookie. The client repeats it unless it is one of the latest that it has repeated, for each request
-    /// with the right one begins the test anew. Cookies that somebody else sends in the server's name do not keep the right one out:
-    /// the oldest one is forgotten, and the server sends its own with each question.
+    /// A datagram has brought a cookie, which may be of somebody else: the client repeats each, as the server takes a request that it
+    /// has taken before for the same one.
     fn got_cookie(&mut self, endpoint: &mut Endpoint, from: Option<Addr>, cookie: u64) -> Result<(), Error> {
         if self.state != State::Asking {
             return Ok(());
         }
         Self::expect_cookie(endpoint)?;
-        if from != Some(self.server) || !is_new(&mut self.cookies, cookie) {
+        if from != Some(self.server) {
             return Ok(());
         }
         self.request(endpoint, Some(cookie))
     }
 
     fn request(&mut self, endpoint: &mut Endpoint, cookie: Option<u64>) -> Result<(), Error> {
-        self.say(endpoint, Message::Request { test: self.test.clone(), cookie })
-    }
-
-    fn say(&mut self, endpoint: &mut Endpoint, message: Message) -> Result<(), Error> {
-        control::send(endpoint, self.server, &mut self.control, message)
+        let request = Message::Request { test: self.test.clone(), cookie, number: self.number };
+        control::send_request(endpoint, self.server, request)
     }
 
     fn start(&mut self, endpoint: &mut Endpoint, now: Time, session: u32) -> Result<(), Error> {
@@ -395,6 +377,8 @@ impl Client {
         match completion {
             // All has been delivered and reported: whether the server has acknowledged the last word too does not matter.
             Completion::Sent { .. } if self.state == State::Closing => Ok(()),
+            // A request that has not left comes again.
+            Completion::Sent { context: control::COOKIE, .. } => Ok(()),
             Completion::Sent { result, .. } => result.map_err(|error| self.failure(&error)),
             Completion::Received { context: control::COOKIE, source, header_data, .. } => {
                 let from = source.map(|source| source.peer);
@@ -453,7 +437,9 @@ impl Client {
             State::Draining if self.done.messages == self.posted => {
                 self.state = State::Finished;
                 let finished = Message::Finished { messages: self.posted };
-                self.say(endpoint, finished).map_err(|error| self.refused_call(&error))?;
+                let tag = control::finished_tag(self.session);
+                control::send(endpoint, self.server, &mut self.control, tag, finished)
+                    .map_err(|error| self.refused_call(&error))?;
             }
             State::Asking => {
                 let (count, at) = self.asked;
@@ -608,15 +594,7 @@ mod tests {
     use super::*;
     use crate::perf::server::tests::a_test;
 
-    #[test]
-    fn the_cookie_of_the_server_is_repeated_once_whatever_came_before() {
-        let mut repeated = VecDeque::new();
-        assert!((0..1_000).all(|forged| is_new(&mut repeated, forged)));
-        assert_eq!([5_000, 5_000].map(|cookie| is_new(&mut repeated, cookie)), [true, false]);
-        assert_eq!(repeated.len(), COOKIES);
-    }
-
-    /// The cookies that it has may be of somebody else, or of a server that is gone.
+    /// The cookies that come may be of somebody else.
     #[test]
     fn a_client_asks_for_a_cookie_as_long_as_it_has_no_answer_whatever_cookies_it_has() {
         let mut endpoint = Endpoint::builder("udp:127.84.20.12").build().unwrap();

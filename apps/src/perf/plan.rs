@@ -13,6 +13,8 @@ pub(super) const MOST_CONNECTIONS: u16 = 1024;
 pub(super) const MOST_DEPTH: u32 = 1 << 16;
 /// The longest test.
 const LONGEST_US: u64 = 24 * 3600 * 1_000_000;
+/// The time for a byte of the messages under way at the slowest client that is waited for: 100 kB/s.
+const SLOWEST_BYTE: Span = Span::from_us(10);
 
 /// When a test ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -125,6 +127,21 @@ impl Test {
     /// Bytes that the receiving end holds, for messages and what it knows of them.
     pub(super) fn receive_memory(&self) -> u64 {
         self.receives().saturating_mul(self.size + RECEIVE).saturating_mul(self.connections.into())
+    }
+
+    /// How long the messages under way take at the slowest client that is waited for. One of them is over by then.
+    pub(super) fn slowest(&self) -> Span {
+        let under_way = u64::from(self.connections) * u64::from(self.depth);
+        let us = self.size.saturating_mul(under_way).saturating_mul(SLOWEST_BYTE.as_ps() / 1_000_000);
+        Span::from_us(us.min(LONGEST_US))
+    }
+
+    /// How long messages of the test are sent at most.
+    pub(super) fn longest(&self) -> Span {
+        match self.limit {
+            Limit::Messages(_) => Span::from_us(LONGEST_US),
+            Limit::Microseconds(us) => self.warmup() + Span::from_us(us),
+        }
     }
 
     /// Bytes of a message on the wire, when a packet costs `overhead` beyond its payload.

@@ -69,8 +69,8 @@ mod tests {
             changes in prop::collection::vec((any::<prop::sample::Index>(), b' '..b'~'), 0..4),
         ) {
             let messages = [
-                Message::Request { test: test(), cookie: None },
-                Message::Request { test: test(), cookie: Some(5) },
+                Message::Request { test: test(), cookie: None, number: 1 },
+                Message::Request { test: test(), cookie: Some(5), number: 2 },
                 Message::Ready { session: 3 },
                 Message::Finished { messages: 7 },
                 Message::Report(Default::default()),

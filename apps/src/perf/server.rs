@@ -10,17 +10,22 @@ use super::mode::Mode;
 use super::plan::Test;
 use super::report::EndReport;
 use crate::Failure;
+use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use weft::{Addr, Completion, ConnectionId, Endpoint, Error, ReceiveBuffer, SendBuffer};
 use weft_cc::{Span, Time};
 
-/// Requests that may arrive before the first of them is read.
-const CONTROL_RECEIVES: usize = 8;
+/// Requests that may arrive in one turn: twice as many as a burst has packets.
+const REQUESTS: usize = 64;
 
 /// Clients that may be being told at once that they are refused. Anybody can ask, so that refusals must be bounded.
 const REFUSALS: usize = 64;
 /// Of these refusals, as many may go to hosts that have not repeated a cookie: somebody else can have asked in their names.
 const UNPROVEN: usize = REFUSALS / 2;
+
+/// How long messages of a test that is over may take to come back before they are ended: receives that no message has met do in the
+/// next turn.
+const LEFTOVERS: Span = Span::from_ms(50);
 
 /// The reason that a client hears when its server is told to end.
 const INTERRUPTED: &str = "the server was interrupted";
@@ -32,7 +37,7 @@ pub(super) struct ServerOptions {
     pub(super) once: bool,
     /// How long to wait for a client.
     pub(super) wait: Option<Span>,
-    /// Bytes of messages that a client may make it hold.
+    /// Bytes of messages that clients may make it hold, with those of tests that are over.
     pub(super) memory: u64,
     /// Bytes of payload of a full packet that it sends.
     pub(super) payload: u32,
@@ -44,6 +49,9 @@ pub(super) struct ServerOptions {
     pub(super) shares_thread: bool,
 }
 
+/// What a client asks for: its test, the cookie that it repeats, and the number that it has drawn.
+type Request = (Test, Option<u64>, u64);
+
 /// Takes the results of a test: its plan, the client's name, and the server's figures.
 pub(super) type Sink<'a> = Box<dyn FnMut(&Test, &str, EndReport) -> Result<(), Failure> + Send + 'a>;
 
@@ -54,8 +62,8 @@ pub(super) struct Server<'a> {
     session: Option<Session>,
     /// Since when there has been no session.
     idle_since: Time,
-    /// Packets of control messages from other peers than the client: they do not show that the client lives.
-    foreign: u64,
+    /// Tests that are over, of which messages have not ended.
+    ended: HashMap<u32, Ended>,
     /// Connections to clients that are being told that they are refused.
     refusals: Vec<ConnectionId>,
     /// Connections of tests in whose place their clients have asked for others. As many may be closing as refusals: a
@@ -68,6 +76,18 @@ pub(super) struct Server<'a> {
     interrupted: bool,
 }
 
+/// A test that is over, of which messages have begun and not ended, or have not come back from the client's side.
+#[derive(Debug)]
+struct Ended {
+    peer: Addr,
+    /// When it was over.
+    at: Time,
+    /// Its messages that the endpoint has.
+    messages: usize,
+    /// The bytes that it needs: its memory is freed when the last message is back.
+    memory: u64,
+}
+
 impl<'a> Server<'a> {
     pub(super) fn new(options: ServerOptions, sink: Sink<'a>, now: Time) -> Server<'a> {
         Server {
@@ -75,7 +95,7 @@ impl<'a> Server<'a> {
             sink,
             session: None,
             idle_since: now,
-            foreign: 0,
+            ended: HashMap::new(),
             refusals: Vec::new(),
             replaced: Vec::new(),
             secret: RandomState::new(),
@@ -84,7 +104,7 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// The number that a client at the host of `peer` has to repeat. Only that host gets it, in a datagram: who asks in its name
+    /// The cookie that a client at the host of `peer` has to repeat. Only that host gets it, in a datagram: who asks in its name
     /// from elsewhere cannot know it, and makes the server keep nothing.
     /// `None` if the address book has no IP address of the peer: all of those would have one cookie.
     fn cookie(&self, endpoint: &Endpoint, peer: Addr) -> Option<u64> {
@@ -93,20 +113,21 @@ impl<'a> Server<'a> {
     }
 
     /// A client asks for a test: it gets one, or a refusal, if it has repeated its cookie.
-    fn asked(&mut self, endpoint: &mut Endpoint, now: Time, peer: Addr, test: Test, cookie: Option<u64>) {
+    fn asked(&mut self, endpoint: &mut Endpoint, now: Time, peer: Addr, (test, cookie, number): Request) {
         let Some(expected) = self.cookie(endpoint, peer) else { return };
         if cookie == Some(expected) {
-            self.requested(endpoint, now, peer, test);
-        } else if let Some(reason) = Self::no_credit(endpoint, peer, &test).filter(|_| test.credit) {
-            // Its client has no credit for another request.
-            self.refuse(endpoint, peer, reason, UNPROVEN);
+            self.requested(endpoint, now, peer, test, number);
         } else {
             // If it does not leave, its client asks again.
             let _ = endpoint.send_datagram(peer, Vec::<u8>::new(), expected, COOKIE);
         }
     }
 
-    fn requested(&mut self, endpoint: &mut Endpoint, now: Time, peer: Addr, test: Test) {
+    fn requested(&mut self, endpoint: &mut Endpoint, now: Time, peer: Addr, test: Test, number: u64) {
+        if self.session.as_ref().is_some_and(|session| (session.peer, session.number) == (peer, number)) {
+            // It has been told that it may begin.
+            return;
+        }
         let name = name_of(endpoint, peer);
         // Its client has begun anew, or knows the result already.
         let makes_room = |session: &&mut Session| session.peer == peer || session.reported;
@@ -123,7 +144,13 @@ impl<'a> Server<'a> {
             self.refuse(endpoint, peer, reason, REFUSALS);
             return;
         }
+        if self.held().saturating_add(test.receive_memory()) > self.options.memory {
+            // Its client asks again. Until then what is left of earlier tests ends.
+            self.end_leftovers(endpoint, now);
+            return;
+        }
         let mut session = Session::new(session_number(), peer, name, test, self.options, now);
+        session.number = number;
         session.before = received(endpoint);
         let ready = session.open(endpoint);
         session.meter.begin(now, endpoint, Progress::default());
@@ -131,6 +158,31 @@ impl<'a> Server<'a> {
         if let Err(error) = ready {
             self.end_session(endpoint, now);
             self.refuse(endpoint, peer, format!("it cannot: {error}"), REFUSALS);
+        }
+    }
+
+    /// Bytes of tests that are over.
+    fn held(&self) -> u64 {
+        self.ended.values().map(|ended| ended.memory).sum()
+    }
+
+    /// Ends messages of tests that are over, so that their memory comes back: their clients send them to nobody.
+    #[cold]
+    fn end_leftovers(&self, endpoint: &mut Endpoint, now: Time) {
+        let Some(worker) = endpoint.worker_mut() else { return };
+        for ended in self.ended.values().filter(|ended| now.since(ended.at) >= LEFTOVERS) {
+            worker.fep_mut().give_up_peer(now, ended.peer, Span::ZERO);
+        }
+    }
+
+    /// A message of the session in `context` is over, and its memory with it.
+    #[cold]
+    fn came_back(&mut self, context: u64) {
+        let id = (context >> 32) as u32;
+        let Some(ended) = self.ended.get_mut(&id) else { return };
+        ended.messages -= 1;
+        if ended.messages == 0 {
+            self.ended.remove(&id);
         }
     }
 
@@ -142,7 +194,7 @@ impl<'a> Server<'a> {
         }
         let mut connection = None;
         // A client that cannot be told gives up by itself, too.
-        let _ = control::send(endpoint, peer, &mut connection, Message::Refused { reason });
+        let _ = control::send(endpoint, peer, &mut connection, control::TAG, Message::Refused { reason });
         if let Some(connection) = connection {
             // It says when it has closed in any case.
             let _ = endpoint.close(connection);
@@ -202,14 +254,20 @@ impl<'a> Server<'a> {
 
     fn end_session(&mut self, endpoint: &mut Endpoint, now: Time) {
         let Some(session) = self.session.take() else { return };
-        for slot in &session.slots {
-            if let Some(receive) = slot.receive {
-                // One that a message has met comes back by itself, to be dropped.
-                let _ = endpoint.cancel(receive);
-            }
+        let lent = session.slots.iter().filter_map(|slot| slot.lent).chain(session.finished);
+        let mut messages = 0;
+        for receive in lent {
+            // One that a message has met comes back by itself, to be dropped.
+            let _ = endpoint.cancel(receive);
+            messages += 1;
+        }
+        if messages > 0 {
+            let memory = session.test.receive_memory();
+            self.ended.insert(session.id, Ended { peer: session.peer, at: now, messages, memory });
         }
         if let Some(reply) = session.reply {
-            let _ = endpoint.close(reply);
+            // What has not left of an answer is for nobody, unless it is the last one.
+            let _ = if session.reported { endpoint.close(reply) } else { endpoint.abort(reply) };
         }
         self.idle_since = now;
     }
@@ -219,9 +277,22 @@ impl<'a> Server<'a> {
     fn take(&mut self, endpoint: &mut Endpoint, now: Time, completion: Completion) -> Result<(), Failure> {
         match completion {
             Completion::Received { context: CONTROL, buffer, source, len, result, .. } => {
-                control::post_receive(endpoint, None).map_err(|error| failure("the server", &error))?;
+                control::post_request_receive(endpoint).map_err(|error| failure("the server", &error))?;
                 if let (Some(source), Ok(())) = (source, result) {
                     self.told(endpoint, now, source.peer, &buffer.to_bytes(len));
+                }
+                Ok(())
+            }
+            Completion::Received { context, buffer, len, result, .. } => {
+                let Some(session) = self.session_of(context) else {
+                    self.came_back(context);
+                    return Ok(());
+                };
+                session.finished = None;
+                if let (Ok(()), Ok(Message::Finished { messages })) =
+                    (result, control::decode(&buffer.to_bytes(len)))
+                {
+                    session.announced = Some(messages);
                 }
                 Ok(())
             }
@@ -243,13 +314,9 @@ impl<'a> Server<'a> {
     }
 
     fn told(&mut self, endpoint: &mut Endpoint, now: Time, peer: Addr, bytes: &[u8]) {
-        self.foreign += u64::from(self.session.as_ref().is_some_and(|session| session.peer != peer));
         match control::decode(bytes) {
-            Ok(Message::Request { test, cookie }) => self.asked(endpoint, now, peer, test, cookie),
-            Ok(Message::Finished { messages }) => {
-                if let Some(session) = self.session.as_mut().filter(|session| session.peer == peer) {
-                    session.announced = Some(messages);
-                }
+            Ok(Message::Request { test, cookie, number }) => {
+                self.asked(endpoint, now, peer, (test, cookie, number));
             }
             Ok(_) => {}
             Err(error) => self.refuse(endpoint, peer, error.to_string(), UNPROVEN),
@@ -268,14 +335,14 @@ impl<'a> Server<'a> {
             };
         };
         session.measure(endpoint, now);
-        let heard = received(endpoint).saturating_sub(self.foreign);
-        let silent = session.silence.is_too_long(heard, now);
+        let silent = session.silence.is_too_long(received(endpoint), now);
+        let late = session.is_late(now);
         if session.reported {
             if session.reply.is_none() || silent {
                 self.end_session(endpoint, now);
                 return Ok(self.options.once || self.interrupted);
             }
-        } else if session.has_all() || (session.announced.is_some() && silent) {
+        } else if session.has_all() || (session.announced.is_some() && (silent || late)) {
             let report = session.conclude(endpoint, now);
             let told = session.say_last(endpoint, now, Message::Report(report.clone()));
             (self.sink)(&session.test, &session.name, report)?;
@@ -284,6 +351,11 @@ impl<'a> Server<'a> {
             }
         } else if silent {
             return self.give_up(endpoint, now);
+        } else if late {
+            let Session { name, progress, .. } = session;
+            let failure =
+                format!("{name}: its test takes too long; {} messages have arrived", progress.messages);
+            self.abandon(endpoint, now, Failure::Run(failure))?;
         }
         Ok(false)
     }
@@ -320,8 +392,8 @@ impl Role for Server<'_> {
         let failed = |error| failure("the server", &error);
         if !self.started {
             self.started = true;
-            for _ in 0..CONTROL_RECEIVES {
-                control::post_receive(endpoint, None).map_err(failed)?;
+            for _ in 0..REQUESTS {
+                control::post_request_receive(endpoint).map_err(failed)?;
             }
         }
         let mut step = Step::Idle;
@@ -342,14 +414,18 @@ impl Role for Server<'_> {
                         if let Err(error) = session.arrived(endpoint, now, arrived) {
                             self.fail(endpoint, now, &error)?;
                         }
+                    } else {
+                        self.came_back(context);
                     }
                 }
                 // An answer that failed shows as silence, which is waited for anyway.
                 Some(Completion::Sent { context, buffer: SendBuffer::Memory(memory), .. }) => {
-                    if let Some(session) = self.session_of(context)
-                        && let Err(error) = session.post(endpoint, context as u32, memory)
-                    {
-                        self.fail(endpoint, now, &error)?;
+                    if let Some(session) = self.session_of(context) {
+                        if let Err(error) = session.post(endpoint, context as u32, memory) {
+                            self.fail(endpoint, now, &error)?;
+                        }
+                    } else {
+                        self.came_back(context);
                     }
                 }
                 Some(other) => self.take(endpoint, now, other)?,

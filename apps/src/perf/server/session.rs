@@ -19,17 +19,25 @@ pub(super) struct Session {
     pub(super) peer: Addr,
     pub(super) name: String,
     pub(super) test: Test,
+    /// The number that the client has drawn.
+    pub(super) number: u64,
+    /// The receive for the client's last word.
+    pub(super) finished: Option<OperationId>,
     pub(super) reply: Option<ConnectionId>,
     lanes: Vec<Sequence>,
     pub(super) slots: Vec<Slot>,
     pub(super) silence: Silence,
+    /// The time within which a message has to be there after the one before.
+    stall: Span,
+    /// When the test has to be over.
+    due: Time,
     pub(super) meter: Meter,
     /// Data packets that the endpoint had received before.
     pub(super) before: u64,
     /// When the measured part begins; none before the first packet.
     begin: Option<Time>,
     measuring: bool,
-    last_message: Time,
+    pub(super) last_message: Time,
     pub(super) progress: Progress,
     scratch: Scratch,
     verified: u64,
@@ -44,7 +52,8 @@ pub(super) struct Session {
 /// Memory for one message.
 pub(super) struct Slot {
     lane: u32,
-    pub(super) receive: Option<OperationId>,
+    /// The receive that the endpoint has for it, or the last one, if the memory is on its way back to the client.
+    pub(super) lent: Option<OperationId>,
 }
 
 /// A message that has arrived.
@@ -65,14 +74,19 @@ impl Session {
         options: ServerOptions,
         now: Time,
     ) -> Session {
+        let stall = options.patience + test.slowest();
         Session {
             id,
             peer,
             name,
+            number: 0,
+            finished: None,
             reply: None,
             lanes: (0..test.connections).map(|_| Sequence::default()).collect(),
             slots: Vec::new(),
             silence: Silence::new(options.patience, now),
+            stall,
+            due: now + stall + options.patience + test.longest(),
             meter: if options.shares_thread { Meter::without_cpu() } else { Meter::with_cpu() },
             before: 0,
             begin: None,
@@ -97,15 +111,18 @@ impl Session {
         for lane in 0..u32::from(self.test.connections) {
             for message in messages.by_ref().take(receives as usize) {
                 let slot = self.slots.len() as u32;
-                self.slots.push(Slot { lane, receive: None });
+                self.slots.push(Slot { lane, lent: None });
                 self.post(endpoint, slot, message)?;
             }
         }
+        let context = u64::from(self.id) << 32 | u64::from(u32::MAX);
+        let finished = control::post_receive(endpoint, self.peer, control::finished_tag(self.id), context)?;
+        self.finished = Some(finished);
         self.say(endpoint, Message::Ready { session: self.id })
     }
 
     pub(super) fn say(&mut self, endpoint: &mut Endpoint, message: Message) -> Result<(), Error> {
-        control::send(endpoint, self.peer, &mut self.reply, message)
+        control::send(endpoint, self.peer, &mut self.reply, control::TAG, message)
     }
 
     /// Tells the client the result, and closes the connection to it.
@@ -138,8 +155,11 @@ impl Session {
             .from(self.peer)
             .context(u64::from(self.id) << 32 | u64::from(slot));
         match endpoint.receive_with(memory, options) {
-            Ok(receive) => at.receive = Some(receive),
-            Err(refused) => return Err(refused.error),
+            Ok(receive) => at.lent = Some(receive),
+            Err(refused) => {
+                at.lent = None;
+                return Err(refused.error);
+            }
         }
         Ok(())
     }
@@ -170,7 +190,13 @@ impl Session {
                 .tag(control::data_tag(self.id, lane))
                 .header_data(seq)
                 .context(u64::from(self.id) << 32 | u64::from(slot));
-            return control::send_to(endpoint, self.peer, &mut self.reply, memory.into(), options);
+            let sent = control::send_to(endpoint, self.peer, &mut self.reply, memory.into(), options);
+            if sent.is_err()
+                && let Some(at) = self.slots.get_mut(slot as usize)
+            {
+                at.lent = None;
+            }
+            return sent;
         }
         self.post(endpoint, slot, memory)
     }
@@ -203,6 +229,13 @@ impl Session {
             self.meter.begin(now, endpoint, self.progress);
         }
         self.measuring = true;
+    }
+
+    /// Whether the client makes too little progress, or its test takes longer than it has said. Packets that complete no message do not
+    /// count: they may be of anybody.
+    #[inline]
+    pub(super) fn is_late(&self, now: Time) -> bool {
+        !self.reported && (now.since(self.last_message) >= self.stall || now.is_at_or_after(self.due))
     }
 
     /// Whether all that the client says it has sent is here.
