@@ -1,14 +1,15 @@
 //! A UDP port over imperfect networks: trimmed packets, congestion marks, full buffers, paths with a smaller MTU,
-//! absent peers.
+//! reports of such paths that are forged, absent peers.
 
 mod harness;
 mod skipped;
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use harness::{MTU, Results, WorkerPair, config_with, content, host, worker};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, ipproto, sendto, socket_with};
 use skipped::skipped;
 use weft_stack::Span;
 use weft_stack::cc::CcChoice;
@@ -17,9 +18,10 @@ use weft_stack::port::{BURST, Frame, FramePool, Port, PortCaps, PortCounters, Rx
 use weft_stack::spray::Entropy;
 use weft_stack::wire::class::{DscpClasses, PacketClass, Priority, TrimPoint};
 use weft_stack::wire::edit::mark_ce;
-use weft_stack::wire::ethernet::{ETHERTYPE_IPV4, EthernetHeader};
+use weft_stack::wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetHeader};
 use weft_stack::wire::ip::Ecn;
 use weft_stack::wire::ipv4::Ipv4Header;
+use weft_stack::wire::ipv6::Ipv6Header;
 use weft_stack::wire::pds::DeliveryMode;
 use weft_stack::wire::trim::{TrimFormat, TrimOutcome, TrimPolicy, trim_frame};
 use weft_stack::wire::udp::{UET_UDP_PORT, UdpHeader, entropy_to_port};
@@ -296,18 +298,14 @@ fn libc_econnrefused() -> i32 {
     111
 }
 
-/// Runs in a network of its own whose loopback carries 1500 bytes; needs the right to make one.
-#[test]
-fn packets_too_long_for_the_path_are_named() {
-    const INSIDE: &str = "WEFT_TEST_SMALL_LOOPBACK";
+/// Runs the rest of the test `name` in a network of its own, after the commands `prepare`; needs the right to make one.
+fn in_own_network(name: &str, prepare: &str, rest: fn()) {
+    const INSIDE: &str = "WEFT_TEST_OWN_NETWORK";
     if std::env::var_os(INSIDE).is_some() {
-        return too_long_for_the_path();
+        return rest();
     }
     let test = std::env::current_exe().unwrap();
-    let script = format!(
-        "ip link set lo mtu 1500 up || exit 77; {INSIDE}=1 '{}' --exact packets_too_long_for_the_path_are_named",
-        test.display()
-    );
+    let script = format!("{{ {prepare}; }} || exit 77; {INSIDE}=1 '{}' --exact {name}", test.display());
     let made = Command::new("unshare").args(["--map-root-user", "--net", "sh", "-c", &script]).output();
     let output = match made {
         Ok(output) => output,
@@ -323,7 +321,13 @@ fn packets_too_long_for_the_path_are_named() {
     }
 }
 
-fn too_long_for_the_path() {
+#[test]
+fn packets_too_long_for_the_interface_are_named() {
+    let name = "packets_too_long_for_the_interface_are_named";
+    in_own_network(name, "ip link set lo mtu 1500 up", too_long_for_the_interface);
+}
+
+fn too_long_for_the_interface() {
     let own = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let open = |mtu| UdpPort::open(&UdpConfig { mtu, ..UdpConfig::at(own) }.with_free_ports()).unwrap();
     let (mut long, mut short) = (open(4000), open(1500));
@@ -339,9 +343,129 @@ fn too_long_for_the_path() {
     }
     assert_eq!(long.transmit(&mut tx), 3, "none stays in the burst for ever");
     assert_eq!((long.counters().tx_errors, long.counters().tx_frames), (2, 1));
-    let said = long.notices().iter().find(|notice| matches!(notice, Notice::TooLong { .. }));
-    assert!(matches!(said, Some(Notice::TooLong { packet: 3028, .. })), "{said:?}");
-    assert!(long.joins().0, "it was the path's fault, not the device's");
+    assert_eq!(long.notices(), [Notice::TooLong { packet: 3028, interface: Some(1500) }]);
+    assert!(long.joins().0, "it was the interface's fault, not the device's");
     assert_eq!(send(&mut short, Ipv4Addr::LOCALHOST, 4, 1400), 0);
     assert_eq!(short.counters().tx_errors, 0);
+}
+
+/// Anybody can write a router's report that the path of a port's packets carries only shorter ones.
+#[test]
+fn a_forged_report_of_a_short_path_stops_nothing() {
+    let name = "a_forged_report_of_a_short_path_stops_nothing";
+    in_own_network(name, "ip link set lo up", || {
+        forged_report(false);
+        forged_report(true);
+    });
+}
+
+fn forged_report(v6: bool) {
+    const SHORT: u16 = 1300;
+    let [mut a, mut b] = ports(v6, |config| UdpConfig { sources: 1, ..config });
+    let ports = [a.as_peer().sources[0], b.local().port()];
+    // The port reads 64 reports at once, and tries once more.
+    for (reports, left) in [(0, 0), (1, 0), (100, 3)] {
+        (0..reports).for_each(|_| forge_report(v6, ports, SHORT));
+        let began = Instant::now();
+        while reports > 0 && a.path_mtu(b.local()).unwrap() > usize::from(SHORT) {
+            assert!(began.elapsed() < Duration::from_secs(10), "the kernel does not believe it");
+        }
+        let mut tx = TxBurst::new(&a);
+        for n in 0..3 {
+            let mut frame = tx.reserve(HEADERS + 20 * usize::from(v6) + 3000).unwrap();
+            if v6 {
+                dress_v6(&mut frame, n)
+            } else {
+                dress(&mut frame, PEER, Ecn::Ect0, n)
+            }
+            frame.commit();
+        }
+        a.transmit(&mut tx);
+        assert_eq!((tx.len(), a.counters().tx_errors), (left, 0), "{reports} reports");
+        a.transmit(&mut tx);
+        assert_eq!((tx.len(), a.counters().tx_errors), (0, 0), "{reports} reports");
+        receive(&mut b, 3);
+    }
+    assert_eq!(a.udp_counters().unreachable, 101);
+    assert_eq!(a.notices(), [Notice::ShortPath { path: SHORT.into() }], "a true one would have to be known");
+
+    let open =
+        |n| UdpConfig { alias: Some(host(n, v6).ip), ..UdpConfig::at(a.local().ip()) }.with_free_ports();
+    let [mut c, d] = [open(2), open(3)].map(|config| UdpPort::open(&config).unwrap());
+    c.meet(&d.as_peer()).unwrap();
+    assert_eq!(c.notices(), [Notice::ShortPath { path: SHORT.into() }]);
+}
+
+/// Writes headers for a datagram from the first host to the second in front of the payload, which is numbered.
+fn dress_v6(frame: &mut [u8], number: u8) {
+    let [src, dst] = [0, 1].map(|n| match host(n, true).ip {
+        IpAddr::V6(ip) => ip,
+        ip => panic!("{ip}"),
+    });
+    let len = (frame.len() - HEADERS - 20) as u16;
+    frame.fill(number);
+    let (src_mac, dst_mac) = (mac_of(src.into()), mac_of(dst.into()));
+    let ethernet = EthernetHeader { dst: dst_mac, src: src_mac, vlan: None, ethertype: ETHERTYPE_IPV6 };
+    let mut at = ethernet.emit(frame).unwrap();
+    let dscp = DscpClasses::default().dscp(PacketClass::Trimmable(Priority::LOWEST));
+    let ip = Ipv6Header {
+        dscp,
+        ecn: Ecn::Ect0,
+        flow_label: 0,
+        next_header: 17,
+        hop_limit: 64,
+        src,
+        dst,
+        payload_len: len + 8,
+    };
+    at += ip.emit(&mut frame[at..]).unwrap();
+    let (src_port, dst_port) = (entropy_to_port(Entropy(0)), UET_UDP_PORT);
+    UdpHeader { src_port, dst_port, payload_len: len, checksum: 0 }.emit(&mut frame[at..]).unwrap();
+}
+
+/// Sends the report that a datagram between these ports of the loopback address was too long for a path of `mtu` bytes.
+fn forge_report(v6: bool, ports: [u16; 2], mtu: u16) {
+    let [hi, lo] = mtu.to_be_bytes();
+    let udp: Vec<u8> = ports.into_iter().chain([1008, 0]).flat_map(u16::to_be_bytes).collect();
+    let (family, protocol, mut report) = if v6 {
+        let ip = [0x60, 0, 0, 0, 3, 0xf0, 17, 64];
+        let own = Ipv6Addr::LOCALHOST.octets();
+        let quoted = [&ip[..], &own, &own, &udp].concat();
+        (AddressFamily::INET6, ipproto::ICMPV6, [&[2, 0, 0, 0, 0, 0, hi, lo], &quoted[..]].concat())
+    } else {
+        let ip = [0x45, 0, 4, 4, 0, 0, 0x40, 0, 64, 17, 0, 0, 127, 0, 0, 1, 127, 0, 0, 1];
+        (AddressFamily::INET, ipproto::ICMP, [&[3, 4, 0, 0, 0, 0, hi, lo], &ip[..], &udp].concat())
+    };
+    let sum: u32 = report.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+    // The kernel writes the checksum of ICMPv6 itself.
+    report[2..4].copy_from_slice(&(!(sum % 0xffff) as u16).to_be_bytes());
+    let socket = socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, Some(protocol)).unwrap();
+    let to = SocketAddr::new(if v6 { Ipv6Addr::LOCALHOST.into() } else { Ipv4Addr::LOCALHOST.into() }, 0);
+    assert_eq!(sendto(&socket, &report, SendFlags::empty(), &to), Ok(report.len()));
+}
+
+/// The way leads over a router, whose next link carries less than the port's own.
+#[test]
+fn a_router_with_a_shorter_link_is_named() {
+    let prepare = "
+        unshare --net sleep 60 & router=$!; trap \"kill $router; wait\" EXIT
+        for try in $(seq 500); do
+            [ \"$(readlink /proc/$router/ns/net)\" = \"$(readlink /proc/self/ns/net)\" ] || break; sleep 0.01
+        done
+        ip link add own mtu 9000 type veth peer name near mtu 9000 netns $router &&
+        ip addr add 192.0.2.1/24 dev own && ip link set own up && ip route add 198.51.100.0/24 via 192.0.2.2 &&
+        nsenter --net=/proc/$router/ns/net sh -c '
+            ip addr add 192.0.2.2/24 dev near && ip link set near up && echo 1 > /proc/sys/net/ipv4/ip_forward &&
+            ip link add far mtu 1400 type veth peer name end mtu 1400 && ip link set end up &&
+            ip addr add 198.51.100.1/24 dev far && ip link set far up'";
+    in_own_network("a_router_with_a_shorter_link_is_named", prepare, || {
+        let own = UdpConfig { mtu: 4000, ..UdpConfig::at([192, 0, 2, 1].into()) };
+        let (mut port, peer) = (UdpPort::open(&own).unwrap(), Ipv4Addr::new(198, 51, 100, 2));
+        let began = Instant::now();
+        while port.notices() != [Notice::ShortPath { path: 1400 }] {
+            assert!(began.elapsed() < Duration::from_secs(10), "nothing is said of it: {:?}", port.notices());
+            assert_eq!(send(&mut port, peer, 2, 3000), 0);
+        }
+        assert_eq!(port.counters().tx_errors, 0);
+    });
 }

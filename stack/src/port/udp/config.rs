@@ -204,13 +204,15 @@ pub enum UdpError {
         /// The system's reason.
         error: io::Error,
     },
-    /// The path to the peer does not carry packets of the port's MTU.
-    #[error("the path to {peer} carries packets of {path} bytes, and this port sends {mtu}: lower its MTU")]
-    PathMtu {
+    /// The interface on the way to the peer does not carry packets of the port's MTU.
+    #[error(
+        "the interface to {peer} carries packets of {interface} bytes, and this port sends {mtu}: lower its MTU"
+    )]
+    InterfaceMtu {
         /// The address of the peer.
         peer: SocketAddr,
-        /// The MTU of the path, bytes.
-        path: usize,
+        /// The MTU of the interface, bytes.
+        interface: usize,
         /// The configured MTU, bytes.
         mtu: usize,
     },
@@ -272,12 +274,18 @@ pub enum Notice {
         /// Bytes granted, the kernel's own structures included.
         granted: usize,
     },
-    /// A packet was longer than its path carries, and was dropped. Later ones of that length will be, too.
+    /// A packet was longer than its interface carries, and was dropped. Later ones of that length will be, too.
     TooLong {
         /// Bytes of the IP packet.
         packet: usize,
-        /// The MTU of the path, if the kernel has told it.
-        path: Option<usize>,
+        /// The MTU of the interface, if the kernel has told it.
+        interface: Option<usize>,
+    },
+    /// A router has reported that a path carries only shorter packets than were sent, or somebody in its name. They are still
+    /// sent.
+    ShortPath {
+        /// The MTU of the path, bytes; 0 if the report does not say.
+        path: usize,
     },
     /// Routers or peers have reported that datagrams did not arrive: the first reason.
     Unreachable {
@@ -303,18 +311,22 @@ impl fmt::Display for Notice {
                 f,
                 "the receive buffer has {granted} bytes, not {asked}: raise net.core.rmem_max, or expect losses"
             ),
-            Notice::TooLong { packet, path: Some(path) } => {
+            Notice::TooLong { packet, interface: Some(interface) } => {
                 write!(
                     f,
-                    "a packet of {packet} bytes was dropped: its path carries {path}; lower the port's MTU"
+                    "a packet of {packet} bytes was dropped: its interface carries {interface}; lower the port's MTU"
                 )
             }
-            Notice::TooLong { packet, path: None } => {
+            Notice::TooLong { packet, interface: None } => {
                 write!(
                     f,
-                    "a packet of {packet} bytes was dropped: longer than its path carries; lower the port's MTU"
+                    "a packet of {packet} bytes was dropped: longer than its interface carries; lower the port's MTU"
                 )
             }
+            Notice::ShortPath { path } => write!(
+                f,
+                "a router reports that a path carries packets of {path} bytes only: if long messages fail, lower the port's MTU"
+            ),
             Notice::Unreachable { errno } => write!(f, "datagrams do not arrive: {}", error(errno)),
             Notice::Refused { errno } => write!(f, "a datagram was not sent: {}", error(errno)),
         }

@@ -188,7 +188,7 @@ impl UdpPort {
         Peer { ip: self.alias, socket: self.local, sources }
     }
 
-    /// Enters a peer, and checks that the path to it carries this port's packets. Peers with standard
+    /// Enters a peer, and checks that the interface on the way to it carries this port's packets. Peers with standard
     /// ports and addresses of their own need no entry.
     ///
     /// # Errors
@@ -199,10 +199,7 @@ impl UdpPort {
                 return Err(UdpError::Version { ip, own: self.local.ip() });
             }
         }
-        let path = self.path_mtu(peer.socket)?;
-        if path < self.mtu {
-            return Err(UdpError::PathMtu { peer: peer.socket, path, mtu: self.mtu });
-        }
+        self.check_interface(peer.socket)?;
         self.peers.insert(peer)
     }
 
@@ -211,7 +208,7 @@ impl UdpPort {
     ///
     /// # Errors
     /// The port does [not share](UdpConfig::shared_address) its address, no endpoint can be at that UDP port, there are
-    /// too many peers, or the path to it does not carry this port's packets.
+    /// too many peers, or the interface on the way to it does not carry this port's packets.
     pub fn meet_at(&mut self, socket: SocketAddr) -> Result<IpAddr, UdpError> {
         if socket.is_ipv4() != self.local.is_ipv4() {
             return Err(UdpError::Version { ip: socket.ip(), own: self.local.ip() });
@@ -220,10 +217,7 @@ impl UdpPort {
             self.peers.keep(alias);
             return Ok(alias);
         }
-        let path = self.path_mtu(socket)?;
-        if path < self.mtu {
-            return Err(UdpError::PathMtu { peer: socket, path, mtu: self.mtu });
-        }
+        self.check_interface(socket)?;
         self.peers.enter(socket)
     }
 
@@ -233,8 +227,25 @@ impl UdpPort {
         self.peers.socket_of(alias)
     }
 
+    /// Checks that the interface on the way to `peer` carries this port's packets. What routers have reported of the rest of
+    /// the path is only noted, because such reports can be forged.
+    fn check_interface(&mut self, peer: SocketAddr) -> Result<(), UdpError> {
+        let (own, mtu, path) = (self.local.ip(), self.mtu, self.path_mtu(peer)?);
+        if path >= mtu {
+            return Ok(());
+        }
+        let interface = system::interface_mtu(own, peer, mtu);
+        let interface = interface.map_err(|error| UdpError::Route { own, peer, error })?;
+        if interface < mtu {
+            return Err(UdpError::InterfaceMtu { peer, interface, mtu });
+        }
+        self.notices.say(Notice::ShortPath { path });
+        Ok(())
+    }
+
     /// Bytes of the longest IP packet that reaches `peer`, as far as the kernel knows: the MTU of the
-    /// interface, or less once a router has reported a smaller one.
+    /// interface, or less once somebody has reported a smaller one in the name of a router. The port sends longer packets
+    /// nevertheless.
     ///
     /// # Errors
     /// There is no route.

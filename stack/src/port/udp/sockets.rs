@@ -85,13 +85,15 @@ fn prepare_sending(socket: &UdpSocket, config: &UdpConfig, errors: Errors) -> Re
     use libc::{IPPROTO_IP, IPPROTO_IPV6};
     let (ttl, told) = (c_int::from(DEFAULT_TTL), c_int::from(errors == Errors::Told));
     let addr = SocketAddr::new(config.address, 0);
+    // Packets are not fragmented, and are sent whatever routers report of their paths: anybody can forge such a report.
     if config.address.is_ipv6() {
-        let discover = ("IPV6_MTU_DISCOVER", IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO);
+        let discover =
+            ("IPV6_MTU_DISCOVER", IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE);
         let errors = ("IPV6_RECVERR", IPPROTO_IPV6, libc::IPV6_RECVERR, told);
         let hops = ("IPV6_UNICAST_HOPS", IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, ttl);
         require(socket, addr, &[discover, errors, hops])?;
     } else {
-        let discover = ("IP_MTU_DISCOVER", IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO);
+        let discover = ("IP_MTU_DISCOVER", IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE);
         let errors = ("IP_RECVERR", IPPROTO_IP, libc::IP_RECVERR, told);
         require(socket, addr, &[discover, errors, ("IP_TTL", IPPROTO_IP, libc::IP_TTL, ttl)])?;
     }

@@ -206,9 +206,18 @@ pub(super) fn receive<'a, const N: usize>(
     Ok(got)
 }
 
-/// Takes one error out of the socket's queue: a report from a router or the peer about a datagram sent earlier.
-/// Returns its number, and for `EMSGSIZE` the MTU of the path.
-pub(super) fn next_error(fd: BorrowedFd<'_>) -> Option<(c_int, u32)> {
+/// An error in the queue of a socket.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct QueuedError {
+    pub(super) errno: c_int,
+    /// Whether the kernel has refused a datagram itself. Else a router or the peer has reported one that was sent earlier.
+    pub(super) is_local: bool,
+    /// For `EMSGSIZE` the MTU of the interface, or of the path as a router says; 0 if it does not.
+    pub(super) mtu: u32,
+}
+
+/// Takes one error out of the socket's queue.
+pub(super) fn next_error(fd: BorrowedFd<'_>) -> Option<QueuedError> {
     let mut control = Control::new();
     let mut header = empty_header().msg_hdr;
     let room = control.room();
@@ -224,15 +233,19 @@ pub(super) fn next_error(fd: BorrowedFd<'_>) -> Option<(c_int, u32)> {
     Some(error_in(&control))
 }
 
-/// The error that the control messages of an error queue tell, with its MTU; zeros if they tell none.
-pub(super) fn error_in(control: &Control) -> (c_int, u32) {
+/// The error that the control messages of an error queue tell; zeros if they tell none.
+pub(super) fn error_in(control: &Control) -> QueuedError {
     let kinds = [(libc::IPPROTO_IP, libc::IP_RECVERR), (libc::IPPROTO_IPV6, libc::IPV6_RECVERR)];
     let error = control.iter().find(|(level, kind, _)| kinds.contains(&(*level, *kind)));
-    // `sock_extended_err`: the number, four bytes of origin, then the MTU.
+    // `sock_extended_err`: the number, four bytes of which the first is the origin, then the MTU.
     let word = |data: &[u8], at: usize| {
         data.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_ne_bytes)
     };
-    error.map_or((0, 0), |(.., data)| (word(data, 0) as c_int, word(data, 8)))
+    error.map_or(QueuedError::default(), |(.., data)| QueuedError {
+        errno: word(data, 0) as c_int,
+        is_local: data.get(4) == Some(&libc::SO_EE_ORIGIN_LOCAL),
+        mtu: word(data, 8),
+    })
 }
 
 /// The MTU of the path from `own` to `peer`, as far as the kernel knows it.
@@ -246,4 +259,30 @@ pub(super) fn path_mtu(own: IpAddr, peer: SocketAddr) -> io::Result<usize> {
         IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU),
     };
     get(probe.as_fd(), level, name).map(|mtu| mtu as usize)
+}
+
+/// Bytes of the longest IP packet, `most` or fewer, that the interface on the way from `own` to `peer` sends, whatever
+/// routers have reported of the path.
+pub(super) fn interface_mtu(own: IpAddr, peer: SocketAddr, most: usize) -> io::Result<usize> {
+    use std::os::fd::AsFd;
+    let probe = std::net::UdpSocket::bind((own, 0))?;
+    let (headers, level, discover, probing, told) = match own {
+        IpAddr::V4(_) => {
+            (28, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE, libc::IP_RECVERR)
+        }
+        IpAddr::V6(_) => {
+            (48, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE, libc::IPV6_RECVERR)
+        }
+    };
+    set(probe.as_fd(), level, discover, probing)?;
+    set(probe.as_fd(), level, told, 1)?;
+    // The kernel refuses the beginning of a datagram that is too long already, and forgets it when the socket is closed.
+    let beginning = vec![0; most.saturating_sub(headers)];
+    match rustix::net::sendto(&probe, &beginning, rustix::net::SendFlags::MORE, &peer) {
+        Ok(_) => Ok(most),
+        Err(error) => match next_error(probe.as_fd()) {
+            Some(QueuedError { errno: libc::EMSGSIZE, is_local: true, mtu }) => Ok(mtu as usize),
+            _ => Err(error.into()),
+        },
+    }
 }

@@ -17,13 +17,15 @@ use super::control::Control;
 use super::headers::Outbound;
 use super::peers::Peers;
 use super::receive::TRAILER;
-use super::system::{self, Message, RawAddr};
+use super::system::{self, Message, QueuedError, RawAddr};
 use super::{Notice, Notices, UdpCounters};
 use crate::port::{BURST, Frame, PortCounters, TxBurst};
 use crate::wire::class::DscpClasses;
 use crate::wire::frame::DEFAULT_TTL;
 use crate::wire::udp::ENTROPY_COUNT;
 
+/// The most errors that are taken out of a socket's queue at once. More may come as fast as they are taken.
+const REPORTS: usize = 64;
 /// Bytes of the longest message that the length fields of IPv4, IPv6 and UDP all express.
 const JOINED: usize = 65_487;
 
@@ -48,6 +50,15 @@ type Plans = ArrayVec<(Option<Outbound>, [u8; TRAILER]), BURST>;
 type Run = ArrayVec<u8, BURST>;
 /// Frames of a burst, the lowest bit being the first one's.
 type Bits = u32;
+
+/// What an error queue held.
+#[derive(Default)]
+struct Drained {
+    /// Whether there were reports of routers or peers.
+    reports: bool,
+    /// The MTU of the interface, if it was too small for a datagram.
+    interface: Option<usize>,
+}
 
 /// A burst to be sent, with the destination of each frame.
 struct PlannedBurst<'a> {
@@ -78,12 +89,18 @@ impl Told<'_> {
 
     /// Counts a frame that can never be sent.
     #[cold]
-    fn dropped(&mut self, n: u8, error: &io::Error, path: Option<usize>, out: &PlannedBurst<'_>) -> Bits {
+    fn dropped(
+        &mut self,
+        n: u8,
+        error: &io::Error,
+        interface: Option<usize>,
+        out: &PlannedBurst<'_>,
+    ) -> Bits {
         self.port.tx_errors += 1;
         let packet = out.frames[usize::from(n)].len() - crate::port::MIN_FRAME;
         let errno = error.raw_os_error().unwrap_or(0);
         self.notices.say(match errno {
-            libc::EMSGSIZE => Notice::TooLong { packet, path },
+            libc::EMSGSIZE => Notice::TooLong { packet, interface },
             _ => Notice::Refused { errno },
         });
         1 << n
@@ -169,15 +186,18 @@ impl Sender {
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if is_full(&error) => break,
-                // The kernel has reported the error of an earlier datagram instead of sending this one. It does so
-                // once.
+                // The kernel has perhaps told what was reported of an earlier datagram instead of sending this one.
                 Err(error) => {
-                    let path = self.drain_errors(source, told);
-                    if tried {
-                        gone |= self.refused((&error, path), source, &runs[at], out, told);
-                        at += 1;
+                    let drained = self.drain_errors(source, told);
+                    match (tried, drained.reports) {
+                        (false, _) => tried = true,
+                        // Reports come faster than they are read. The frames wait for the next call.
+                        (true, true) => break,
+                        (true, false) => {
+                            gone |= self.refused((&error, drained.interface), source, &runs[at], out, told);
+                            (at, tried) = (at + 1, false);
+                        }
                     }
-                    tried = !tried;
                 }
             }
         }
@@ -200,19 +220,19 @@ impl Sender {
         }
     }
 
-    /// Handles a refused message, with its error and perhaps the MTU of its path. If it had several datagrams they
+    /// Handles a refused message, with its error and perhaps the MTU of its interface. If it had several datagrams they
     /// are sent one by one, to find out which one the error is about.
     #[cold]
     fn refused(
         &mut self,
-        (error, path): (&io::Error, Option<usize>),
+        (error, interface): (&io::Error, Option<usize>),
         source: usize,
         run: &Run,
         out: &PlannedBurst<'_>,
         told: &mut Told<'_>,
     ) -> Bits {
         if run.len() == 1 {
-            return told.dropped(run[0], error, path, out);
+            return told.dropped(run[0], error, interface, out);
         }
         self.without_gso(error, told);
         self.send(source, run, false, out, told)
@@ -250,23 +270,28 @@ impl Sender {
         runs
     }
 
-    /// Notes an error that the network has reported. Returns the MTU of a path, if it was about that.
+    /// Takes errors out of a socket's queue, and notes what the network has reported.
     #[cold]
-    fn drain_errors(&self, source: usize, told: &mut Told<'_>) -> Option<usize> {
-        let mut path = None;
-        while let Some((errno, info)) = system::next_error(self.sockets[source].as_fd()) {
-            if errno == libc::EMSGSIZE {
-                path = Some(info as usize);
-            } else {
-                told.udp.unreachable += 1;
-                told.notices.say(Notice::Unreachable { errno });
+    fn drain_errors(&self, source: usize, told: &mut Told<'_>) -> Drained {
+        let mut drained = Drained::default();
+        let next = || system::next_error(self.sockets[source].as_fd());
+        for QueuedError { errno, is_local, mtu } in std::iter::from_fn(next).take(REPORTS) {
+            if is_local {
+                drained.interface = (errno == libc::EMSGSIZE).then_some(mtu as usize);
+                continue;
             }
+            drained.reports = true;
+            told.udp.unreachable += 1;
+            told.notices.say(match errno {
+                libc::EMSGSIZE => Notice::ShortPath { path: mtu as usize },
+                _ => Notice::Unreachable { errno },
+            });
         }
-        path
+        drained
     }
 
     /// Handles a refused message of joined datagrams. If the device cannot send such messages, no more are made; if
-    /// the path is the reason, its datagrams are sent one by one to find out which.
+    /// the interface's MTU is the reason, its datagrams are sent one by one to find out which.
     #[cold]
     fn without_gso(&mut self, error: &io::Error, told: &mut Told<'_>) {
         if matches!(error.raw_os_error(), Some(libc::EIO | libc::EOPNOTSUPP | libc::ENOPROTOOPT)) {
