@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::ring::{RING_ALIGNMENT, SHORT, ring_bytes};
+use super::ring::{RING_ALIGNMENT, SHORT, SHORTEST, ring_bytes};
 use crate::port::{MIN_FRAME, PortCaps, Timestamps};
 
 /// The most bytes of a secret: the length of the protocol's field. DPDK's driver keeps one byte less.
@@ -172,7 +172,7 @@ impl MemifConfig {
         let ring = ring_bytes(self.log2_ring).next_multiple_of(RING_ALIGNMENT as usize);
         let beside_rings = u32::MAX - 2 * ring as u32;
         let most = ((beside_rings >> self.log2_ring) - SHORT) / 2;
-        if !(64..=most).contains(&buffer) {
+        if !(SHORTEST..=most).contains(&buffer) {
             return Err(MemifError::Buffer { size: buffer, most });
         }
         Ok(())
@@ -216,7 +216,7 @@ pub enum MemifError {
     #[error("rings of 2^{0} slots: expected 2^1 to 2^{MAX_LOG2_RING}")]
     Ring(u8),
     /// Buffers that are too short, or so long that one region cannot hold all of them.
-    #[error("buffers of {size} bytes: expected 64 to {most} with rings of this size")]
+    #[error("buffers of {size} bytes: expected {SHORTEST} to {most} with rings of this size")]
     Buffer {
         /// Bytes of a buffer, as configured.
         size: u32,

@@ -10,8 +10,8 @@ use super::config::{MemifConfig, Role};
 use super::event;
 use super::link_layout::{LinkLayout, Offer, RingPlace};
 use super::ring::{
-    Buffers, Chain, Checked, Descriptor, DescriptorRingError, RING_ALIGNMENT, RxRing, SHORT, TxBuffers,
-    TxRing, create, ring_bytes,
+    Buffers, Chain, Checked, Descriptor, DescriptorRingError, RING_ALIGNMENT, RxRing, SHORT, SHORTEST,
+    TxBuffers, TxRing, create, ring_bytes,
 };
 use super::signal::Signals;
 use crate::packet::Payload;
@@ -292,6 +292,11 @@ fn other_length(expected: usize, found: usize) -> Box<DescriptorRingError> {
     Box::new(DescriptorRingError::Length { expected, found })
 }
 
+#[cold]
+fn short_buffer(found: u32) -> Box<DescriptorRingError> {
+    Box::new(DescriptorRingError::ShortBuffer { found })
+}
+
 #[inline]
 fn fetch(regions: &[Region], descriptor: Descriptor) {
     if let Some(bytes) = find(regions, descriptor) {
@@ -450,13 +455,17 @@ fn put_head(
     Ok(Put::In(2))
 }
 
-/// Copies `frame` into several empty buffers, beginning with the `used`th of `room`.
+/// Copies `frame` into several empty buffers, beginning with the `used`th of `room`. It looks at one for each 64 bytes of the
+/// frame at most.
 #[inline(never)]
 fn copy(regions: &[Region], tx_ring: &mut TxRing, frame: &Frame, used: u16, room: u16) -> Checked<Put> {
     let total = frame.total_len() as u32;
     let mut done = 0;
     for ahead in used..room {
         let buffer = tx_ring.buffer(ahead, total);
+        if buffer.len < SHORTEST {
+            return Err(short_buffer(buffer.len));
+        }
         let len = buffer.len.min(total - done);
         let place = bytes_of(regions, Descriptor { len, ..buffer })?;
         copy_part(frame, done, place);

@@ -196,6 +196,10 @@ pub(super) struct TxBuffers {
     pub(super) short: Buffers,
 }
 
+/// The least bytes of a buffer that a client sends from, or offers its server to write to. So what a frame costs depends on
+/// its length, and not on how many buffers there are. VPP, libmemif and DPDK offer 2,048 unless they are told otherwise.
+pub(super) const SHORTEST: u32 = 64;
+
 /// Bytes of a short buffer, whole cache lines: room for the headers of a frame whose payload is elsewhere, or for a
 /// whole frame with 64 bytes of payload.
 pub(super) const SHORT: u32 = 192;
@@ -227,6 +231,8 @@ pub(super) enum DescriptorRingError {
     Region { found: u16, last: usize },
     #[error("a buffer of {len} bytes at {offset} of region {region}, which has {region_len}")]
     Outside { region: u16, offset: u32, len: u32, region_len: usize },
+    #[error("an empty buffer of {found} bytes: expected {SHORTEST} at least")]
+    ShortBuffer { found: u32 },
     #[error("a frame of {found} bytes: expected {expected}, as its descriptors said before")]
     Length { expected: usize, found: usize },
 }

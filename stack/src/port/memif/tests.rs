@@ -286,6 +286,30 @@ fn frames_longer_than_all_that_a_stingy_client_can_offer_are_dropped_and_counted
     assert_eq!(received(&mut client, &mut rx), [frame(4, 50)]);
 }
 
+/// A client cannot have its server look at thousands of buffers for each frame.
+#[test]
+fn empty_buffers_of_less_than_64_bytes_are_malformed() {
+    let Pair { mut client, mut server, memory, .. } = pair(128);
+    let offer = |slot: u64, len: u16| write(&memory, u64::from(TO_CLIENT) + descriptor(slot) + 4, len);
+    let (mut tx, mut rx) = (burst(), RxBurst::new());
+    for slot in 0..8 {
+        offer(slot, 64);
+    }
+    put(&mut tx, 0, 200, 0);
+    assert_eq!(server.transmit(&mut tx).unwrap().frames, 1);
+    assert_eq!(received(&mut client, &mut rx), [frame(0, 200)], "in four of 64 bytes");
+    for len in [0, 63] {
+        (4..8).for_each(|slot| offer(slot, len));
+        put(&mut tx, 1, 200, 0);
+        assert_eq!(
+            error_of(server.transmit(&mut tx)),
+            format!("an empty buffer of {len} bytes: expected 64 at least")
+        );
+        assert_eq!(tx.len(), 1, "nothing is lost");
+        tx.clear();
+    }
+}
+
 #[test]
 fn frames_are_announced_to_a_listening_peer() {
     let readable = |link: &Link| {
