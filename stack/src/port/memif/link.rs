@@ -139,7 +139,7 @@ impl Link {
         max_frame: usize,
     ) -> Checked<Moved> {
         let Link { headers, rx_ring, .. } = self;
-        let waiting = rx_ring.waiting()?;
+        let waiting = rx_ring.in_view()?;
         let (regions, mut batch) = headers.lend(usize::from(waiting).min(burst.room()));
         let all_are_back = batch.is_some();
         if all_are_back {

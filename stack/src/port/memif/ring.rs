@@ -41,6 +41,13 @@ const DO_NOT_ANNOUNCE: u16 = 1;
 /// The flag of a descriptor whose frame goes on in the next descriptor's buffer.
 const GOES_ON: u16 = 1;
 
+/// The most descriptors of a frame: twice as many as the longest one takes with the shortest buffers.
+const LONGEST_CHAIN: u16 = 2048;
+
+/// How many descriptors a call looks at, beside those of an incomplete frame that it has seen before. A peer can make a whole
+/// ring of such as become no frame wait again by moving an index.
+const LOOKS: u16 = 1024;
+
 /// Bytes of a ring.
 pub(super) const fn ring_bytes(log2_size: u8) -> usize {
     HEADER + (size_of::<[AtomicU64; 2]>() << log2_size)
@@ -225,7 +232,7 @@ pub(super) enum DescriptorRingError {
     Index { index: &'static str, found: u16, first: u16, last: u16 },
     #[error("a frame has {found} descriptors: expected {seen} at least, as before")]
     TakenBack { seen: u16, found: u16 },
-    #[error("a frame goes on behind all {slots} slots of its ring")]
+    #[error("a frame goes on behind {slots} slots")]
     Endless { slots: u16 },
     #[error("a buffer in region {found}: expected 0 to {last}")]
     Region { found: u16, last: usize },
@@ -313,6 +320,16 @@ impl RxRing {
         if waiting <= most { Ok(waiting) } else { Err(bad_index(name, end, self.next, most)) }
     }
 
+    /// As [`RxRing::waiting`], but no more than a call looks at.
+    ///
+    /// # Errors
+    /// As [`RxRing::waiting`].
+    #[inline]
+    pub(super) fn in_view(&self) -> Checked<u16> {
+        let seen = self.partial.map_or(0, |partial| partial.count);
+        Ok(self.waiting()?.min(seen + LOOKS))
+    }
+
     /// The `ahead`th of the descriptors that [wait](Self::waiting).
     #[inline]
     pub(super) fn peek(&self, ahead: u16) -> Descriptor {
@@ -328,7 +345,8 @@ impl RxRing {
     /// None if the frame is incomplete.
     ///
     /// # Errors
-    /// The frame fills the ring and still goes on; or the peer has taken back descriptors that it had shown.
+    /// The frame fills the ring, or has as many descriptors as a frame can have, and still goes on; or the peer has taken back
+    /// descriptors that it had shown.
     #[inline]
     pub(super) fn chain(&mut self, ahead: u16, waiting: u16) -> Checked<Option<Chain>> {
         let first = self.peek(ahead);
@@ -346,7 +364,8 @@ impl RxRing {
         if there < frame.count {
             return Err(Box::new(DescriptorRingError::TakenBack { seen: frame.count, found: there }));
         }
-        while frame.count < there {
+        let most = self.ring.size().min(LONGEST_CHAIN);
+        while frame.count < there.min(most) {
             let next = self.peek(ahead + frame.count);
             frame.count += 1;
             frame.len += next.len as usize;
@@ -354,7 +373,7 @@ impl RxRing {
                 return Ok(Some(Chain { first, last: next, count: frame.count, len: frame.len }));
             }
         }
-        if frame.count == self.ring.size() {
+        if frame.count == most {
             return Err(Box::new(DescriptorRingError::Endless { slots: frame.count }));
         }
         self.partial = Some(frame);

@@ -10,7 +10,7 @@ use super::MemifPort;
 use super::config::{MAX_LOG2_RING, MemifConfig, MemifError, Role, SocketName};
 use super::event;
 use super::link::{Layout, Link, Moved, offer};
-use super::link_layout::{LinkLayout, RingPlace};
+use super::link_layout::{LinkLayout, Offer, RingPlace};
 use super::pair::{MAX_FRAME, Pair, REGISTERED, RING, TO_CLIENT, config, pair, pair_with};
 use super::ring::{Checked, DescriptorRingError, TxBuffers};
 use crate::port::{Attachment, BURST, Frame, FramePool, MIN_FRAME, Port, RxBurst, TxBurst};
@@ -549,7 +549,39 @@ fn frames_that_never_end_are_malformed_also_while_frames_are_lent() {
     }
     write(&memory, HEAD_OF_CLIENT, 10);
     let error = error_of(server.receive(&mut rx, &pool(), MAX_FRAME));
-    assert_eq!(error, "a frame goes on behind all 8 slots of its ring");
+    assert_eq!(error, "a frame goes on behind 8 slots");
+}
+
+/// The server of a link with the longest rings, and the memory that its client has made, with empty descriptors.
+fn server_of_long_rings() -> (Link, Region) {
+    let config = MemifConfig { log2_ring: MAX_LOG2_RING, ..config(64) };
+    let Offer { layout, files } = offer(&config, &[]).unwrap();
+    let memory = Region::map(&files[0], layout.regions[0].len()).unwrap();
+    let layout = LinkLayout { role: Role::Server, regions: vec![memory.clone()], ..layout };
+    (Link::of(layout, 0, event::means().unwrap()).unwrap(), memory)
+}
+
+#[test]
+fn a_call_ends_while_descriptors_wait_that_become_no_frame() {
+    let (mut server, memory) = server_of_long_rings();
+    write(&memory, HEAD_OF_CLIENT, 1 << MAX_LOG2_RING);
+    let mut calls = Vec::new();
+    while calls.last() != Some(&0) {
+        let Moved { frames, errors, .. } = server.receive(&mut RxBurst::new(), &pool(), MAX_FRAME).unwrap();
+        assert_eq!(frames, 0);
+        calls.push(errors);
+    }
+    assert_eq!(calls, [&[1024; 16][..], &[0]].concat());
+}
+
+#[test]
+fn frames_of_thousands_of_descriptors_are_malformed() {
+    let (mut server, memory) = server_of_long_rings();
+    (0..1 << MAX_LOG2_RING).for_each(|slot| write(&memory, descriptor(slot), 1));
+    write(&memory, HEAD_OF_CLIENT, 1 << MAX_LOG2_RING);
+    let mut receive = || server.receive(&mut RxBurst::new(), &pool(), MAX_FRAME);
+    assert_eq!(receive().unwrap().frames, 0, "a part is looked at");
+    assert_eq!(error_of(receive()), "a frame goes on behind 2048 slots");
 }
 
 #[test]
