@@ -286,6 +286,7 @@ impl Pair {
                 Some(done) => break done.map(|_| fetched).map_err(|Failed { error, .. }| -(error as isize)),
                 None => assert!(begin.elapsed() < BOUND, "no entry"),
             }
+            std::thread::yield_now();
         }
     }
 

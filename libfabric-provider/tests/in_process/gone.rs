@@ -188,7 +188,9 @@ fn a_receive_that_names_its_peer_ends_when_that_dies_in_the_middle_of_a_message(
         processes::say_name(side.name());
         let to = side.insert(&processes::told_name());
         side.send(to, &vec![7u8; LONG], None, 1);
-        while side.cq.read().is_none() {}
+        while side.cq.read().is_none() {
+            std::thread::yield_now();
+        }
         panic!("it was to be killed before");
     }
     let (mut victim, name) = victim(NAME);
@@ -202,6 +204,7 @@ fn a_receive_that_names_its_peer_ends_when_that_dies_in_the_middle_of_a_message(
     };
     while !begun() {
         assert_eq!(side.cq.read(), None);
+        std::thread::yield_now();
     }
     victim.child.kill().unwrap();
     victim.child.wait().unwrap();

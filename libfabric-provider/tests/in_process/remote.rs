@@ -146,6 +146,7 @@ impl Pair {
                 return entry;
             }
             assert!(begin.elapsed() < common::fabric::BOUND, "no entry");
+            std::thread::yield_now();
         }
     }
 
@@ -161,6 +162,7 @@ impl Pair {
         while !memory() {
             assert_eq!((self.a.cq.read(), self.b.cq.read()), (None, None));
             assert!(begin.elapsed() < common::fabric::BOUND, "nothing arrives");
+            std::thread::yield_now();
         }
     }
 }
@@ -294,6 +296,7 @@ fn injected_by_flags(at: Place) {
             assert!(begin.elapsed() < common::fabric::BOUND, "{ends} entries");
             ends += a.cq.read().map_or(0, |end| usize::from(end.unwrap().flags == WRITE));
             announced = announced.or(pair.b.cq.read().map(|end| end.unwrap().data));
+            std::thread::yield_now();
         }
         assert_eq!(announced, Some(3));
         for (n, byte) in [(0, 11), (1, 12), (2, 13)] {
@@ -325,6 +328,7 @@ fn full_queue(at: Place) {
         b.try_wait();
         *done += a.cq.read().map_or(0, |end| usize::from(end.unwrap().flags == WRITE));
         assert!(begin.elapsed() < common::fabric::BOUND, "{done} are done");
+        std::thread::yield_now();
     };
     while done < ROOM {
         works(&mut done);
@@ -371,6 +375,7 @@ fn two_targets(at: Place) {
             ended += a.cq.read().map_or(0, |end| usize::from(end.is_ok()));
             assert_eq!(b.cq.read(), None);
             assert!(begin.elapsed() < common::fabric::BOUND, "{ended} have ended");
+            std::thread::yield_now();
         }
     };
     std::thread::scope(|scope| {

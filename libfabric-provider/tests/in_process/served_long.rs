@@ -541,6 +541,7 @@ impl Stranger {
                 return (len, buffer);
             }
             assert!(begin.elapsed() < BOUND, "no message");
+            std::thread::yield_now();
         }
     }
 }
