@@ -83,7 +83,7 @@ impl Counter {
     /// [`FiError::ERROR_ENTRY`] if one has failed meanwhile, [`FiError::TIMED_OUT`] at the deadline; or an endpoint cannot work, and
     /// has counted all of its operations.
     pub(crate) fn wait(&self, threshold: u64, deadline: Deadline) -> Result<(), FiError> {
-        self.endpoints.wake()?;
+        let wake = self.endpoints.wake()?;
         let mut event = None;
         let failed = lock(&self.state)?.now.failed;
         let is_over = |now: Counts| now.succeeded >= threshold || now.failed != failed;
@@ -113,10 +113,9 @@ impl Counter {
                 }
                 state.sleepers.push(event.clone());
             }
-            let slept = self.endpoints.sleep(Some(event), left);
+            wake.sleep_with(event, left);
             drop(attended);
             lock(&self.state)?.sleepers.retain(|other| !Arc::ptr_eq(other, event));
-            slept?;
         }
     }
 
@@ -214,6 +213,22 @@ mod tests {
             });
         });
         assert_eq!(counter.succeeded(), Ok(2 * ROUNDS));
+    }
+
+    /// The thread that sleeps on the descriptor may not have seen yet that it was woken.
+    #[test]
+    fn a_thread_sleeps_while_the_descriptor_is_readable_for_another_one() {
+        const BOUND: Duration = Duration::from_millis(20);
+        let counter = Counter::new(true).unwrap();
+        assert_eq!(counter.try_wait(), Ok(true));
+        add(&counter, 1, 0);
+        let (wake, event, begin) =
+            (counter.endpoints().wake().unwrap(), Event::new().unwrap(), Instant::now());
+        wake.sleep(Some(MINUTE));
+        assert!(begin.elapsed() < MINUTE, "nobody has woken it");
+        let begin = Instant::now();
+        wake.sleep_with(&event, Some(BOUND));
+        assert!(begin.elapsed() >= BOUND);
     }
 
     #[test]

@@ -183,7 +183,7 @@ pub(crate) extern "C" fn open2(
                 "a datagram has at most {} bytes there, not {wanted}",
                 rdm.longest_datagram()?
             ));
-            rdm.close()?;
+            rdm.close(&domain.domain.memories)?;
             return Err(FiError::NO_DATA);
         }
         let (tagged, rma, atomic) = match kind {
@@ -225,7 +225,7 @@ extern "C" fn close(fid: *mut sys::fid) -> c_int {
         if let Ok(mut keeper) = lock(&object.keeper) {
             drop(keeper.take());
         }
-        let _ = object.rdm.close();
+        let _ = object.rdm.close(&object.domain.memories);
         Ok(0)
     })
 }

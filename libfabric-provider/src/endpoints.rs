@@ -1,12 +1,10 @@
 //! The endpoints whose operations end in a queue: letting them work, and sleeping until they have something to do.
 
-use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
 
 use crate::error::{FiError, lock};
 use crate::rdm::{Attended, Rdm};
-use crate::wake::{Event, Wake, sleep};
+use crate::wake::Wake;
 
 #[derive(Debug)]
 pub(crate) struct Endpoints {
@@ -87,13 +85,6 @@ impl Endpoints {
     /// of other threads in between leave them armed. The endpoints' own threads leave the work to the caller meanwhile.
     pub(crate) fn attend(&self) -> Result<Vec<Attended>, FiError> {
         Ok(self.list()?.into_iter().map(Attended::new).collect())
-    }
-
-    /// Sleeps until the descriptor is readable, or that of an event of the caller's, for `bound` at most if there is one.
-    pub(crate) fn sleep(&self, event: Option<&Event>, bound: Option<Duration>) -> Result<(), FiError> {
-        let descriptors: Vec<_> = [self.wake()?.as_fd()].into_iter().chain(event.map(AsFd::as_fd)).collect();
-        sleep(&descriptors, bound);
-        Ok(())
     }
 
     fn list(&self) -> Result<Vec<Arc<Rdm>>, FiError> {

@@ -123,6 +123,18 @@ impl Memories {
         state.endpoints.push(Arc::downgrade(endpoint));
         Ok(())
     }
+
+    /// An endpoint of the domain ends. Nobody has access to memory through it from here on: it may need a second to end, and programs
+    /// close memory meanwhile.
+    pub(crate) fn leave(&self, endpoint: &Rdm) -> Result<(), FiError> {
+        let mut state = lock(&self.0)?;
+        state.endpoints.retain(|other| !std::ptr::eq(other.as_ptr(), endpoint));
+        let mut done = Ok(());
+        for key in state.registrations.keys() {
+            done = done.and(endpoint.withdraw(*key));
+        }
+        done
+    }
 }
 
 /// Takes the memory back at all of them, also if one of them cannot.

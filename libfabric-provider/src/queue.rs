@@ -179,7 +179,7 @@ impl Queue {
             let left = deadline.left()?;
             let attended = self.endpoints.attend()?;
             if self.arm(Some(wakes))? {
-                self.endpoints.sleep(None, left)?;
+                self.endpoints.wake()?.sleep(left);
             }
             drop(attended);
             let mut state = lock(&self.state)?;

@@ -66,6 +66,7 @@ use self::waiting::Claimed;
 use crate::error::{FiError, lock};
 use crate::info;
 use crate::kind::Kind;
+use crate::memory::Memories;
 use crate::place::{Names, Place};
 use crate::slab::Slab;
 use crate::sys;
@@ -401,11 +402,13 @@ impl Rdm {
     }
 
     /// Ends the endpoint: what was sent is delivered, and peers get their answers, if that takes no longer than a second.
-    /// Receives end without an entry, as libfabric has it.
-    pub(crate) fn close(&self) -> Result<(), FiError> {
+    /// Operations end without an entry, as libfabric has it, and uncounted. Peers lose access to the memory of its domain.
+    pub(crate) fn close(&self, memories: &Memories) -> Result<(), FiError> {
         let begin = Instant::now();
-        // There is no other time for notices that have failed.
         let mut state = lock(&self.state)?;
+        let addresses = state.bindings.addresses.take();
+        state.bindings = Bindings { addresses, ..Bindings::default() };
+        // There is no other time for notices that have failed.
         state.repeat_notices();
         state.repeat_notes();
         drop(state);
@@ -413,13 +416,15 @@ impl Rdm {
         while self.delivers_waiting()? && begin.elapsed() < LINGER {
             std::thread::sleep(Duration::from_micros(100));
         }
+        // As long as the endpoint is there, so that no program closes memory in between.
+        let left = memories.leave(self);
         let endpoint = lock(&self.state)?.endpoint.take();
         if let Some(endpoint) = endpoint {
             // Peers that do not answer are no reason to stay.
             let _ = endpoint.shutdown(LINGER.saturating_sub(begin.elapsed()));
         }
         *lock(&self.state)? = State::new(None);
-        Ok(())
+        left
     }
 
     /// Lets the endpoint work if messages wait for memory or to be fetched, or accesses for their pieces. Returns whether some still do.

@@ -41,6 +41,8 @@ impl AsFd for Event {
 #[derive(Debug)]
 pub(crate) struct Wake {
     all: OwnedFd,
+    /// Without the event.
+    added: OwnedFd,
     event: Event,
 }
 
@@ -48,20 +50,23 @@ impl Wake {
     /// # Errors
     /// The system has no descriptor left, or no memory.
     pub(crate) fn new() -> Result<Wake, FiError> {
-        let all = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let wake = Wake { all, event: Event::new()? };
-        wake.add(wake.event.as_fd())?;
+        let [all, added] =
+            [epoll::create(epoll::CreateFlags::CLOEXEC)?, epoll::create(epoll::CreateFlags::CLOEXEC)?];
+        let wake = Wake { all, added, event: Event::new()? };
+        add(&wake.all, wake.event.as_fd())?;
         Ok(wake)
     }
 
     pub(crate) fn add(&self, descriptor: BorrowedFd<'_>) -> Result<(), FiError> {
-        let data = epoll::EventData::new_u64(descriptor.as_raw_fd() as u64);
-        Ok(epoll::add(&self.all, descriptor, data, epoll::EventFlags::IN)?)
+        add(&self.all, descriptor)?;
+        add(&self.added, descriptor)
     }
 
     pub(crate) fn remove(&self, descriptor: BorrowedFd<'_>) {
-        // It was added.
-        let _ = epoll::delete(&self.all, descriptor);
+        for epoll in [&self.all, &self.added] {
+            // It was added.
+            let _ = epoll::delete(epoll, descriptor);
+        }
     }
 
     /// Makes the descriptor readable until [`Wake::rest`].
@@ -77,6 +82,17 @@ impl Wake {
     pub(crate) fn sleep(&self, bound: Option<Duration>) {
         sleep(&[self.as_fd()], bound);
     }
+
+    /// Sleeps until one of the descriptors that were added is readable, or `event` is set, for `bound` at most if there is one. That the
+    /// descriptor was woken does not matter: whoever sleeps on it may not have seen that yet.
+    pub(crate) fn sleep_with(&self, event: &Event, bound: Option<Duration>) {
+        sleep(&[self.added.as_fd(), event.as_fd()], bound);
+    }
+}
+
+fn add(epoll: &OwnedFd, descriptor: BorrowedFd<'_>) -> Result<(), FiError> {
+    let data = epoll::EventData::new_u64(descriptor.as_raw_fd() as u64);
+    Ok(epoll::add(epoll, descriptor, data, epoll::EventFlags::IN)?)
 }
 
 impl AsFd for Wake {

@@ -517,7 +517,7 @@ fn an_endpoint_that_is_closed_says_once_more_that_a_message_is_done() {
             (state.carrier.as_ref().unwrap().notices.len() == 1).then_some(())
         })
     });
-    receiver.rdm.close().unwrap();
+    receiver.rdm.close(&Memories::default()).unwrap();
     let sent = until("the sender is told", || sender.turn());
     assert_eq!((sent.context, sent.problem), (5, None));
 }

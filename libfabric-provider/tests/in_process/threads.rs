@@ -3,9 +3,9 @@
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::common::fabric::{BOUND, Entry, Exposed, Failed, How, Side, Wish, table};
+use crate::common::fabric::{BOUND, Entry, Exposed, Failed, How, Side, Wish, close, table};
 use crate::common::inside;
 use crate::common::server::servers;
 use weft_fi::sys;
@@ -321,4 +321,70 @@ fn threads_make_calls_of_all_kinds_at_the_same_time_through_servers() {
         let servers = servers(&directory, 92);
         share([Some(servers[0].name()), Some(servers[1].name())], true);
     }
+}
+
+/// Writes a value to the memory of a peer. It may be too early for that.
+fn write(side: &Side, to: u64, value: u64) -> isize {
+    let bytes = value.to_ne_bytes();
+    let piece = sys::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: 8 };
+    let place = sys::fi_rma_iov { addr: 0, len: 8, key: KEY };
+    let write = sys::fi_msg_rma {
+        msg_iov: &raw const piece,
+        desc: null_mut(),
+        iov_count: 1,
+        addr: to,
+        rma_iov: &raw const place,
+        rma_iov_count: 1,
+        context: null_mut(),
+        data: 0,
+    };
+    table!(side.ep, rma.writemsg(&write, sys::FI_INJECT | sys::FI_COMPLETION))
+}
+
+/// A thread closes an endpoint to which a peer writes all the time, which takes a second; another one closes the memory meanwhile, and
+/// may free it.
+#[test]
+fn closed_memory_is_not_written_to_through_an_endpoint_that_is_being_closed() {
+    if !inside("closed_memory_is_not_written_to_through_an_endpoint_that_is_being_closed") {
+        return;
+    }
+    let [mut owner, peer] =
+        [0, 1].map(|_| Side::open(&Wish { caps: sys::FI_RMA, ..Wish::default() }, How::default()));
+    let (to_owner, _) = (peer.insert(&owner.name()), owner.insert(&peer.name()));
+    let mut memory = [0u8; 8];
+    let at = memory.as_ptr() as usize;
+    // SAFETY: the memory lives to the end of the test.
+    let now = || unsafe { (at as *const u64).read_volatile() };
+    let exposed = Exposed::new(&owner, &mut memory, KEY);
+    let begin = Instant::now();
+    peer.post(|| write(&peer, to_owner, 1));
+    while now() == 0 {
+        peer.cq.read();
+        owner.cq.read();
+        assert!(begin.elapsed() < BOUND, "nothing is written");
+        std::thread::yield_now();
+    }
+    let (is_over, refused) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let ep = std::mem::replace(&mut owner.ep, null_mut()) as usize;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for value in 2.. {
+                if is_over.load(Ordering::Relaxed) {
+                    return;
+                }
+                write(&peer, to_owner, value);
+                while let Some(entry) = peer.cq.read() {
+                    refused.fetch_add(usize::from(entry.is_err()), Ordering::Relaxed);
+                }
+            }
+        });
+        scope.spawn(|| assert_eq!(close((ep as *mut sys::fid_ep).cast()), 0));
+        std::thread::sleep(Duration::from_millis(50));
+        drop(exposed);
+        let before = now();
+        std::thread::sleep(Duration::from_millis(200));
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!(now(), before, "written after it was closed");
+    });
+    assert_ne!(refused.into_inner(), 0, "no write was refused");
 }
