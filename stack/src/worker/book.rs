@@ -81,15 +81,23 @@ pub struct AddressBook {
     /// The routes to `hosts`, by the same index, computed in advance for packets.
     routes: Vec<Option<Route>>,
     /// The peers whose Ethernet address the worker asks for on the link, whether they have answered or not.
-    asked: BTreeMap<Addr, IpAddr>,
+    asked: BTreeMap<Addr, Asked>,
     /// With a random hash: peers choose their addresses, and could choose those of equal hashes otherwise.
     by_ip: HashMap<ByIp, Addr, RandomState>,
     strangers: Strangers,
     zones: PrefixZones,
-    /// How often a route was entered or a peer forgotten.
+    /// How often a route was entered or forgotten.
     changes: u64,
     /// The peers of these, and those that the worker has given up, or asks for at another neighbour.
     resolutions: Resolutions,
+}
+
+/// A peer whose Ethernet address the worker asks for.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    ip: IpAddr,
+    /// The Ethernet address that applications have named, and how many of them, as long as no host has answered.
+    supposed: Option<(MacAddr, u32)>,
 }
 
 /// An IP address that is hashed as one number: each packet is looked up by that of its sender, and the hash of the standard library's
@@ -275,7 +283,7 @@ impl AddressBook {
             Some(_) => return Err(BookError::AddrTaken(addr)),
             None => self.claim(addr, ip)?,
         }
-        self.asked.insert(addr, ip);
+        self.asked.insert(addr, Asked { ip, supposed: None });
         self.places.keep(addr);
         Ok(())
     }
@@ -283,14 +291,52 @@ impl AddressBook {
     /// Sets the Ethernet address of a peer that [`AddressBook::expect`] has entered, unless it has been entered
     /// permanently since.
     pub(super) fn resolve(&mut self, addr: Addr, mac: MacAddr) {
-        if let Some(&ip) = self.asked.get(&addr) {
+        if let Some(asked) = self.asked.get_mut(&addr) {
+            let ip = asked.ip;
+            asked.supposed = None;
             self.place(addr, HostAddr { mac, ip });
         }
     }
 
+    /// Takes `mac`, which an application names, for the Ethernet address of `addr` until a host answers, or until all
+    /// applications that have named it have [withdrawn](AddressBook::withdraw) it. False if the book has another one, or
+    /// an answer: then there is nothing to withdraw.
+    pub(super) fn suppose(&mut self, addr: Addr, mac: MacAddr) -> bool {
+        let is_known = self.get(addr).is_some();
+        let Some(asked) = self.asked.get_mut(&addr) else { return false };
+        match &mut asked.supposed {
+            Some((supposed, namers)) if *supposed == mac => *namers += 1,
+            None if !is_known => {
+                let ip = asked.ip;
+                asked.supposed = Some((mac, 1));
+                self.place(addr, HostAddr { mac, ip });
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// An application that has named the Ethernet address of `addr` needs it no more.
+    pub(super) fn withdraw(&mut self, addr: Addr) {
+        let Some(asked) = self.asked.get_mut(&addr) else { return };
+        match &mut asked.supposed {
+            None => {}
+            Some((_, namers)) if *namers > 1 => *namers -= 1,
+            Some(_) => {
+                asked.supposed = None;
+                self.clear(addr);
+            }
+        }
+    }
+
+    /// Whether the Ethernet address of `addr` is only one that applications have named.
+    pub(super) fn is_supposed(&self, addr: Addr) -> bool {
+        self.asked.get(&addr).is_some_and(|asked| asked.supposed.is_some())
+    }
+
     /// The IP address of `addr`, whether there is a route to it or not.
     pub fn ip(&self, addr: Addr) -> Option<IpAddr> {
-        self.get(addr).map(|host| host.ip).or_else(|| self.asked.get(&addr).copied())
+        self.get(addr).map(|host| host.ip).or_else(|| self.asked.get(&addr).map(|asked| asked.ip))
     }
 
     /// Reserves `ip` for `addr`, unless another endpoint has it or `addr` has another.
@@ -325,21 +371,26 @@ impl AddressBook {
         self.resolutions.note(addr);
     }
 
-    /// Forgets a peer that nobody keeps and that `standing` does not hold, so that there is room for another. Returns who it
-    /// was; none if all have to stay.
-    pub(super) fn forget_one(&mut self, standing: impl Fn(Addr) -> Standing) -> Option<(Addr, IpAddr)> {
-        let addr = self.places.take_least_needed(standing)?;
-        let ip = self.ip(addr)?;
+    /// There is no route to `addr` any more.
+    fn clear(&mut self, addr: Addr) {
         let index = self.places.slot(addr);
         if let Some(host) = self.hosts.get_mut(index) {
             *host = None;
             self.routes[index] = None;
         }
+        self.changes += 1;
+        self.resolutions.note(addr);
+    }
+
+    /// Forgets a peer that nobody keeps and that `standing` does not hold, so that there is room for another. Returns who it
+    /// was; none if all have to stay.
+    pub(super) fn forget_one(&mut self, standing: impl Fn(Addr) -> Standing) -> Option<(Addr, IpAddr)> {
+        let addr = self.places.take_least_needed(standing)?;
+        let ip = self.ip(addr)?;
+        self.clear(addr);
         self.asked.remove(&addr);
         self.by_ip.remove(&ByIp(ip));
         self.places.free_up(addr);
-        self.changes += 1;
-        self.resolutions.note(addr);
         Some((addr, ip))
     }
 
@@ -397,7 +448,7 @@ impl AddressBook {
         &self.resolutions
     }
 
-    /// How often a route was entered or a peer forgotten: if that has not changed, no route is new.
+    /// How often a route was entered or forgotten: if that has not changed, no route is new.
     pub(super) fn changes(&self) -> u64 {
         self.changes
     }

@@ -430,13 +430,6 @@ impl Neighbours {
         }
     }
 
-    /// Takes `mac` for the Ethernet address of `peer`, unless the peer has answered with one before. The worker asks
-    /// the peer all the same, and its answer replaces `mac`. Returns the address to use meanwhile.
-    fn suppose(&mut self, peer: Addr, mac: MacAddr) -> Option<MacAddr> {
-        let neighbour = self.all.get_mut(*self.hops.get(&peer)?)?;
-        Some(*neighbour.mac.get_or_insert(mac))
-    }
-
     fn why_unreachable(&self, peer: Addr) -> Unreachable {
         let Some(&Neighbour { ip: hop, state, .. }) = self.hop(peer) else {
             return Unreachable::Unknown(peer);
@@ -478,28 +471,14 @@ impl<P: Port> Worker<P> {
         Ok(())
     }
 
-    /// As [`Worker::meet`], with an unconfirmed Ethernet address `mac`. The worker sends packets there until a host on
-    /// the link answers for the IP address itself.
-    ///
-    /// # Errors
-    /// Why it cannot be entered.
-    pub fn meet_at(&mut self, peer: Addr, host: HostAddr) -> Result<(), BookError> {
-        self.book.check(&host)?;
-        self.meet(peer, host.ip, None)?;
-        if let Some(mac) = self.neighbours.suppose(peer, host.mac) {
-            self.book.resolve(peer, mac);
-        }
-        Ok(())
-    }
-
-    /// Whether frames can be sent to `peer`.
+    /// Whether frames can be sent to `peer`. An Ethernet address that only applications have named is none.
     ///
     /// # Errors
     /// Why not, or not yet.
     pub fn is_reachable(&self, peer: Addr) -> Result<(), Unreachable> {
         match self.book.get(peer) {
-            Some(_) => Ok(()),
-            None => Err(self.neighbours.why_unreachable(peer)),
+            Some(_) if !self.book.is_supposed(peer) => Ok(()),
+            _ => Err(self.neighbours.why_unreachable(peer)),
         }
     }
 

@@ -470,7 +470,9 @@ fn a_datagram_whose_peer_is_forgotten_before_it_leaves_is_cancelled() {
     let (near, mut far) = pair(&MemoryConfig::default()).unwrap();
     let mut worker = worker(1, near, LinkConfig::default(), false);
     for n in [2, 3] {
-        worker.meet_at(Addr(n.into()), host(n, false)).unwrap();
+        let HostAddr { mac, ip } = host(n, false);
+        worker.meet(Addr(n.into()), ip, None).unwrap();
+        assert!(worker.book.suppose(Addr(n.into()), mac));
     }
     worker.poll_at(START);
     sent(&mut far);

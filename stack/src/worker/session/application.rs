@@ -28,7 +28,6 @@ use crate::fep::{
 use crate::packet::Addr;
 use crate::region::Region;
 use crate::ses::{Matching, ReceiveId, Source};
-use crate::wire::ethernet::MacAddr;
 use crate::worker::BookRoom;
 use crate::worker::places::EXAMINED;
 use crate::worker::ring::{Broken, Consumer, Producer};
@@ -84,6 +83,9 @@ pub(super) struct Application {
     /// Other peers that it has connections to, which stay as long as it has; and whether it has none any more, so that they are to be
     /// released.
     pub(super) connected_peers: BTreeMap<Addr, bool>,
+    /// Peers whose Ethernet address it has named before a host has answered for them: until one does, only this application and
+    /// those that have named the same address send there. They are no more than it may have in the address book.
+    pub(super) named: BTreeSet<Addr>,
     /// Reports that the ring had no room for.
     pub(super) backlog: VecDeque<Slot>,
     /// Whether its receives for many messages take none, as reports wait.
@@ -381,13 +383,27 @@ impl Application {
                 self.reserve(operation)?;
                 let addr = match served.find_peer(ip, mac)? {
                     Some(addr) => addr,
-                    None => self.add_peer(served, now, all, (ip, mac), looks)?,
+                    None => self.add_peer(served, now, all, ip, looks)?,
                 };
                 self.hold_peer(served, all, addr)?;
+                let may_name = self.named.len() < self.peers as usize && !self.named.contains(&addr);
+                if let Some(mac) = mac.filter(|_| may_name)
+                    && served.suppose(addr, mac)
+                {
+                    self.named.insert(addr);
+                }
                 self.tell(&Report::Peer { operation, addr });
                 Ok(())
             }
         }
+    }
+
+    /// Whether the application can send to `peer`. Only those that have named an Ethernet address send there before a host answers.
+    fn resolve(&self, served: &mut impl Served, now: Time, peer: Addr) -> Result<(), Unreachable> {
+        if self.named.contains(&peer) && !served.is_forgotten(peer) {
+            return Ok(());
+        }
+        served.resolve_peer(now, peer)
     }
 
     /// Posts a datagram, or holds it while its peer's Ethernet address is being asked for.
@@ -407,7 +423,7 @@ impl Application {
         if extent.len > most {
             return Err(CallError::DatagramTooLong { most });
         }
-        let posted = match served.resolve_peer(now, peer) {
+        let posted = match self.resolve(served, now, peer) {
             // The number is the session's: an application cannot send in the name of another.
             Ok(()) => Posted::Send(served.fep_mut().post_datagram_of(self.process, datagram)?),
             Err(Unreachable::Resolving { .. }) => {
@@ -467,7 +483,7 @@ impl Application {
         served: &mut impl Served,
         now: Time,
         all: &mut Connections,
-        (ip, mac): (IpAddr, Option<MacAddr>),
+        ip: IpAddr,
         looks: usize,
     ) -> Result<Addr, CallError> {
         let account = all.account(self.id.slot);
@@ -489,7 +505,7 @@ impl Application {
             }
             return Err(CallError::Limit { what: Resource::Peers, limit: capacity });
         }
-        let added = served.add_peer(ip, mac);
+        let added = served.add_peer(ip);
         // The port has made system calls, so that this must not go on for ever: not with those that it refuses, nor with those
         // that make room when the application leaves.
         if let Ok(_) | Err(CallError::Peer(PeerRefusal::Port)) = added {
@@ -564,7 +580,7 @@ impl Application {
         if place.ok_or(CallError::NoSuchNumber { number: connection, count })?.is_some() {
             return Err(CallError::NumberInUse(connection));
         }
-        let held = match served.resolve_peer(now, peer) {
+        let held = match self.resolve(served, now, peer) {
             Ok(()) => false,
             Err(Unreachable::Resolving { .. }) => true,
             Err(why) => return Err(CallError::Unreachable { peer, why }),

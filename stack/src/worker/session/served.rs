@@ -30,15 +30,24 @@ pub trait Served {
     /// The address book's entry for `ip`, if it has one.
     ///
     /// # Errors
-    /// The entry has another Ethernet address than `mac`, or there is no address book.
+    /// The entry has another Ethernet address than `mac`, `mac` is no single host's, or there is no address book.
     fn find_peer(&mut self, ip: IpAddr, mac: Option<MacAddr>) -> Result<Option<Addr>, CallError>;
 
-    /// Enters `ip`, which has no entry, in the address book, for as long as it is held or used. An Ethernet address `mac` is
-    /// used until a host on the link answers for `ip`.
+    /// Enters `ip`, which has no entry, in the address book, for as long as it is held or used.
     ///
     /// # Errors
     /// It cannot be entered.
-    fn add_peer(&mut self, ip: IpAddr, mac: Option<MacAddr>) -> Result<Addr, CallError>;
+    fn add_peer(&mut self, ip: IpAddr) -> Result<Addr, CallError>;
+
+    /// An application has named `mac` as the Ethernet address of `peer`: packets leave there until a host on the link answers, or
+    /// until each application that has named it withdraws it. False if that makes no difference, and there is nothing to withdraw:
+    /// the peer's address is known, or another one is supposed.
+    fn suppose(&mut self, _peer: Addr, _mac: MacAddr) -> bool {
+        false
+    }
+
+    /// An application that has named the Ethernet address of `peer` needs it no more.
+    fn withdraw(&mut self, _peer: Addr) {}
 
     /// An application needs `peer`: its entry stays until it is released as often as it was held. False if it stays anyway.
     fn hold_peer(&mut self, peer: Addr) -> bool;
@@ -75,7 +84,7 @@ impl Served for Fep {
         Err(CallError::Peer(PeerRefusal::Fixed))
     }
 
-    fn add_peer(&mut self, _: IpAddr, _: Option<MacAddr>) -> Result<Addr, CallError> {
+    fn add_peer(&mut self, _: IpAddr) -> Result<Addr, CallError> {
         Err(CallError::Peer(PeerRefusal::Fixed))
     }
 
@@ -113,28 +122,29 @@ impl<P: Port> Served for Worker<P> {
     }
 
     fn find_peer(&mut self, ip: IpAddr, mac: Option<MacAddr>) -> Result<Option<Addr>, CallError> {
-        let Some(addr) = self.book().find(ip) else { return Ok(None) };
-        let (Some(mac), known) = (mac, self.book().get(addr).copied()) else { return Ok(Some(addr)) };
-        match known {
+        let found = self.book.find(ip);
+        let Some(mac) = mac else { return Ok(found) };
+        self.book.check(&HostAddr { mac, ip }).map_err(refusal)?;
+        match found.and_then(|addr| self.book.get(addr)) {
             Some(host) if host.mac != mac => Err(CallError::Peer(PeerRefusal::OtherMac)),
-            Some(_) => Ok(Some(addr)),
-            None => {
-                self.meet_at(addr, HostAddr { mac, ip }).map_err(refusal)?;
-                Ok(Some(addr))
-            }
+            _ => Ok(found),
         }
     }
 
-    fn add_peer(&mut self, ip: IpAddr, mac: Option<MacAddr>) -> Result<Addr, CallError> {
-        self.book.check(&HostAddr { mac: mac.unwrap_or(self.book.own_host().mac), ip }).map_err(refusal)?;
+    fn add_peer(&mut self, ip: IpAddr) -> Result<Addr, CallError> {
+        self.book.check(&HostAddr { mac: self.book.own_host().mac, ip }).map_err(refusal)?;
         let addr = self.free_addr().map_err(refusal)?;
-        let entered = match mac {
-            Some(mac) => self.meet_at(addr, HostAddr { mac, ip }),
-            None => self.meet(addr, ip, None),
-        };
-        entered.map_err(refusal)?;
+        self.meet(addr, ip, None).map_err(refusal)?;
         self.book.lend(addr);
         Ok(addr)
+    }
+
+    fn suppose(&mut self, peer: Addr, mac: MacAddr) -> bool {
+        self.book.suppose(peer, mac)
+    }
+
+    fn withdraw(&mut self, peer: Addr) {
+        self.book.withdraw(peer);
     }
 
     fn hold_peer(&mut self, peer: Addr) -> bool {
@@ -185,7 +195,7 @@ impl<P: Port> Served for Placing<'_, P> {
         Ok(self.worker.book().find(ip))
     }
 
-    fn add_peer(&mut self, ip: IpAddr, _: Option<MacAddr>) -> Result<Addr, CallError> {
+    fn add_peer(&mut self, ip: IpAddr) -> Result<Addr, CallError> {
         let own = self.worker.book().own_host();
         self.worker.book.check(&HostAddr { mac: own.mac, ip }).map_err(refusal)?;
         let addr = self.worker.free_addr().map_err(refusal)?;

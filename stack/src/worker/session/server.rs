@@ -244,6 +244,7 @@ impl Sessions {
             peers: config.peers,
             held_peers: BTreeSet::new(),
             connected_peers: BTreeMap::new(),
+            named: BTreeSet::new(),
             backlog: VecDeque::with_capacity(Application::most_unread(operations, connections)),
             holds_many: false,
             allows_many: false,
@@ -441,6 +442,7 @@ impl Sessions {
     pub(super) fn check_peers(&self) {
         for session in self.slots.iter().flatten() {
             assert!(session.held_peers.len() <= session.peers as usize);
+            assert!(session.named.len() <= session.peers as usize);
             assert!(session.connected_peers.len() <= session.connections.len() + self.parted.len());
             assert!(session.connected_peers.keys().all(|peer| !session.held_peers.contains(peer)));
             for (peer, is_parted) in &session.connected_peers {
@@ -615,15 +617,21 @@ impl Sessions {
         count + self.release_parted(served)
     }
 
-    /// The session in `slot`, which is leaving, holds its peers in the address book no more: `most` of them, from which those are
-    /// taken that it has released. Returns whether it holds none.
+    /// The session in `slot`, which is leaving, holds its peers in the address book no more, nor the Ethernet addresses that it has
+    /// named: `most` of them, from which those are taken that it has released. Returns whether it holds none.
     fn release_peers(&mut self, served: &mut impl Served, slot: usize, most: &mut usize) -> bool {
-        while let Some(peer) = self.slots[slot].as_ref().and_then(Application::first_peer) {
+        while let Some(session) = &mut self.slots[slot] {
+            let named = session.named.first().copied();
+            let Some(peer) = named.or_else(|| session.first_peer()) else { break };
             if *most == 0 {
                 return false;
             }
             *most -= 1;
-            self.release_peer(served, slot as u32, peer);
+            if session.named.remove(&peer) {
+                served.withdraw(peer);
+            } else {
+                self.release_peer(served, slot as u32, peer);
+            }
         }
         true
     }

@@ -149,10 +149,10 @@ impl Served for Side<'_> {
         }
     }
 
-    fn add_peer(&mut self, ip: IpAddr, mac: Option<MacAddr>) -> Result<Addr, CallError> {
+    fn add_peer(&mut self, ip: IpAddr) -> Result<Addr, CallError> {
         let Side(fep, Peers { book, refused, full, .. }) = self;
-        let Some(book) = book else { return fep.add_peer(ip, mac) };
-        let host = HostAddr { mac: mac.unwrap_or(MAC), ip };
+        let Some(book) = book else { return fep.add_peer(ip) };
+        let host = HostAddr { mac: MAC, ip };
         book.check(&host).map_err(refusal)?;
         if *refused == Some(ip) {
             return Err(CallError::Peer(PeerRefusal::Port));

@@ -14,6 +14,7 @@ use crate::buffer::Buffer;
 use crate::fep::{PeerRefusal, Send, Standing, Unreachable};
 use crate::packet::{Addr, Packet, Payload};
 use crate::port::memory::{MemoryConfig, MemoryPort, pair};
+use crate::port::{Port as _, RxBurst};
 use crate::wire::ethernet::MacAddr;
 use crate::worker::HostAddr;
 
@@ -563,8 +564,7 @@ fn parts_of_the_book_follow_what_the_owner_leaves_of_it() {
     assert_eq!(book.fill(&mut hog), 12);
     for last in 200..216 {
         let addr = book.side.worker.free_addr().unwrap();
-        let host = HostAddr { mac: MacAddr([2, 0, 0, 0, 0, last]), ip: address(last) };
-        book.side.worker.meet_at(addr, host).unwrap();
+        book.side.worker.meet(addr, address(last), None).unwrap();
     }
     assert_eq!(book.fill(&mut other), 2, "what is reserved for it");
     assert_eq!(book.fill(&mut hog), 0);
@@ -595,10 +595,10 @@ fn an_ethernet_address_given_by_an_application_is_used_until_the_host_answers() 
     let claimed = MacAddr([2, 0, 0, 0, 0, 0x66]);
     assert_eq!(ask(&mut side, &mut liar, ip(PEER), Some(claimed)), Ok(PEER));
     assert_eq!(side.worker.book().get(PEER), Some(&HostAddr { mac: claimed, ip: ip(PEER) }));
+    connect_at_once(&mut side, &mut liar, PEER);
     other.connect(PEER, ConnectOptions::default(), 1).unwrap();
     side.turn(Time::ZERO);
-    let event = other.poll().unwrap().unwrap();
-    assert!(matches!(event.report, Report::Connected { .. }), "{event:?}");
+    assert_eq!(other.poll(), Ok(None), "it waits for the host");
     let contradiction = Err(CallError::Peer(PeerRefusal::OtherMac));
     assert_eq!(ask(&mut side, &mut other, ip(PEER), Some(MacAddr([2, 0, 0, 0, 0, 0x67]))), contradiction);
 
@@ -612,8 +612,85 @@ fn an_ethernet_address_given_by_an_application_is_used_until_the_host_answers() 
     }
     let own = host.worker.book().own_host().mac;
     assert_eq!(side.worker.book().get(PEER).unwrap().mac, own);
+    let event = other.poll().unwrap().unwrap();
+    assert!(matches!(event.report, Report::Connected { .. }), "{event:?}");
     assert_eq!(ask(&mut side, &mut liar, ip(PEER), Some(claimed)), contradiction);
     assert_eq!(ask(&mut side, &mut other, ip(PEER), Some(own)), Ok(PEER));
+}
+
+/// A peer that does not answer, and two Ethernet addresses that applications name for it.
+const SILENT: u8 = 66;
+const WRONG: MacAddr = MacAddr([2, 0, 0, 0, 0, 0x66]);
+const RIGHT: MacAddr = MacAddr([2, 0, 0, 0, 0, 0x67]);
+
+fn connect_at_once(side: &mut Side, client: &mut Client, peer: Addr) {
+    client.connect(peer, ConnectOptions::default(), 1).unwrap();
+    side.turn(Time::ZERO);
+    let event = client.poll().unwrap().expect("an answer at once");
+    assert!(matches!(event.report, Report::Connected { .. }), "{event:?}");
+}
+
+/// The owner of the Ethernet address could read the messages of the others, and answer them, for as long as no host answers: the peer
+/// may be down, or behind a router.
+#[test]
+fn an_ethernet_address_is_used_only_for_applications_that_have_named_it() {
+    for is_added_first in [false, true] {
+        let (mut side, mut deaf) = alone();
+        let (mut liar, mut other) = (side.open(), side.open());
+        let name = |side: &mut Side, client: &mut Client, mac| ask(side, client, address(SILENT), mac);
+        if is_added_first {
+            assert_eq!(name(&mut side, &mut other, None), Ok(NEXT));
+        }
+        assert_eq!(name(&mut side, &mut liar, Some(WRONG)), Ok(NEXT));
+        assert_eq!(name(&mut side, &mut other, None), Ok(NEXT));
+        let extent = Extent { region: 0, offset: 0, len: 8 };
+        let connection = other.connect(NEXT, ConnectOptions::default(), 10).unwrap();
+        other.send(connection, extent, None, 0, 11).unwrap();
+        other.send_datagram(NEXT.into(), extent, 0, 12).unwrap();
+        let mut now = Time::ZERO;
+        let why = Unreachable::NoAnswer { hop: address(SILENT) };
+        let error = CallError::Unreachable { peer: NEXT, why };
+        let expected = [(10, Request::Connect), (11, Request::Send), (12, Request::SendDatagram)];
+        let refusals = expected.map(|_| {
+            let (context, request, reason) = refused(&side.event(&mut now, &mut other));
+            assert_eq!(reason, error);
+            (context, request)
+        });
+        assert!(expected.iter().all(|refusal| refusals.contains(refusal)), "{refusals:?}");
+        let mut frames = RxBurst::new();
+        deaf.receive(&mut frames);
+        assert!(frames.iter().all(|frame| frame[12..14] == [8, 6]), "questions, and no packets");
+
+        // Those that name it use it.
+        connect_at_once(&mut side, &mut liar, NEXT);
+        let mut third = side.open();
+        assert_eq!(name(&mut side, &mut third, Some(WRONG)), Ok(NEXT));
+        connect_at_once(&mut side, &mut third, NEXT);
+    }
+}
+
+#[test]
+fn an_ethernet_address_is_forgotten_when_the_last_application_has_left_that_has_named_it() {
+    let (mut side, _deaf) = alone();
+    let (mut liar, mut accomplice, mut other) = (side.open(), side.open(), side.open());
+    let name = |side: &mut Side, client: &mut Client, mac| ask(side, client, address(SILENT), mac);
+    for client in [&mut liar, &mut accomplice] {
+        for _ in 0..2 {
+            assert_eq!(name(&mut side, client, Some(WRONG)), Ok(NEXT));
+        }
+    }
+    // That it needs the peer keeps the entry, and not the address.
+    assert_eq!(name(&mut side, &mut other, None), Ok(NEXT));
+    let contradiction = Err(CallError::Peer(PeerRefusal::OtherMac));
+    drop(liar);
+    side.turn(Time::ZERO);
+    assert_eq!(name(&mut side, &mut other, Some(RIGHT)), contradiction, "one has named the other one still");
+    drop(accomplice);
+    side.turn(Time::ZERO);
+    assert_eq!(side.worker.book().get(NEXT), None);
+    assert_eq!(name(&mut side, &mut other, Some(RIGHT)), Ok(NEXT));
+    assert_eq!(side.worker.book().get(NEXT), Some(&HostAddr { mac: RIGHT, ip: address(SILENT) }));
+    connect_at_once(&mut side, &mut other, NEXT);
 }
 
 #[test]
