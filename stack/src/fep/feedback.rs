@@ -471,7 +471,7 @@ fn put_off(
     // Refusals of packets that left before the pause began do not lengthen it.
     if busy.polled {
         if busy.count > 0 {
-            connection.pdc.postpone(nack.psn);
+            connection.pdc.postpone([nack.psn]);
         }
         let messages = connection.pdc.lost_messages();
         let until = busy.until.latest(now + poll_interval(&core.config, context, busy.count, messages));

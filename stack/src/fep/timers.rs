@@ -159,7 +159,7 @@ impl Initiator {
                 note_timeout(core, now, connection.pdc.id, context, &expired);
                 // A poll without an answer is followed by one with another message, as one that was refused is.
                 if connection.pause.is_some() {
-                    expired.iter().for_each(|(psn, _)| connection.pdc.postpone(*psn));
+                    connection.pdc.postpone(expired.iter().map(|(psn, _)| *psn));
                 }
                 leave_path(now, connection, context);
                 let context = connection.context;

@@ -58,7 +58,8 @@ pub struct TxPdc {
     numbered: u64,
     /// Records of the packets from the first one on that is not known to have arrived.
     records: Records,
-    /// Packets to retransmit, by PSN.
+    /// Packets to retransmit: in the order of PSNs, and then those that were postponed. Those that have arrived since are among
+    /// them until they come to the front: the first one is always to be sent again.
     lost: VecDeque<Psn>,
     /// Set when a ROD target has refused a packet that came out of order: the PSN that it expects.
     draining: Option<Psn>,
@@ -73,6 +74,8 @@ pub struct TxPdc {
     stuck_at: (Psn, Psn),
     stuck_since: Time,
     go_backs: u8,
+    /// How many of the packets to retransmit were postponed.
+    postponed: u32,
     /// Sender-side loss inference.
     pub(super) recovery: LossRecovery,
 }
@@ -164,6 +167,7 @@ impl TxPdc {
             stuck_at: (start_psn, start_psn),
             stuck_since: Time::ZERO,
             go_backs: 0,
+            postponed: 0,
             recovery: LossRecovery::default(),
         }
     }
@@ -318,7 +322,8 @@ impl TxPdc {
 
     /// Records that the packet of [`TxPdc::peek_lost`] is sent again now.
     pub fn resend(&mut self, now: Time, entropy: Entropy) {
-        let Some(psn) = self.lost.pop_front() else { return };
+        let Some(psn) = self.pop_lost() else { return };
+        self.skip_arrived();
         self.draining = None;
         let Some(record) = self.records.get_mut(psn) else { return };
         record.state = State::InFlight;
@@ -331,21 +336,40 @@ impl TxPdc {
         self.lost_bytes -= carried;
     }
 
-    /// Puts the lost packets of the message of `psn` behind all others that wait for retransmission: its target refuses
-    /// it, and may take another. Not with ROD, where nothing arrives out of order.
+    /// Puts the lost packets of the messages of `psns` behind all others that wait for retransmission: their target refuses
+    /// them, and may take another. Not with ROD, where nothing arrives out of order.
     #[cold]
-    pub fn postpone(&mut self, psn: Psn) {
-        let Some(refused) = self.message_of(psn).filter(|_| self.mode == DeliveryMode::Rud) else { return };
-        let mut lost = std::mem::take(&mut self.lost);
-        let place = |psn: &Psn| (self.message_of(*psn) == Some(refused)).then(|| psn.distance(self.cack));
-        lost.make_contiguous().sort_by_key(place);
-        self.lost = lost;
+    pub fn postpone(&mut self, psns: impl IntoIterator<Item = Psn>) {
+        let mut messages: Vec<u32> = psns.into_iter().filter_map(|psn| self.message_of(psn)).collect();
+        if self.mode != DeliveryMode::Rud || messages.is_empty() {
+            return;
+        }
+        messages.sort_unstable();
+        messages.dedup();
+        #[cfg(test)]
+        crate::steps::count(self.lost.len());
+        let in_order = self.in_order();
+        let (mut others, mut refused, mut postponed) =
+            (VecDeque::with_capacity(self.lost.len()), Vec::new(), 0);
+        for (place, psn) in self.lost.iter().copied().enumerate().filter(|(_, psn)| self.is_lost(*psn)) {
+            if self.message_of(psn).is_some_and(|message| messages.binary_search(&message).is_ok()) {
+                refused.push(psn);
+            } else {
+                others.push_back(psn);
+                postponed += u32::from(place >= in_order);
+            }
+        }
+        refused.sort_by_key(|psn| psn.distance(self.cack));
+        self.postponed = postponed + refused.len() as u32;
+        others.extend(refused);
+        self.lost = others;
     }
 
     /// How many messages wait for retransmission of packets that may be sent in any order; at least 1.
     #[cold]
     pub fn lost_messages(&self) -> u32 {
-        let mut messages: Vec<Option<u32>> = self.lost.iter().map(|psn| self.message_of(*psn)).collect();
+        let lost = self.lost.iter().filter(|psn| self.is_lost(**psn));
+        let mut messages: Vec<Option<u32>> = lost.map(|psn| self.message_of(*psn)).collect();
         messages.dedup();
         if self.mode == DeliveryMode::Rud { (messages.len() as u32).max(1) } else { 1 }
     }
@@ -658,7 +682,7 @@ impl TxPdc {
         if self.mode == DeliveryMode::Rod && !self.deadline(rto, news).is_some_and(is_due) {
             return Overdue::Nothing;
         }
-        let mut found = Overdue::Nothing;
+        let mut added = 0;
         for psn in self.psns() {
             let Some(record) = self.records.get_mut(psn) else { continue };
             if record.state != State::InFlight || now.is_before(record.deadline(rto, news)) {
@@ -666,17 +690,16 @@ impl TxPdc {
             }
             record.timeouts = record.timeouts.saturating_add(1);
             expired(psn, record);
-            self.mark_lost(psn);
-            found = Overdue::Resend;
+            added += usize::from(self.append_lost(psn));
         }
-        found
+        self.put_in_order(added);
+        if added > 0 { Overdue::Resend } else { Overdue::Nothing }
     }
 
     /// Moves all packets in flight to the retransmission queue.
     pub fn lose_all(&mut self) {
-        for psn in self.psns() {
-            self.mark_lost(psn);
-        }
+        let added = self.psns().filter(|psn| self.append_lost(*psn)).count();
+        self.put_in_order(added);
     }
 
     /// The records of all unacknowledged packets, for giving up.
@@ -813,31 +836,100 @@ impl TxPdc {
                 self.outstanding -= bytes;
                 self.outstanding_packets -= packets;
             }
-            _ => self.forget_lost(psn, carried),
+            _ => self.forget_lost(carried),
         }
     }
 
+    /// A packet of so many bytes has arrived that was to be sent again.
     #[cold]
-    fn forget_lost(&mut self, psn: Psn, carried: u64) {
-        self.lost.retain(|lost| *lost != psn);
+    fn forget_lost(&mut self, carried: u64) {
         self.lost_bytes -= carried;
+        self.skip_arrived();
         if self.lost.is_empty() {
             self.draining = None;
         }
     }
 
-    pub(super) fn mark_lost(&mut self, psn: Psn) {
-        let Some(record) = self.records.get_mut(psn) else { return };
-        if record.state != State::InFlight {
-            return;
+    /// Removes packets from the front of the retransmission queue that have arrived.
+    fn skip_arrived(&mut self) {
+        while self.lost.front().is_some_and(|psn| !self.is_lost(*psn)) {
+            #[cfg(test)]
+            crate::steps::count(1);
+            self.pop_lost();
         }
+    }
+
+    fn pop_lost(&mut self) -> Option<Psn> {
+        let psn = self.lost.pop_front()?;
+        self.postponed = self.postponed.min(self.lost.len() as u32);
+        Some(psn)
+    }
+
+    /// Whether the packet `psn` is to be sent again.
+    fn is_lost(&self, psn: Psn) -> bool {
+        self.records.get(psn).is_some_and(|record| record.state == State::Lost)
+    }
+
+    /// How many of the packets to retransmit are in the order of PSNs.
+    fn in_order(&self) -> usize {
+        self.lost.len() - self.postponed as usize
+    }
+
+    pub(super) fn mark_lost(&mut self, psn: Psn) {
+        if self.note_lost(psn) {
+            self.lost.insert(self.place_of_lost(psn), psn);
+        }
+    }
+
+    /// Notes that the packet `psn` is to be sent again. False if it is not in flight.
+    fn note_lost(&mut self, psn: Psn) -> bool {
+        let Some(record) = self.records.get_mut(psn).filter(|record| record.state == State::InFlight) else {
+            return false;
+        };
         record.state = State::Lost;
         let (bytes, carried) = (u64::from(record.bytes), u64::from(record.carried()));
         self.outstanding -= bytes;
         self.outstanding_packets -= u32::from(record.has_data());
         self.lost_bytes += carried;
-        let place = self.lost.iter().rposition(|other| other.is_before(psn)).map_or(0, |before| before + 1);
-        self.lost.insert(place, psn);
+        true
+    }
+
+    /// Where `psn` belongs in the retransmission queue: most often behind all others that were not postponed.
+    fn place_of_lost(&self, psn: Psn) -> usize {
+        let is_before = |place: usize| {
+            #[cfg(test)]
+            crate::steps::count(1);
+            self.lost.get(place).is_some_and(|other| other.is_before(psn))
+        };
+        let (mut from, mut to) = (0, self.in_order());
+        if to > 0 && is_before(to - 1) {
+            return to;
+        }
+        while from < to {
+            let middle = from.midpoint(to);
+            if is_before(middle) { from = middle + 1 } else { to = middle }
+        }
+        from
+    }
+
+    /// As [`TxPdc::mark_lost`], for one of many packets: [`TxPdc::put_in_order`] has to follow for those for which it
+    /// returns true.
+    fn append_lost(&mut self, psn: Psn) -> bool {
+        let is_lost = self.note_lost(psn);
+        if is_lost {
+            self.lost.push_back(psn);
+        }
+        is_lost
+    }
+
+    /// Puts the last `added` packets of the retransmission queue where they belong.
+    fn put_in_order(&mut self, added: usize) {
+        let (in_order, cack) = (self.in_order(), self.cack);
+        let Some(known) = in_order.checked_sub(added) else { return };
+        let lost = self.lost.make_contiguous();
+        lost[known..].rotate_right(added);
+        // The sort merges two sequences that are in order in one pass.
+        lost[..in_order].sort_by_key(|psn| psn.distance(cack));
     }
 
     /// Go-back-N: the target expects `expected` and refuses `refused`, which was sent at `sent_at`. Packets sent later

@@ -5,6 +5,7 @@ mod closing;
 mod early;
 mod hold;
 mod layout;
+mod paused;
 mod posting;
 mod samples;
 

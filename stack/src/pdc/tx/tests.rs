@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -427,7 +429,7 @@ fn a_postponed_message_waits_behind_the_others_and_rod_postpones_none() {
             let psn = pdc.send_new(at(0), kind, 100, Entropy(0));
             pdc.mark_lost(psn);
         }
-        pdc.postpone(Psn(u32::MAX - 1));
+        pdc.postpone([Psn(u32::MAX - 1)]);
         let first = Psn(u32::MAX - 1);
         let order: Vec<i32> = pdc.lost.iter().map(|psn| psn.distance(first)).collect();
         assert_eq!(
@@ -495,6 +497,155 @@ proptest! {
             if acknowledged % 5 == 0 {
                 pdc.lose_all();
             }
+        }
+    }
+}
+
+/// Packets of the window of the tests that count steps, and the most steps for each of them.
+const MANY: u32 = 2_048;
+const FEW_STEPS: u64 = 16;
+
+fn pdc_with_many() -> TxPdc {
+    let config = PdcConfig { mp_range: MANY, ..CONFIG };
+    let mut pdc = TxPdc::new(&config, Addr(1), PdcId(7), DeliveryMode::Rud, Psn(u32::MAX - 1));
+    for send in 0..MANY {
+        pdc.send_new(at(0), PacketKind::Data { send, offset: 0, len: 1 }, 65, Entropy(0));
+    }
+    pdc
+}
+
+/// A target is silent for a timeout, and acknowledges all packets at once, or one after the other from the last one on.
+#[test]
+fn an_acknowledgement_of_packets_taken_for_lost_takes_few_steps_for_each() {
+    let mut pdc = pdc_with_many();
+    pdc.lose_all();
+    let steps = crate::steps::of(|| {
+        pdc.on_ack(at(1), &ack(MANY, 0, 0, 0, 0), |_, _, _| ()).unwrap();
+    });
+    assert!(steps <= FEW_STEPS * u64::from(MANY), "{steps}");
+    assert_eq!((pdc.has_lost(), pdc.lost_bytes(), pdc.is_idle()), (false, 0, true));
+
+    let mut pdc = pdc_with_many();
+    pdc.lose_all();
+    for trigger in (1..MANY as i16).rev() {
+        let steps = crate::steps::of(|| {
+            pdc.on_ack(at(1), &ack(0, trigger + 1, 0, 0, 0), |_, _, _| ()).unwrap();
+        });
+        assert!(steps <= FEW_STEPS, "{steps} for packet {trigger}");
+        assert_eq!((pdc.lost_bytes(), pdc.lost_messages()), (trigger as u64 * 65, trigger as u32));
+    }
+    assert_eq!(pdc.peek_lost().unwrap().0, Psn(u32::MAX - 1));
+    pdc.resend(at(2), Entropy(0));
+    assert!(!pdc.has_lost());
+}
+
+/// They are refused in an order that is not that in which they were sent.
+#[test]
+fn a_packet_that_is_lost_before_others_takes_few_steps() {
+    for is_postponed in [false, true] {
+        let mut pdc = pdc_with_many();
+        let (first, half) = (pdc.first_unacknowledged(), MANY / 2);
+        (half..MANY).for_each(|n| pdc.mark_lost(first.plus(n)));
+        if is_postponed {
+            pdc.postpone([first.plus(MANY - 1)]);
+        }
+        for n in (0..half).rev().step_by(2) {
+            let steps = crate::steps::of(|| pdc.mark_lost(first.plus(n)));
+            assert!(steps <= FEW_STEPS, "{steps} for packet {n}");
+        }
+        let steps = crate::steps::of(|| pdc.lose_all());
+        assert!(steps <= FEW_STEPS * u64::from(MANY), "{steps}");
+        let order: Vec<_> = std::iter::from_fn(|| {
+            let (psn, _) = pdc.peek_lost()?;
+            pdc.resend(at(1), Entropy(0));
+            Some(psn.distance(first) as u32)
+        })
+        .collect();
+        assert!(order.into_iter().eq(0..MANY));
+    }
+}
+
+/// What can happen to packets, by their numbers.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Lose(u32),
+    LoseAll,
+    Acknowledge(u32),
+    Resend,
+    Postpone(u32, u32),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    const PACKETS: std::ops::Range<u32> = 0..40;
+    prop_oneof![
+        4 => PACKETS.prop_map(Step::Lose),
+        1 => Just(Step::LoseAll),
+        4 => PACKETS.prop_map(Step::Acknowledge),
+        2 => Just(Step::Resend),
+        2 => (PACKETS, PACKETS).prop_map(|(one, other)| Step::Postpone(one, other)),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn packets_are_sent_again_in_order_and_those_that_were_postponed_last(
+        steps in prop::collection::vec(step(), 0..150),
+    ) {
+        let mut pdc = pdc_with(0);
+        let first = pdc.next_psn();
+        let message_of = |n: u32| n / 4;
+        for n in 0..40 {
+            let kind = PacketKind::Data { send: message_of(n), offset: 0, len: 1 };
+            pdc.send_new(at(0), kind, 65, Entropy(0));
+        }
+        // Those that are lost, those of them that were postponed, and those that have arrived.
+        let (mut in_order, mut postponed) = (BTreeSet::new(), Vec::new());
+        let mut arrived = BTreeSet::new();
+        for step in steps {
+            let is_in_flight = |n: &u32| {
+                !in_order.contains(n) && !postponed.contains(n) && !arrived.contains(n)
+            };
+            match step {
+                Step::Lose(n) => {
+                    if is_in_flight(&n) {
+                        in_order.insert(n);
+                    }
+                    pdc.mark_lost(first.plus(n));
+                }
+                Step::LoseAll => {
+                    let all: Vec<_> = (0..40).filter(is_in_flight).collect();
+                    in_order.extend(all);
+                    pdc.lose_all();
+                }
+                Step::Acknowledge(n) => {
+                    in_order.remove(&n);
+                    postponed.retain(|other| *other != n);
+                    arrived.insert(n);
+                    pdc.on_ack(at(1), &ack(0, n as i16 + 1, 0, 0, 0), |_, _, _| ());
+                }
+                Step::Resend => {
+                    let next = in_order.pop_first().or_else(|| (!postponed.is_empty()).then(|| postponed.remove(0)));
+                    prop_assert_eq!(pdc.peek_lost().map(|(psn, _)| psn), next.map(|n| first.plus(n)));
+                    pdc.resend(at(1), Entropy(0));
+                }
+                Step::Postpone(one, other) => {
+                    // Packets before the first one that has not arrived are forgotten.
+                    let una = (0..40).find(|n| !arrived.contains(n)).unwrap_or(40);
+                    let refused = [one, other].map(|n| (n >= una).then(|| message_of(n)));
+                    let is_refused = |n: &u32| refused.contains(&Some(message_of(*n)));
+                    let last: BTreeSet<u32> =
+                        in_order.iter().chain(&postponed).copied().filter(is_refused).collect();
+                    in_order.retain(|n| !is_refused(n));
+                    postponed.retain(|n| !is_refused(n));
+                    postponed.extend(last);
+                    pdc.postpone([one, other].map(|n| first.plus(n)));
+                }
+            }
+            let expected: Vec<_> = in_order.iter().chain(&postponed).map(|n| first.plus(*n)).collect();
+            prop_assert_eq!(pdc.peek_lost().map(|(psn, _)| psn), expected.first().copied());
+            prop_assert_eq!(pdc.lost_bytes(), 65 * expected.len() as u64);
+            let lost: Vec<_> = pdc.lost.iter().copied().filter(|psn| pdc.is_lost(*psn)).collect();
+            prop_assert_eq!(lost, expected);
         }
     }
 }
