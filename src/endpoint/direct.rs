@@ -387,6 +387,12 @@ impl Direct {
             && now.since(self.heard.1) >= silence
     }
 
+    /// Asks peers to close the connections that they have to this endpoint, as it is about to go.
+    pub(super) fn ask_to_close(&mut self) {
+        let now = self.now();
+        self.worker.fep_mut().ask_to_close(now);
+    }
+
     /// Closes all connections.
     pub(super) fn close_all(&mut self) {
         let now = self.now();

@@ -506,6 +506,10 @@ impl Endpoint {
     /// in the caller's thread is dropped instead, peers may get no answer to their last messages, and report them as
     /// failed. Completions that come during the call are dropped.
     ///
+    /// An endpoint whose worker runs in the caller's thread asks its peers meanwhile to close their idle connections to it,
+    /// which end with [`Failure::ClosedByPeer`](crate::Failure::ClosedByPeer): then they open new ones to an endpoint that
+    /// comes at its address later.
+    ///
     /// # Errors
     /// [`Error::Busy`] if connections are open, datagrams have not left, or packets of peers still arrive, after `bound`.
     pub fn shutdown(mut self, bound: Duration) -> Result<(), Error> {
@@ -513,6 +517,11 @@ impl Endpoint {
         each!(self, inner => inner.close_all());
         loop {
             let quiet = each!(self, inner => inner.is_quiet());
+            if let Backend::Direct(direct) = &mut self.backend
+                && !quiet
+            {
+                direct.ask_to_close();
+            }
             let waited = begin.elapsed();
             match self.wait(bound.saturating_sub(waited).min(LOOK)) {
                 Ok(None) if quiet => return Ok(()),

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use body::{Pair, Side};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use weft::core::port::Port as _;
-use weft::{BuildError, Builder, CallError, Completion, ConnectOptions, Endpoint, Error, Limits};
+use weft::{BuildError, Builder, CallError, Completion, ConnectOptions, Endpoint, Error, Failure, Limits};
 
 fn side(builder: Builder, address: &str) -> Side {
     Side::new(builder.memory(16 << 20).build().unwrap(), address)
@@ -257,6 +257,32 @@ fn an_endpoint_with_an_open_peer_stays_for_a_silence_of_two_timeouts() {
         let taken = begin.elapsed();
         assert!(taken >= Duration::from_millis(200) && taken < Duration::from_secs(5), "{taken:?}");
     }
+}
+
+/// The peer has a connection that is idle, and would send its next message on it.
+#[test]
+fn an_endpoint_that_comes_at_the_address_of_one_that_was_shut_down_gets_the_next_message() {
+    let mut pair = udp(53, |builder| builder);
+    let connection = pair.connect();
+    let receive = pair.right.endpoint.receive(vec![0; 10]).unwrap();
+    let send = pair.left.endpoint.send(connection, b"first").unwrap();
+    pair.sent(send);
+    pair.received(receive);
+    let Pair { mut left, right } = pair;
+    let ended = std::thread::scope(|scope| {
+        let left = scope.spawn(|| left.endpoint.wait(Duration::from_secs(10)).unwrap());
+        right.endpoint.shutdown(Duration::from_secs(10)).unwrap();
+        left.join().unwrap()
+    });
+    let Some(Completion::Closed { result, .. }) = ended else { panic!("{ended:?}") };
+    assert!(matches!(result, Err(Error::Connection(Failure::ClosedByPeer { .. }))), "{result:?}");
+    let mut pair =
+        Pair { left, right: side(Endpoint::builder(format!("udp:{}", right.address)), &right.address) };
+    let connection = pair.connect();
+    let receive = pair.right.endpoint.receive(vec![0; 10]).unwrap();
+    let send = pair.left.endpoint.send(connection, b"second").unwrap();
+    pair.sent(send);
+    assert_eq!(pair.received(receive).message().unwrap(), &b"second"[..]);
 }
 
 /// Broadcasts and other frames that belong to no connection must not keep an endpoint from going.

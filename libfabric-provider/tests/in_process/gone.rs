@@ -1,4 +1,5 @@
-//! Peers whose processes are killed, or that never were there: what waits for them ends with an error.
+//! Peers whose processes are killed, or that never were there: what waits for them ends with an error. And peers that are closed
+//! and come again.
 
 use std::time::Duration;
 
@@ -64,6 +65,41 @@ fn meet(test: &str) -> Option<(Side, Process, u64)> {
     let side = open();
     let number = side.insert(&name);
     Some((side, victim, number))
+}
+
+/// A server that is restarted, for example, while its client goes on. The client's connections are to the endpoint that was closed.
+#[test]
+fn an_endpoint_that_comes_at_the_address_of_one_that_was_closed_gets_the_first_operations_of_a_peer() {
+    if !inside(
+        "an_endpoint_that_comes_at_the_address_of_one_that_was_closed_gets_the_first_operations_of_a_peer",
+    ) {
+        return;
+    }
+    let (a, mut service) = (open(), None);
+    for round in 0..3 {
+        let b = Side::open(&Wish { service, ..Wish::default() }, How::default());
+        let name = b.name();
+        service = Some(u16::from_be_bytes([name[2], name[3]]));
+        let to_b = a.insert(&name);
+        let (mut memory, mut result, mut room) = ([7 + round; 8], [0; 8], [0; 4]);
+        let mut long = vec![9; 1 << 20];
+        let exposed = Exposed::new(&b, &mut memory, KEY);
+        b.receive(&mut room, FI_ADDR_UNSPEC, None, 1);
+        a.send(to_b, b"live", None, 2);
+        assert!(a.cq.next().is_ok() && b.cq.next().is_ok(), "round {round}");
+        b.receive(&mut long, FI_ADDR_UNSPEC, None, 4);
+        let sent = vec![round; 1 << 20];
+        a.send(to_b, &sent, None, 5);
+        assert!(a.cq.next().is_ok() && b.cq.next().is_ok(), "a long message in round {round}");
+        let (none, context) = (std::ptr::null_mut(), std::ptr::without_provenance_mut(3));
+        a.post(|| table!(a.ep, rma.read(result.as_mut_ptr().cast(), 8, none, to_b, 0, KEY, context)));
+        assert!(a.cq.next().is_ok(), "round {round}");
+        assert_eq!((room, result), (*b"live", [7 + round; 8]));
+        assert!(long.iter().all(|byte| *byte == round));
+        drop((exposed, b));
+        // What the endpoint has said while it was closed has arrived. Mostly the thread of this one has read it.
+        assert_eq!(a.cq.read(), None);
+    }
 }
 
 #[test]

@@ -115,6 +115,29 @@ impl Fep {
     }
 }
 
+impl Fep {
+    /// Asks the initiators of all PDCs that peers have open here to close them, for an endpoint that is about to go: another one
+    /// that is opened at its address later would refuse the next message on them. An initiator that has something to send goes on
+    /// with it instead, and a request may be lost. So call this again and again until the endpoint goes: it asks each initiator
+    /// once in a retransmission timeout, and [`QUESTIONS_PER_CALL`] of them in a call.
+    pub fn ask_to_close(&mut self, now: Time) {
+        let Fep { core, target, .. } = self;
+        let mut left = QUESTIONS_PER_CALL;
+        for slot in 0..target.pdcs.table.slots() {
+            let Some((_, pdc)) = target.pdcs.table.at_mut(slot) else { continue };
+            let rto = core.zone(core.zone_of(pdc.rx.peer)).pdc.rto_init;
+            if pdc.asked_at.is_some_and(|at| now.is_before(at + rto)) {
+                continue;
+            }
+            pdc.request_close(core, now);
+            left -= 1;
+            if left == 0 {
+                return;
+            }
+        }
+    }
+}
+
 impl Initiator {
     fn on_context_timer(&mut self, core: &Core, key: Key) {
         if let Some(context) = self.contexts.get_mut(key) {

@@ -190,6 +190,10 @@ impl Run {
             Verb::CloseProcess => {
                 return Ok(self.fep().close_process(call.number as u16).map_err(|e| e.to_string()));
             }
+            Verb::AskToClose => {
+                self.fep().ask_to_close(now);
+                return Ok(Ok(()));
+            }
             Verb::Cancel => {
                 let operation = self.operations.get(&call.name).copied();
                 let cancelled = match operation.ok_or_else(|| format!("{:?} was refused", call.name))? {

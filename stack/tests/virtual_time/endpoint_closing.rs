@@ -215,6 +215,56 @@ fn a_request_to_close_is_repeated_until_it_is_answered() {
     assert_eq!((pair.leaks(0), pair.leaks(1)), (vec![], vec![]));
 }
 
+/// Otherwise the next message of the peer would be refused by an endpoint that comes at the same address later.
+#[test]
+fn an_endpoint_that_is_about_to_go_has_idle_connections_closed() {
+    let mut pair = Pair::impatient();
+    let connections = [pair.connect(), pair.connect()];
+    for connection in connections {
+        pair.post_send(connection, message(10, 0));
+    }
+    pair.exchange();
+    assert_eq!((pair.sent_result(), pair.sent_result()), (Ok(()), Ok(())));
+    // One has something to send when the request comes.
+    pair.post_send(connections[1], message(10, 0));
+    pair.feps[1].ask_to_close(pair.now);
+    pair.exchange();
+    let done = pair.completions(0);
+    let is_closed = |done: &Completion, connection| match done {
+        Completion::Closed { id, result, .. } => {
+            *id == connection && matches!(result, Err(Failure::ClosedByPeer { .. }))
+        }
+        _ => false,
+    };
+    assert!(done.len() == 2 && done.iter().any(|done| is_closed(done, connections[0])), "{done:?}");
+    assert!(done.iter().any(|done| matches!(done, Completion::Sent { result: Ok(()), .. })), "{done:?}");
+    // It is asked again, after a retransmission timeout.
+    pair.feps[1].ask_to_close(pair.now);
+    assert!(pair.transmit(1).is_none());
+    pair.now += impatient_config().zones.longest_rto();
+    pair.feps[1].ask_to_close(pair.now);
+    pair.exchange();
+    let done = pair.completions(0);
+    assert!(matches!(&done[..], [done] if is_closed(done, connections[1])), "{done:?}");
+    assert_eq!(pair.feps[1].open_targets(), 0);
+}
+
+/// A peer may have thousands of PDCs, and there is room for so many control packets only.
+#[test]
+fn an_endpoint_that_is_about_to_go_asks_64_initiators_at_once() {
+    let mut pair = Pair::impatient();
+    for _ in 0..100 {
+        let connection = pair.connect();
+        pair.post_send(connection, message(10, 0));
+    }
+    pair.exchange();
+    for left in [36, 0] {
+        pair.feps[1].ask_to_close(pair.now);
+        pair.exchange();
+        assert_eq!(pair.feps[1].open_targets(), left);
+    }
+}
+
 /// Whoever knows that a peer is gone need not wait for twice the idle time. One that was heard just now is not.
 #[test]
 fn a_peer_that_is_given_up_leaves_no_receive_that_waits_for_the_rest_of_a_message() {
