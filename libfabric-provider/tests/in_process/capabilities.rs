@@ -124,8 +124,8 @@ fn whole(caps: u64) -> u64 {
     caps | add(sys::FI_MSG | sys::FI_TAGGED, &MESSAGES) | add(sys::FI_RMA | sys::FI_ATOMIC, &ACCESSES)
 }
 
-/// An endpoint with these capabilities, beside one that has all.
-fn check(caps: u64, other: &Side, domain: Option<String>) {
+/// An endpoint with these capabilities, beside one that has all. Returns it.
+fn check(caps: u64, other: &Side, domain: Option<String>) -> Side {
     let side = Side::open(&Wish { caps, domain, ..Wish::default() }, How::default());
     let (to_other, to_side) = (side.insert(&other.name()), other.insert(&side.name()));
     let (mut bytes, mut others) = (Bytes { own: 1, result: 0 }, Bytes { own: 1, result: 0 });
@@ -176,6 +176,7 @@ fn check(caps: u64, other: &Side, domain: Option<String>) {
     if whole(caps) & sys::FI_REMOTE_WRITE == 0 {
         assert_eq!(memory, [3; 8], "{caps:x}");
     }
+    side
 }
 
 /// All kinds of operations, each with each direction alone, and with all.
@@ -184,13 +185,20 @@ fn check_all(server: Option<&Server>) {
     let other = Side::open(&Wish { domain: domain(), ..Wish::default() }, How::default());
     let mut memory = vec![0u8; 8];
     let exposed = Exposed::new(&other, &mut memory, KEY);
+    // They stay open until the end, so that none has the port of an earlier one: it would refuse the first operation of the other
+    // endpoint, whose connection is to the earlier one, if the other has not heard in time that that was closed.
+    let mut sides = Vec::new();
     for kind in [sys::FI_MSG, sys::FI_TAGGED] {
-        MESSAGES.into_iter().chain([0]).for_each(|direction| check(kind | direction, &other, domain()));
+        sides.extend(
+            MESSAGES.into_iter().chain([0]).map(|direction| check(kind | direction, &other, domain())),
+        );
     }
     for kind in [sys::FI_RMA, sys::FI_ATOMIC] {
-        ACCESSES.into_iter().chain([0]).for_each(|direction| check(kind | direction, &other, domain()));
+        sides.extend(
+            ACCESSES.into_iter().chain([0]).map(|direction| check(kind | direction, &other, domain())),
+        );
     }
-    drop(exposed);
+    drop((sides, exposed));
 }
 
 #[test]
