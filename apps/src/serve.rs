@@ -234,13 +234,15 @@ fn stop_on_signals(waker: Waker) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
-    use weft::core::INCOMPLETE_PER_PDC;
+    use weft::core::{INCOMPLETE_PER_PDC, Settings};
     use weft_stack::buffer::Buffer;
     use weft_stack::cc::{CcChoice, CcParams, Delays};
     use weft_stack::fep::{ConnectOptions, Fep, Receive, Send};
     use weft_stack::packet::Payload;
     use weft_stack::rng::Rng;
     use weft_stack::ses::Matching;
+    use weft_stack::wire::pds::{Destination, Pds};
+    use weft_stack::wire::ses::{Placement, Ses};
     use weft_stack::worker::session::BYTES_PER_OPERATION;
     use weft_stack::{Rate, Span, Time};
 
@@ -268,8 +270,9 @@ mod tests {
             trimming: true,
             delays: Delays::Known,
         };
-        let config = Arc::new(FepConfig::new(&CcChoice::default(), &network));
-        Fep::new(Addr(addr), config, Rng::new(1, addr.into()), Time::ZERO).expect("it is valid")
+        let mut config = FepConfig::new(&CcChoice::default(), &network);
+        config.zones.default.pdc.mp_range = Settings::default().mp_range;
+        Fep::new(Addr(addr), Arc::new(config), Rng::new(1, addr.into()), Time::ZERO).expect("it is valid")
     }
 
     /// The bytes that `work`, which makes `count` things, adds to the state of `fep` for each of them.
@@ -287,8 +290,9 @@ mod tests {
         /// A connection with a message, and a PDC of a peer with a message that waits.
         connection: u64,
         pdc: u64,
-        /// A message that waits.
+        /// A message that waits, and one of which the last packet of a window has arrived first.
         message: u64,
+        partial: u64,
     }
 
     fn costs() -> Costs {
@@ -341,7 +345,35 @@ mod tests {
         };
         let (connection, pdc) = arrive(CONNECTIONS, 1);
         let (_, all) = arrive(1, MANY);
-        Costs { operation: send.max(receives), connection, pdc, message: all / MANY }
+        Costs { operation: send.max(receives), connection, pdc, message: all / MANY, partial: partial() }
+    }
+
+    /// The state of a message of which the packet has arrived that is as far ahead of the first missing one as can be.
+    fn partial() -> u64 {
+        const MANY: u16 = 1_000;
+        let (mut sender, mut target) = (endpoint(0), endpoint(1));
+        let connection = sender.connect(Time::ZERO, Addr(1), ConnectOptions::default()).unwrap();
+        let message = Send { buffer: Buffer::Virtual(1), tag: Some(0), header_data: 0, context: 0 };
+        sender.post_send(connection, message).unwrap();
+        let template = sender.poll_transmit(Time::ZERO).unwrap().packet;
+        grows(&mut target, MANY.into(), |target| {
+            for n in 0..MANY {
+                let mut packet = template;
+                let (Pds::Request(request), Ses::Standard(header)) = (&mut packet.pds, &mut packet.ses)
+                else {
+                    panic!("{template:?} is no message")
+                };
+                request.psn = request.psn.plus(n.into());
+                request.destination = Destination::Syn { use_reserved: false, psn_offset: n };
+                let window = Settings::default().mp_range;
+                header.msg_id = header.msg_id.wrapping_add(n);
+                header.placement = Placement::Continue { payload_len: 1, msg_offset: window - 1 };
+                header.request_length = 2 * window;
+                target.on_packet(Time::ZERO, &packet, Payload::Virtual(1));
+                while target.poll_transmit(Time::ZERO).is_some() {}
+            }
+            assert_eq!((target.counters().ignored, target.counters().nacks_sent), (0, 0));
+        })
     }
 
     /// All that a server with these options can be made to hold on a host with so much memory, bytes.
@@ -352,8 +384,8 @@ mod tests {
         // Each operation may end with a report that waits. A deque has room for up to twice what is in it.
         let operations = limits.sends as u64 * (costs.operation + BYTES_PER_OPERATION);
         let pdcs = limits.pdcs as u64;
-        // Messages that wait for a receive, and messages of which a part has arrived.
-        let messages = 2 * limits.unexpected_messages as u64 + pdcs * u64::from(INCOMPLETE_PER_PDC);
+        // Messages of which a part has arrived.
+        let partial = limits.unexpected_messages as u64 + pdcs * u64::from(INCOMPLETE_PER_PDC);
         shared
             + limits.unexpected_bytes
             + limits.reorder_bytes
@@ -361,15 +393,17 @@ mod tests {
             + operations
             + limits.connections as u64 * costs.connection
             + pdcs * costs.pdc
-            + messages * costs.message
+            + limits.unexpected_messages as u64 * costs.message
+            + partial * costs.partial
     }
 
     /// The memory that peers can make a server use, and that applications share with it.
     #[test]
     fn a_host_with_little_memory_has_limits_that_fit_into_it() {
         let costs = costs();
+        let little: &[&str] = &["--operations", "16384", "--memory-total", "3584MiB"];
         let hosts: [(u64, &[&str]); 4] =
-            [(8 * GIB, &["--operations", "16384"]), (16 * GIB, &[]), (31 * GIB, &[]), (1024 * GIB, &[])];
+            [(8 * GIB, little), (16 * GIB, &[]), (31 * GIB, &[]), (1024 * GIB, &[])];
         for (memory, options) in hosts {
             let most = most_of(options, memory, &costs);
             assert!(most <= memory, "{most} of {memory} with {options:?}: {costs:?}");

@@ -287,7 +287,7 @@ fn admit_write(
             pass_over(&mut processes.room, pdc, psn, header);
         }
         let Some(write) = memory.writes.under_way.get_mut(&name) else { return Ok(()) };
-        if write.total != total || !write.arrived.add(total, offset, end) {
+        if write.total != total || !write.arrived.add(total, offset, end, &pdc.order) {
             return Err(Refusal::Malformed("a part of a write that does not fit the others"));
         }
         write.data = write.data.or(announced);

@@ -727,7 +727,9 @@ fn admit(
         None if pdc.is_turn(msg_id, psn) => begin(receives, room, pdc, header, &part, is_whole)?,
         None => begin_early(receives, room, pdc, psn, header, &part)?,
     };
-    if pdc.rx.has_responses() && receives.ends_too_long(message, &part) && !may_answer(core, usage, pdc, psn)
+    if pdc.rx.has_responses()
+        && receives.ends_too_long(&pdc.order, message, &part)
+        && !may_answer(core, usage, pdc, psn)
     {
         return Err(Refusal::Busy(NackCode::NO_GTD_DEL_AVAIL));
     }

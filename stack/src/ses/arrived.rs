@@ -5,12 +5,12 @@
 //! all but the last carry the PDC's payload MTU), so beyond the bytes that have arrived in order a bit a segment is
 //! enough; segments that are in order need nothing.
 
+use super::Order;
 use crate::pdc::Bitmap;
 use crate::wire::pds::Psn;
 
-/// Segments ahead of the first missing one that can be remembered: those of the largest MP_RANGE, rounded up.
-const REACH: u32 = 1 << 15;
-/// Those for which no memory is allocated, because sprayed packets often arrive this far out of order.
+/// Segments ahead of the first missing one for which no memory is allocated, because sprayed packets often arrive this far
+/// out of order.
 const NEAR: u32 = 64;
 
 /// The parts of a message that have arrived.
@@ -49,9 +49,10 @@ impl Arrived {
     }
 
     /// Adds `offset..end` of a message of `total` bytes, which is not empty and inside the message. False, and nothing
-    /// changes, if a byte of it has arrived already or it is no segment of the length of those before.
+    /// changes, if a byte of it has arrived already or it is no segment of the length of those before, or one that is as many
+    /// segments ahead of the first missing one as the PDC of `order` has packets in its window, or more, and not the last.
     #[inline]
-    pub(crate) fn add(&mut self, total: u32, offset: u32, end: u32) -> bool {
+    pub(crate) fn add(&mut self, total: u32, offset: u32, end: u32, order: &Order) -> bool {
         if offset < self.front || end > total - self.tail {
             return false;
         }
@@ -59,14 +60,14 @@ impl Arrived {
         match &mut self.ahead {
             None if in_order => self.front = end,
             None if last => self.tail = end - offset,
-            None => return self.begin_ahead(total, offset, end),
+            None => return self.begin_ahead(total, offset, end, order),
             Some(ahead) if last => match ahead.is_last(offset, end) {
                 true if in_order => self.front = end,
                 true => self.tail = end - offset,
                 false => return false,
             },
             Some(ahead) => {
-                if !ahead.add(offset, end) {
+                if !ahead.add(offset, end, order) {
                     return false;
                 }
                 self.front = ahead.first * ahead.segment;
@@ -81,14 +82,14 @@ impl Arrived {
     /// [`Arrived::add`] of the first segment that arrives ahead of others and is not the last one: it gives the length,
     /// which what has arrived must agree with.
     #[cold]
-    fn begin_ahead(&mut self, total: u32, offset: u32, end: u32) -> bool {
+    fn begin_ahead(&mut self, total: u32, offset: u32, end: u32, order: &Order) -> bool {
         let segment = end - offset;
         let last = self.tail == 0 || self.tail <= segment && (total - self.tail).is_multiple_of(segment);
         if !last || !self.front.is_multiple_of(segment) {
             return false;
         }
         let mut ahead = Ahead { segment, first: self.front / segment, present: Present::Near(0) };
-        let added = ahead.add(offset, end);
+        let added = ahead.add(offset, end, order);
         if added {
             self.ahead = Some(ahead);
         }
@@ -111,14 +112,14 @@ impl Arrived {
 }
 
 impl Ahead {
-    /// Adds a segment that is not the last one. False, and nothing changes, if it has arrived, or is none.
+    /// Adds a segment that is not the last one. False, and nothing changes, if it has arrived, or is none, or is too far ahead.
     #[inline]
-    fn add(&mut self, offset: u32, end: u32) -> bool {
+    fn add(&mut self, offset: u32, end: u32, order: &Order) -> bool {
         let number = offset / self.segment;
         if number * self.segment != offset || end - offset != self.segment {
             return false;
         }
-        let Some(first) = self.present.add(self.first, number) else { return false };
+        let Some(first) = self.present.add(self.first, number, order) else { return false };
         self.first = first;
         true
     }
@@ -137,7 +138,7 @@ impl Ahead {
 impl Present {
     /// Adds segment `number`, where `first` is the first missing one. Returns which one that is then.
     #[inline]
-    fn add(&mut self, first: u32, number: u32) -> Option<u32> {
+    fn add(&mut self, first: u32, number: u32, order: &Order) -> Option<u32> {
         match self {
             Present::Near(bits) if number == first => {
                 let run = 1 + (*bits >> 1).trailing_ones();
@@ -150,7 +151,7 @@ impl Present {
                 *bits |= bit;
                 is_new.then_some(first)
             }
-            _ => self.add_far(first, number),
+            _ => self.add_far(first, number, order),
         }
     }
 
@@ -168,9 +169,9 @@ impl Present {
         }
     }
 
-    fn add_far(&mut self, first: u32, number: u32) -> Option<u32> {
+    fn add_far(&mut self, first: u32, number: u32, order: &Order) -> Option<u32> {
         let distance = number - first;
-        if distance >= REACH {
+        if distance >= order.window() {
             return None;
         }
         if let Present::Near(bits) = *self {
@@ -190,6 +191,11 @@ impl Present {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// Those of a PDC whose window has more packets than the segments of these messages can be apart.
+    fn wide() -> Order {
+        Order::new(4096)
+    }
 
     /// The segments of a message, as offset and end.
     fn cut(total: u32, mtu: u32) -> Vec<(u32, u32)> {
@@ -212,8 +218,8 @@ mod tests {
                     break;
                 }
                 let (offset, end) = left.swap_remove(index.index(left.len()));
-                prop_assert!(arrived.add(total, offset, end), "{offset} to {end}");
-                prop_assert!(!arrived.add(total, offset, end), "{offset} to {end} a second time");
+                prop_assert!(arrived.add(total, offset, end, &wide()), "{offset} to {end}");
+                prop_assert!(!arrived.add(total, offset, end, &wide()), "{offset} to {end} a second time");
                 bytes[offset as usize..end as usize].fill(true);
                 prop_assert_eq!(arrived.is_all(total), left.is_empty());
                 let reach = bytes.iter().rposition(|there| *there).map_or(0, |last| last as u32 + 1);
@@ -221,7 +227,7 @@ mod tests {
                 // What overlaps is refused, wherever it begins.
                 for &(offset, len) in odd.iter().filter(|(offset, len)| offset + len <= total) {
                     let overlaps = bytes[offset as usize..(offset + len) as usize].contains(&true);
-                    prop_assert!(!(overlaps && arrived.add(total, offset, offset + len)));
+                    prop_assert!(!(overlaps && arrived.add(total, offset, offset + len, &wide())));
                 }
             }
         }
@@ -239,7 +245,7 @@ mod tests {
                 Some(end) => (other, end),
                 None => (other, total),
             };
-            assert!(arrived.add(total, offset, end), "{offset}");
+            assert!(arrived.add(total, offset, end, &wide()), "{offset}");
         }
         assert!(arrived.is_all(total) && arrived.heap_bytes() < 128, "{}", arrived.heap_bytes());
     }
@@ -248,8 +254,8 @@ mod tests {
     fn segments_of_other_lengths_are_taken_in_order_only() {
         let begun = |offset, end| {
             let mut arrived = Arrived::default();
-            assert!(arrived.add(100, offset, end));
-            move |offset, end| arrived.clone().add(100, offset, end)
+            assert!(arrived.add(100, offset, end, &wide()));
+            move |offset, end| arrived.clone().add(100, offset, end, &wide())
         };
         let takes = begun(0, 7);
         assert!(takes(7, 40), "in order any length will do");

@@ -66,6 +66,13 @@ impl Order {
         Order { most_incomplete, ..Order::default() }
     }
 
+    /// Packets that the PDC accepts from the first missing one on. As initiators send the packets of a message in order, none is so
+    /// many or more packets ahead of the first missing one of its message.
+    #[inline]
+    pub(crate) fn window(&self) -> u32 {
+        u32::from(self.most_incomplete / 2)
+    }
+
     /// Whether a message that begins now and is not complete is one of the few that count for nobody.
     #[inline]
     pub(super) fn has_few_incomplete(&self) -> bool {

@@ -632,7 +632,7 @@ impl Receives {
 
     /// Whether message `key` is longer than the receive that it has met, and `part` is all that is missing of it.
     #[cold]
-    pub(crate) fn ends_too_long(&self, key: Key, part: &Part<'_>) -> bool {
+    pub(crate) fn ends_too_long(&self, order: &Order, key: Key, part: &Part<'_>) -> bool {
         let Some(message) = self.messages.get(key).filter(|message| message.total == part.total) else {
             return false;
         };
@@ -642,7 +642,9 @@ impl Receives {
             Destination::Own { .. } | Destination::Nowhere => return false,
         };
         let mut arrived = message.arrived.clone();
-        room < message.total && arrived.add(part.total, part.offset, part.end) && arrived.is_all(part.total)
+        room < message.total
+            && arrived.add(part.total, part.offset, part.end, order)
+            && arrived.is_all(part.total)
     }
 
     /// Copies a part of message `key` to its destination. Returns whether [`Receives::complete`] has to follow: the message is all
@@ -674,7 +676,7 @@ impl Receives {
             Destination::Nowhere => None,
             Destination::Own { buffer: None, .. } => return self.place_refused(room, order, key, part),
         };
-        if !message.arrived.add(message.total, part.offset, part.end) {
+        if !message.arrived.add(message.total, part.offset, part.end, order) {
             return Err(Refusal::Malformed("bytes that have arrived, or no segment of its message"));
         }
         if let Some(buffer) = buffer {

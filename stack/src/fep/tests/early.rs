@@ -262,3 +262,30 @@ fn messages_that_begin_in_their_turn_over_and_over_take_no_place_of_early_ones()
     let (_, _, places) = fep.check_accounts();
     assert_eq!(places, 0);
 }
+
+/// One packet of 1 byte is as far ahead of the first missing one of its message as can be, and further.
+#[test]
+fn a_message_has_a_bit_for_each_packet_of_a_window_and_no_more() {
+    let template = template();
+    let mut window = 0;
+    fep_with(|config| window = config.zones.default.pdc.mp_range);
+    let arrive = |msg_offset| {
+        let mut fep = fep(Limits::default());
+        let mut packet = packet(&template, DeliveryMode::Rud, 1, 1);
+        let Ses::Standard(header) = &mut packet.ses else { unreachable!() };
+        header.placement = Placement::Continue { payload_len: 1, msg_offset };
+        header.request_length = 40_000;
+        fep.on_packet(Time::ZERO, &Packet { payload_len: 1, ..packet }, Payload::Virtual(1));
+        (fep.footprint().messages, fep.counters().ignored)
+    };
+    let (near, ignored) = arrive(1);
+    assert_eq!(ignored, 0);
+    let (last, ignored) = arrive(window - 1);
+    assert_eq!(ignored, 0);
+    let (beyond, ignored) = arrive(window);
+    assert_eq!(ignored, 1);
+    let most = u64::from(window) / 8 + 64;
+    assert!(last - near <= most && beyond - near <= most, "{near}, {last} and {beyond}, with {window}");
+    let (far, ignored) = arrive(32_700);
+    assert!(far - near <= most && ignored == 1, "{near} and {far}");
+}
