@@ -412,12 +412,11 @@ impl Rdm {
         state.repeat_notices();
         state.repeat_notes();
         drop(state);
+        let left = memories.leave(self);
         // What waits for memory was sent as well, and accesses are done in pieces.
         while self.delivers_waiting()? && begin.elapsed() < LINGER {
             std::thread::sleep(Duration::from_micros(100));
         }
-        // As long as the endpoint is there, so that no program closes memory in between.
-        let left = memories.leave(self);
         let endpoint = lock(&self.state)?.endpoint.take();
         if let Some(endpoint) = endpoint {
             // Peers that do not answer are no reason to stay.

@@ -352,10 +352,12 @@ impl<'a> Server<'a> {
         } else if silent {
             return self.give_up(endpoint, now);
         } else if late {
-            let Session { name, progress, .. } = session;
-            let failure =
-                format!("{name}: its test takes too long; {} messages have arrived", progress.messages);
-            self.abandon(endpoint, now, Failure::Run(failure))?;
+            let reason =
+                format!("the test takes too long; {} messages have arrived", session.progress.messages);
+            let failure = Failure::Run(format!("{}: {reason}", session.name));
+            // A client that cannot be told will hear nothing.
+            let _ = session.say_last(endpoint, now, Message::Refused { reason });
+            self.abandon(endpoint, now, failure)?;
         }
         Ok(false)
     }

@@ -288,7 +288,9 @@ fn admit_write(
         }
         let Some(write) = memory.writes.under_way.get_mut(&name) else { return Ok(()) };
         if write.total != total || !write.arrived.add(total, offset, end, &pdc.order) {
-            return Err(Refusal::Malformed("a part of a write that does not fit the others"));
+            return Err(Refusal::Malformed(
+                "a part of a write that does not fit the others, or is too far ahead",
+            ));
         }
         write.data = write.data.or(announced);
         (write.arrived.is_all(total), write.data)

@@ -39,6 +39,8 @@ pub(super) struct Target {
     pub(super) pdcs: TargetPdcs,
     pub(super) granter: Option<Box<Granter>>,
     pub(super) processes: Processes,
+    /// The slot of the PDC whose initiator is asked next to close it, when the endpoint is about to go.
+    pub(super) next_to_ask: u32,
 }
 
 /// A PDC with at most so many messages that are incomplete, or have not had their turn, ends while the packet that
@@ -55,6 +57,7 @@ impl Target {
                 .map(|algorithm| Box::new(Granter::new(algorithm, config.limits.credit_senders))),
             pdcs: TargetPdcs::default(),
             processes: Processes::new(&config.limits, rng.secret()),
+            next_to_ask: 0,
         }
     }
 

@@ -119,11 +119,14 @@ impl Fep {
     /// Asks the initiators of all PDCs that peers have open here to close them, for an endpoint that is about to go: another one
     /// that is opened at its address later would refuse the next message on them. An initiator that has something to send goes on
     /// with it instead, and a request may be lost. So call this again and again until the endpoint goes: it asks each initiator
-    /// once in a retransmission timeout, and [`QUESTIONS_PER_CALL`] of them in a call.
+    /// once in a retransmission timeout at most, [`QUESTIONS_PER_CALL`] of them in a call, and all in turn.
     pub fn ask_to_close(&mut self, now: Time) {
         let Fep { core, target, .. } = self;
         let mut left = QUESTIONS_PER_CALL;
-        for slot in 0..target.pdcs.table.slots() {
+        let slots = target.pdcs.table.slots();
+        for _ in 0..slots {
+            let slot = if target.next_to_ask < slots { target.next_to_ask } else { 0 };
+            target.next_to_ask = slot + 1;
             let Some((_, pdc)) = target.pdcs.table.at_mut(slot) else { continue };
             let rto = core.zone(core.zone_of(pdc.rx.peer)).pdc.rto_init;
             if pdc.asked_at.is_some_and(|at| now.is_before(at + rto)) {

@@ -67,7 +67,7 @@ impl Order {
     }
 
     /// Packets that the PDC accepts from the first missing one on. As initiators send the packets of a message in order, none is so
-    /// many or more packets ahead of the first missing one of its message.
+    /// many or more packets ahead of the first missing one of its message. 0 once the PDC is closed: then no message may be incomplete.
     #[inline]
     pub(crate) fn window(&self) -> u32 {
         u32::from(self.most_incomplete / 2)

@@ -677,7 +677,9 @@ impl Receives {
             Destination::Own { buffer: None, .. } => return self.place_refused(room, order, key, part),
         };
         if !message.arrived.add(message.total, part.offset, part.end, order) {
-            return Err(Refusal::Malformed("bytes that have arrived, or no segment of its message"));
+            return Err(Refusal::Malformed(
+                "bytes that have arrived, no segment of its message, or too far ahead",
+            ));
         }
         if let Some(buffer) = buffer {
             buffer.place(part.offset, part.payload);

@@ -1,5 +1,7 @@
 //! Connections that close while copies of their packets are late, and PDCs that are used again.
 
+use std::collections::BTreeSet;
+
 use crate::harness::forge::{nack, syn};
 use crate::harness::{Alone, NO_LEAKS, Pair, impatient_config, message, receive_any};
 use weft_stack::buffer::Buffer;
@@ -263,6 +265,27 @@ fn an_endpoint_that_is_about_to_go_asks_64_initiators_at_once() {
         pair.exchange();
         assert_eq!(pair.feps[1].open_targets(), left);
     }
+}
+
+/// Initiators that do not answer keep no others from being asked.
+#[test]
+fn an_endpoint_that_is_about_to_go_asks_all_initiators_in_turn() {
+    let mut pair = Pair::impatient();
+    for _ in 0..100 {
+        let connection = pair.connect();
+        pair.post_send(connection, message(10, 0));
+    }
+    pair.exchange();
+    let mut asked = BTreeSet::new();
+    for _ in 0..2 {
+        pair.feps[1].ask_to_close(pair.now);
+        while let Some(lost) = pair.transmit(1) {
+            let Pds::Control(Control { spdcid, .. }) = lost.packet.pds else { panic!("{:?}", lost.packet) };
+            asked.insert(spdcid);
+        }
+        pair.now += impatient_config().zones.longest_rto();
+    }
+    assert_eq!(asked.len(), 100);
 }
 
 /// Whoever knows that a peer is gone need not wait for twice the idle time. One that was heard just now is not.

@@ -54,8 +54,8 @@ type Bits = u32;
 /// What an error queue held.
 #[derive(Default)]
 struct Drained {
-    /// Whether there were reports of routers or peers.
-    reports: bool,
+    /// Whether a router or a peer has reported the error that a call returned.
+    is_reported: bool,
     /// The MTU of the interface, if it was too small for a datagram.
     interface: Option<usize>,
 }
@@ -188,8 +188,8 @@ impl Sender {
                 Err(error) if is_full(&error) => break,
                 // The kernel has perhaps told what was reported of an earlier datagram instead of sending this one.
                 Err(error) => {
-                    let drained = self.drain_errors(source, told);
-                    match (tried, drained.reports) {
+                    let drained = self.drain_errors(source, &error, told);
+                    match (tried, drained.is_reported) {
                         (false, _) => tried = true,
                         // Reports come faster than they are read. The frames wait for the next call.
                         (true, true) => break,
@@ -270,9 +270,10 @@ impl Sender {
         runs
     }
 
-    /// Takes errors out of a socket's queue, and notes what the network has reported.
+    /// Takes errors out of a socket's queue after a call that returned `error`, and notes what the network has reported. A local
+    /// firewall may both refuse a datagram and report it, with another error: then it is refused.
     #[cold]
-    fn drain_errors(&self, source: usize, told: &mut Told<'_>) -> Drained {
+    fn drain_errors(&self, source: usize, error: &io::Error, told: &mut Told<'_>) -> Drained {
         let mut drained = Drained::default();
         let next = || system::next_error(self.sockets[source].as_fd());
         for QueuedError { errno, is_local, mtu } in std::iter::from_fn(next).take(REPORTS) {
@@ -280,7 +281,7 @@ impl Sender {
                 drained.interface = (errno == libc::EMSGSIZE).then_some(mtu as usize);
                 continue;
             }
-            drained.reports = true;
+            drained.is_reported |= error.raw_os_error() == Some(errno);
             told.udp.unreachable += 1;
             told.notices.say(match errno {
                 libc::EMSGSIZE => Notice::ShortPath { path: mtu as usize },
