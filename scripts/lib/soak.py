@@ -407,7 +407,7 @@ def killed(seed):
                 took = time.monotonic() - begin
                 # A server that was killed after it had acknowledged a message, but before it sent that back, owes no
                 # packet: then only the client's patience ends its wait.
-                reason = "no answer|nothing heard of .*\n.*all that was sent to it is acknowledged"
+                reason = "no answer|nothing heard of .*\n.*no message to it waits for an acknowledgement"
                 if status != 1 or not re.search(reason, client.said()):
                     raise Failed(f"after {took:.1f} s exit status {status} and no reason\n{client.tail()}")
                 if "no answer" in client.said() and took > SILENCE + SOON:

@@ -244,7 +244,7 @@ impl Silence {
         let mut waits = endpoint.explain();
         if waits.is_empty() {
             // So the transport has nothing to give up, and this is the only bound on the wait.
-            waits.push("all that was sent to it is acknowledged".to_owned());
+            waits.push("no message to it waits for an acknowledgement".to_owned());
         }
         for line in waits.into_iter().take(LISTED_LINES).chain(reasons.into_iter().flatten()) {
             text += "\n  ";

@@ -212,7 +212,7 @@ fn a_client_says_that_a_message_does_not_come_back_from_a_server_that_has_acknow
         }
     };
     let waits = "nothing heard of the server for 500 ms while waiting for 1 of 11 messages to come back";
-    assert_eq!(failure, format!("{waits}\n  all that was sent to it is acknowledged"));
+    assert_eq!(failure, format!("{waits}\n  no message to it waits for an acknowledgement"));
 }
 
 #[test]
