@@ -801,7 +801,7 @@ fn a_thread_that_sleeps_is_woken_by_a_message_after_a_call_of_another_thread() {
 /// As after a call that has found more to do than it could.
 #[test]
 fn the_thread_of_an_endpoint_works_for_those_who_sleep_while_nothing_wakes_them() {
-    let served = Served::start("127.40.7.95");
+    let served = Served::start("127.40.7.97");
     let [side, peer] = [(); 2].map(|()| served.open_of(Kind::Datagram, config(LITTLE)));
     let (to, from) = (side.insert(&peer), peer.insert(&side));
     let mut room = [0; 1];
