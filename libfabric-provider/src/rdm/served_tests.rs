@@ -522,6 +522,33 @@ fn an_endpoint_that_is_closed_says_once_more_that_a_message_is_done() {
     assert_eq!((sent.context, sent.problem), (5, None));
 }
 
+/// A message that its receiver does not fetch keeps the endpoint for a second. The program may have freed the contexts of its receives, and
+/// others use the queue.
+#[test]
+fn receives_of_an_endpoint_that_is_being_closed_end_without_entries() {
+    let served = Served::start("127.40.7.98");
+    let (closed, other) = (served.open(LITTLE), served.open(LITTLE));
+    let (to, from) = (closed.insert(&other), other.insert(&closed));
+    closed.send(to, content(LONG, 3).into(), 5);
+    until("the message is announced", || {
+        assert!(closed.turn().is_none() && other.turn().is_none());
+        let is_there =
+            |state: &mut State| state.stand_ins.receivers().next().is_some() && !state.backlog.has_sends();
+        closed.with(is_there).then_some(())
+    });
+    let mut room = [0; 8];
+    closed.receive(&mut room, 6);
+    std::thread::scope(|scope| {
+        let closing = scope.spawn(|| closed.rdm.close(&Memories::default()).unwrap());
+        other.send(from, Bytes::from_static(&[7; 8]), 8);
+        let sent = until("the message has met the receive", || other.turn());
+        assert_eq!((sent.context, sent.problem), (8, None));
+        closing.join().unwrap();
+    });
+    assert_eq!(room, [7; 8]);
+    assert!(closed.turn().is_none());
+}
+
 #[test]
 fn a_sender_that_answers_with_less_than_a_piece_fails_its_message() {
     let served = Served::start("127.40.7.8");

@@ -276,6 +276,35 @@ fn packets_of_others_keep_no_test_alive() {
     assert!(server.session.is_none(), "nothing has come of the client for ten times its patience");
 }
 
+#[test]
+fn a_client_whose_test_takes_too_long_is_told() {
+    let [mut endpoint, mut client] =
+        [41, 42].map(|last| Endpoint::builder(format!("udp:127.84.20.{last}")).build().unwrap());
+    let to = client.peer("127.84.20.41").unwrap();
+    let peer = endpoint.peer("127.84.20.42").unwrap();
+    let mut server = Server::new(OPTIONS, Box::new(|_, _, _| Ok(())), Time::ZERO);
+    for _ in 0..2 {
+        control::post_receive(&mut client, to, control::TAG, CONTROL).unwrap();
+    }
+    server.requested(&mut endpoint, Time::ZERO, peer, a_test(), 1);
+    let late = Time::ZERO + Span::from_ms(60_000);
+    server.session.as_mut().unwrap().silence.restart(late);
+    server.advance(&mut endpoint, late).unwrap();
+    assert!(server.session.is_none());
+    let mut heard = Vec::new();
+    for _ in 0..1_000_000 {
+        endpoint.turn_at(clock(&endpoint).now());
+        if let Some(Completion::Received { buffer, len, .. }) = client.poll().unwrap() {
+            heard.push(control::decode(&buffer.to_bytes(len)).unwrap());
+        }
+        if heard.len() == 2 {
+            break;
+        }
+    }
+    let [Message::Ready { .. }, Message::Refused { reason }] = &heard[..] else { panic!("{heard:?}") };
+    assert!(reason.contains("takes too long"), "{reason}");
+}
+
 /// A client sends a message from time to time, for longer than it has said; or none at all, though its packets arrive. One that is as
 /// slow as it may be keeps its test.
 #[test]
