@@ -113,9 +113,7 @@ impl Fep {
         target.note_put_off(core, now);
         target.grant_credit(core, now);
     }
-}
 
-impl Fep {
     /// Asks the initiators of all PDCs that peers have open here to close them, for an endpoint that is about to go: another one
     /// that is opened at its address later would refuse the next message on them. An initiator that has something to send goes on
     /// with it instead, and a request may be lost. So call this again and again until the endpoint goes: it asks each initiator

@@ -192,7 +192,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Those of a PDC whose window has more packets than the segments of these messages can be apart.
+    /// A PDC whose window is larger than the number of segments of any message of these tests.
     fn wide() -> Order {
         Order::new(4096)
     }

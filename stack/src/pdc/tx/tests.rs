@@ -565,7 +565,7 @@ fn a_packet_that_is_lost_before_others_takes_few_steps() {
     }
 }
 
-/// What can happen to packets, by their numbers.
+/// A step of the property test below, with the numbers of the packets that it is about.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Lose(u32),
@@ -598,7 +598,7 @@ proptest! {
             let kind = PacketKind::Data { send: message_of(n), offset: 0, len: 1 };
             pdc.send_new(at(0), kind, 65, Entropy(0));
         }
-        // Those that are lost, those of them that were postponed, and those that have arrived.
+        // The model: packets that are lost and were not postponed, those that were postponed, and those that have arrived.
         let (mut in_order, mut postponed) = (BTreeSet::new(), Vec::new());
         let mut arrived = BTreeSet::new();
         for step in steps {
