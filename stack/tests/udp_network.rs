@@ -61,8 +61,13 @@ fn dress(frame: &mut [u8], dst: Ipv4Addr, ecn: Ecn, number: u8) {
         payload_len: len + 8,
     };
     at += ip.emit(&mut frame[at..]).unwrap();
+    dress_udp(&mut frame[at..], len);
+}
+
+/// Writes the header of a datagram with `len` bytes.
+fn dress_udp(frame: &mut [u8], len: u16) {
     let (src_port, dst_port) = (entropy_to_port(Entropy(0)), UET_UDP_PORT);
-    UdpHeader { src_port, dst_port, payload_len: len, checksum: 0 }.emit(&mut frame[at..]).unwrap();
+    UdpHeader { src_port, dst_port, payload_len: len, checksum: 0 }.emit(frame).unwrap();
 }
 
 /// Sends `count` numbered datagrams of `len` bytes to `dst` in one burst. Returns how many remain in the burst.
@@ -419,8 +424,7 @@ fn dress_v6(frame: &mut [u8], number: u8) {
         payload_len: len + 8,
     };
     at += ip.emit(&mut frame[at..]).unwrap();
-    let (src_port, dst_port) = (entropy_to_port(Entropy(0)), UET_UDP_PORT);
-    UdpHeader { src_port, dst_port, payload_len: len, checksum: 0 }.emit(&mut frame[at..]).unwrap();
+    dress_udp(&mut frame[at..], len);
 }
 
 /// Sends the report that a datagram between these ports of the loopback address was too long for a path of `mtu` bytes.

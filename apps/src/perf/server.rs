@@ -49,7 +49,7 @@ pub(super) struct ServerOptions {
     pub(super) shares_thread: bool,
 }
 
-/// What a client asks for: its test, the cookie that it repeats, and the number that it has drawn.
+/// A request of a client: the test, the cookie if the client has got one, and the number that the client has drawn.
 type Request = (Test, Option<u64>, u64);
 
 /// Takes the results of a test: its plan, the client's name, and the server's figures.
@@ -266,7 +266,7 @@ impl<'a> Server<'a> {
             self.ended.insert(session.id, Ended { peer: session.peer, at: now, messages, memory });
         }
         if let Some(reply) = session.reply {
-            // What has not left of an answer is for nobody, unless it is the last one.
+            // The last answer is delivered before the connection closes. Any other answer is not needed any more.
             let _ = if session.reported { endpoint.close(reply) } else { endpoint.abort(reply) };
         }
         self.idle_since = now;

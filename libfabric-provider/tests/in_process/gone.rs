@@ -97,7 +97,7 @@ fn an_endpoint_that_comes_at_the_address_of_one_that_was_closed_gets_the_first_o
         assert_eq!((room, result), (*b"live", [7 + round; 8]));
         assert!(long.iter().all(|byte| *byte == round));
         drop((exposed, b));
-        // What the endpoint has said while it was closed has arrived. Mostly the thread of this one has read it.
+        // The request of the closed endpoint has arrived. If no thread of the provider has read it yet, this call does.
         assert_eq!(a.cq.read(), None);
     }
 }

@@ -251,15 +251,20 @@ fn an_endpoint_that_is_about_to_go_has_idle_connections_closed() {
     assert_eq!(pair.feps[1].open_targets(), 0);
 }
 
-/// A peer may have thousands of PDCs, and there is room for so many control packets only.
-#[test]
-fn an_endpoint_that_is_about_to_go_asks_64_initiators_at_once() {
+fn with_idle_connections(count: usize) -> Pair {
     let mut pair = Pair::impatient();
-    for _ in 0..100 {
+    for _ in 0..count {
         let connection = pair.connect();
         pair.post_send(connection, message(10, 0));
     }
     pair.exchange();
+    pair
+}
+
+/// A peer may have thousands of PDCs, and there is room for so many control packets only.
+#[test]
+fn an_endpoint_that_is_about_to_go_asks_64_initiators_at_once() {
+    let mut pair = with_idle_connections(100);
     for left in [36, 0] {
         pair.feps[1].ask_to_close(pair.now);
         pair.exchange();
@@ -270,12 +275,7 @@ fn an_endpoint_that_is_about_to_go_asks_64_initiators_at_once() {
 /// Initiators that do not answer keep no others from being asked.
 #[test]
 fn an_endpoint_that_is_about_to_go_asks_all_initiators_in_turn() {
-    let mut pair = Pair::impatient();
-    for _ in 0..100 {
-        let connection = pair.connect();
-        pair.post_send(connection, message(10, 0));
-    }
-    pair.exchange();
+    let mut pair = with_idle_connections(100);
     let mut asked = BTreeSet::new();
     for _ in 0..2 {
         pair.feps[1].ask_to_close(pair.now);

@@ -51,7 +51,7 @@ type Run = ArrayVec<u8, BURST>;
 /// Frames of a burst, the lowest bit being the first one's.
 type Bits = u32;
 
-/// What an error queue held.
+/// The result of reading the error queue of a socket.
 #[derive(Default)]
 struct Drained {
     /// Whether a router or a peer has reported the error that a call returned.

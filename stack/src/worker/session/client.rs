@@ -335,8 +335,9 @@ impl Client {
     /// Asks for the [`Addr`] of the peer with this IP address, which is entered in the endpoint's address book if it has
     /// no entry. [`Report::Peer`] brings it; or [`Report::Refused`] says why not. The Ethernet address `mac` is used
     /// until a host on the link answers for `ip`, for applications that have given it and no others, and only where the link has
-    /// Ethernet addresses at all. A connection that this one has opened before does not use it. How many peers an application can add, [`SessionConfig::peers`] says; asking for one that is there already is always possible. One that
-    /// another process has added stays as long as that one, and longer if this process may still add one then.
+    /// Ethernet addresses at all. A connection that this one has opened before does not use it. How many peers an application can
+    /// add, [`SessionConfig::peers`] says; asking for one that is there already is always possible. One that another process has
+    /// added stays as long as that one, and longer if this process may still add one then.
     ///
     /// # Errors
     /// As [`Client::connect`].

@@ -661,7 +661,7 @@ fn an_ethernet_address_is_used_only_for_applications_that_have_named_it() {
         deaf.receive(&mut frames);
         assert!(frames.iter().all(|frame| frame[12..14] == [8, 6]), "questions, and no packets");
 
-        // Those that name it use it.
+        // Applications that name the same address send there.
         connect_at_once(&mut side, &mut liar, NEXT);
         let mut third = side.open();
         assert_eq!(name(&mut side, &mut third, Some(WRONG)), Ok(NEXT));
