@@ -18,7 +18,7 @@ use weft_testbed::sim::{
     FaultPlan, FlowRecord, LinkChange, LinkDirections, LinkFaults, Options, PayloadMode, PhantomQueues,
     RunConfig, RunReport, Thresholds, run_with,
 };
-use weft_testbed::soft::{HostPort, SoftError, SoftFabric, SoftOptions, host_link};
+use weft_testbed::soft::{HostPort, SoftCounters, SoftError, SoftFabric, SoftOptions, host_link};
 use weft_testbed::topology::{HostId, PortId, TopologySpec};
 use weft_testbed::workload::{CmOptions, Workload, WorkloadSpec, parse_cm};
 
@@ -255,6 +255,20 @@ fn packets_are_trimmed_at_random_as_in_the_simulator() {
     assert_eq!(outcome.fabric.trimmed, outcome.trimmed_received);
     let ratio = outcome.fabric.trimmed as f64 / predicted.packets.trimmed as f64;
     assert!((0.8..1.25).contains(&ratio), "{ratio}");
+}
+
+/// The UDP checksum of a trimmed frame tells nothing, so that its endpoint could not reject it.
+#[test]
+fn trimmed_frames_that_are_damaged_reach_no_host() {
+    let config = config(matrix("incast:7", 1 << 20));
+    let lines = "0us host=0 dir=down trim=0.2\n0us host=0 dir=down corrupt=0.2";
+    let events = parse_link_events("test", lines, &config.topology).unwrap();
+    let outcome = run(&config, &FaultPlan { events, ..FaultPlan::default() }, SoftOptions::default());
+    is_conserved(&outcome);
+    let SoftCounters { trimmed, corrupted, discarded, .. } = outcome.fabric;
+    assert!(discarded > 20 && outcome.malformed > 20, "{:?}", outcome.fabric);
+    assert_eq!(corrupted, discarded + outcome.malformed);
+    assert_eq!(trimmed, discarded + outcome.trimmed_received);
 }
 
 /// A fabric with ports for hosts 0 and 1.

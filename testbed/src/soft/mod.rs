@@ -60,8 +60,8 @@ pub struct SoftOptions {
     pub trim_format: TrimFormat,
     /// The DSCPs of the fabric's classes.
     pub classes: DscpClasses,
-    /// Whether damaged frames are discarded at the host's link, as in simulation. For ports that compute
-    /// checksums anew, which would hide the damage.
+    /// Whether all damaged frames are discarded at the host's link, as in simulation. For ports that compute
+    /// checksums anew, which would hide the damage. Those that were trimmed before are in any case.
     pub discard_damaged: bool,
 }
 
@@ -111,7 +111,7 @@ pub struct SoftCounters {
     pub lost: u64,
     /// Frames in which a link has flipped a bit.
     pub corrupted: u64,
-    /// Damaged frames discarded at a host's link ([`SoftOptions::discard_damaged`]).
+    /// Damaged frames discarded at a host's link, as no checksum would show the damage ([`SoftOptions::discard_damaged`]).
     pub discarded: u64,
     /// Frames dropped because they are not IP, have no attached host as destination, or have used up their
     /// TTL.
@@ -454,7 +454,10 @@ impl<P: Port> SoftFabric<P> {
 
     fn deliver(&mut self, host: HostId, ticket: Ticket) {
         let Some(frame) = self.frames.take(ticket.slot) else { return };
-        if self.options.discard_damaged && ticket.is_damaged() {
+        // The UDP checksum is that of the frame before it was trimmed, so that nothing else stands for Ethernet's check
+        // sequence, by which a link drops the frame.
+        let is_trimmed = ticket.class().is_trimmed();
+        if ticket.is_damaged() && (is_trimmed || self.options.discard_damaged) {
             self.counters.discarded += 1;
             return;
         }
