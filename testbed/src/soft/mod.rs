@@ -61,7 +61,7 @@ pub struct SoftOptions {
     /// The DSCPs of the fabric's classes.
     pub classes: DscpClasses,
     /// Whether all damaged frames are discarded at the host's link, as in simulation. For ports that compute
-    /// checksums anew, which would hide the damage. Those that were trimmed before are in any case.
+    /// checksums anew, which would hide the damage. Frames that were trimmed before are discarded in any case.
     pub discard_damaged: bool,
 }
 
@@ -454,8 +454,8 @@ impl<P: Port> SoftFabric<P> {
 
     fn deliver(&mut self, host: HostId, ticket: Ticket) {
         let Some(frame) = self.frames.take(ticket.slot) else { return };
-        // The UDP checksum is that of the frame before it was trimmed, so that nothing else stands for Ethernet's check
-        // sequence, by which a link drops the frame.
+        // The UDP checksum of a trimmed frame is that of the whole one, so that its host could not see the damage. A link drops
+        // such a frame by Ethernet's check sequence.
         let is_trimmed = ticket.class().is_trimmed();
         if ticket.is_damaged() && (is_trimmed || self.options.discard_damaged) {
             self.counters.discarded += 1;
