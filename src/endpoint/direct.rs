@@ -12,7 +12,7 @@ use weft_stack::fep::{self, CallError, ConnectOptions, Receive, Send, Unreachabl
 use weft_stack::packet::Addr;
 use weft_stack::port::Port;
 use weft_stack::ses::Claim;
-use weft_stack::worker::session::{Found, HeldConnections, Settled};
+use weft_stack::worker::session::{Found, HeldConnections};
 use weft_stack::worker::{HostAddr, TurnResult, Worker};
 
 use super::buffer::{Boxes, ReceiveBuffer, SendBuffer};
@@ -410,10 +410,8 @@ impl Direct {
     #[inline]
     fn turn(&mut self) -> bool {
         let turn = self.worker.poll();
-        if !self.held.is_empty() {
-            self.settle();
-        }
-        !turn.is_idle()
+        let settled = !self.held.is_empty() && self.settle();
+        settled || !turn.is_idle()
     }
 
     /// One turn of the loop at `now`, not before that of an earlier turn.
@@ -422,9 +420,10 @@ impl Direct {
         if self.armed {
             self.disarm();
         }
-        let turn = self.worker.poll_at(now);
+        let mut turn = self.worker.poll_at(now);
         if !self.held.is_empty() {
-            self.settle();
+            // Others may follow in the next turn.
+            turn.timers |= self.settle();
         }
         turn
     }
@@ -534,28 +533,33 @@ impl Direct {
         })
     }
 
-    /// Lets connections go whose peers have answered, and gives up those whose peers will not.
+    /// Lets connections go whose peers have answered, and gives up those whose peers will not, some in a turn. Returns whether there
+    /// were any.
     #[cold]
-    fn settle(&mut self) {
+    fn settle(&mut self) -> bool {
         let now = self.now();
         let settled = self.held.settle(&mut self.worker, now);
-        for Settled { peer, connections, result } in settled {
-            for id in connections {
-                match result {
-                    Ok(()) => {
-                        self.worker.fep_mut().release(id);
-                        let connection = ConnectionId(ConnectionName::Direct(id));
-                        self.ready.push_back(Completion::Connected { connection, peer });
-                    }
-                    Err(why) => {
-                        self.take_all(None);
-                        // Nothing of it has left, so it ends at once, and all that completes now is its own.
-                        let _ = self.worker.fep_mut().abort(now, id);
-                        self.take_all(Some(CallError::Unreachable { peer, why }.into()));
-                    }
+        let some = !settled.is_empty();
+        for (peer, id, result) in settled {
+            // It may have been closed since its peer was found.
+            if !self.connections.contains_key(&id) {
+                continue;
+            }
+            match result {
+                Ok(()) => {
+                    self.worker.fep_mut().release(id);
+                    let connection = ConnectionId(ConnectionName::Direct(id));
+                    self.ready.push_back(Completion::Connected { connection, peer });
+                }
+                Err(why) => {
+                    self.take_all(None);
+                    // Nothing of it has left, so it ends at once, and all that completes now is its own.
+                    let _ = self.worker.fep_mut().abort(now, id);
+                    self.take_all(Some(CallError::Unreachable { peer, why }.into()));
                 }
             }
         }
+        some
     }
 
     /// Takes all completions of the worker's endpoint. `refusal` is the reason for those of a connection on which nothing

@@ -3,12 +3,12 @@
 use std::borrow::Cow;
 
 use weft::core::worker::session::{
-    BYTES_PER_TURN, COMMANDS_PER_TURN, ENDS_PER_QUIET_TURN, ENDS_PER_TURN, GRACE, JOINING, LimitRow,
-    REPORTS_PER_TURN, reserved_part,
+    BYTES_PER_TURN, COMMANDS_PER_TURN, ENDS_PER_QUIET_TURN, ENDS_PER_TURN, GRACE, JOINING, LET_GO_PER_TURN,
+    LimitRow, REPORTS_PER_TURN, reserved_part,
 };
 use weft::core::{
-    BOOK, CONTEXTS_PER_PEER, INCOMPLETE_PER_PDC, Limits, MESSAGES_PER_CALL, QUESTIONS_PER_CALL,
-    REFUSED_PER_PDC, SILENT_PER_CALL,
+    BOOK, CONNECTIONS_PER_CALL, CONTEXTS_PER_PEER, INCOMPLETE_PER_PDC, Limits, MESSAGES_PER_CALL,
+    PACKETS_PER_CALL, QUESTIONS_PER_CALL, REFUSED_PER_PDC, SILENT_PER_CALL,
 };
 
 use super::{LEAST_UNEXPECTED, PEERS, RESPONSES, ServeArgs};
@@ -307,6 +307,22 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             reserved: none(),
             most: none(),
             then: "they end in the next turns".into(),
+        },
+        Row {
+            what: LimitRow::TimersPerTurn,
+            all: format!("{CONNECTIONS_PER_CALL}, or fewer with {PACKETS_PER_CALL} packets under way"),
+            holder: "–",
+            reserved: none(),
+            most: none(),
+            then: "they have their turn in the next ones".into(),
+        },
+        Row {
+            what: LimitRow::LetGoPerTurn,
+            all: LET_GO_PER_TURN.to_string(),
+            holder: "–",
+            reserved: none(),
+            most: none(),
+            then: "they have their turn in the next ones".into(),
         },
         Row {
             what: LimitRow::PdcsPerTurn,

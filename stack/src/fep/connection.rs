@@ -92,6 +92,8 @@ pub(super) struct Connection {
     pub(super) patient: bool,
     /// Whether messages are still to be cancelled because it was aborted.
     pub(super) aborting: bool,
+    /// Whether its timer was due in a call of [`Fep::on_timeout`](super::Fep::on_timeout) that had too many to handle.
+    pub(super) late: bool,
     /// The CLEAR_PSN of the last CLEAR_CMD, so that it is not repeated with every acknowledgement.
     pub(super) cleared: Option<Psn>,
     /// When to ask for credit again, while the connection waits for it.
@@ -166,6 +168,7 @@ impl Connection {
             closed_by_peer: false,
             patient: false,
             aborting: false,
+            late: false,
             job: 0,
         }
     }

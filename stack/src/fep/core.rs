@@ -11,6 +11,7 @@ use super::acquaintance::Acquaintances;
 use super::owed::Owed;
 use super::reply::Replies;
 use super::timers::TimerKey;
+use super::turns::Turns;
 use super::wheel::Wheel;
 use super::zone::{Zone, ZoneId};
 use super::{Completion, FepConfig, ReceiveError};
@@ -64,6 +65,8 @@ pub(super) struct Core {
     pub(super) aborts: Aborts,
     /// The memory that the application got back.
     abandoned_memory: Option<Box<Abandoned>>,
+    /// Connections whose timers were due, and more than a call handles. Processes take turns.
+    pub(super) late: Turns,
 }
 
 /// The budget of a turn of the worker's loop for messages and packets that arrived early and can be taken now. A peer can send a window
@@ -188,6 +191,7 @@ impl Core {
             control: VecDeque::new(),
             events: Events::default(),
             due: Vec::new(),
+            late: Turns::default(),
             wheel: Wheel::new(now),
             completions: VecDeque::new(),
             replies: Replies::default(),
@@ -286,6 +290,7 @@ impl Core {
     pub(super) fn queue_bytes(&self) -> u64 {
         heap::of_deque(&self.control)
             + heap::of_vec(&self.due)
+            + self.late.heap_bytes()
             + heap::of_deque(&self.completions)
             + self.replies.heap_bytes()
             + self.acquaintances.as_ref().map_or(0, |known| known.heap_bytes())

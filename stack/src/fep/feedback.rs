@@ -313,7 +313,7 @@ impl Initiator {
             put_off(core, now, key, connection, context, nack);
         }
         let context = connection.context;
-        if self.check_life(core, now, key) {
+        if self.check_life(core, now, key).is_some() {
             return;
         }
         self.unblock(&core.config, context);

@@ -8,7 +8,7 @@
 //!   or for one ([`ConnectOptions::patient`](super::ConnectOptions::patient)). If the peer was silent for most of it, the error says that it gave no answer.
 //!
 //! A connection that waits behind others for the window, and has nothing under way, has no timer. Those that have waited
-//! for as long are given up together with the one whose timer finds out.
+//! for as long are given up together with the one whose timer finds out: a few at once, the last of which gets a timer for the next.
 //!
 //! Until the target has acknowledged something the second bound is at most twice [`FepConfig::idle_timeout`] after its
 //! last refusal, if there was one: a target forgets a PDC after so long a silence, and packets that arrive later would open
@@ -24,6 +24,9 @@ use super::initiator::Initiator;
 use super::{Failure, FepConfig};
 use crate::pdc::PacketKind;
 use crate::table::Key;
+
+/// How many connections are given up at once with the one whose timer has found out.
+const OTHERS: usize = 7;
 
 /// Longer spans are no bounds: [`Time`] comes round.
 const LONGEST: Span = Span::from_ps(1 << 62);
@@ -44,27 +47,30 @@ impl Initiator {
         })
     }
 
-    /// Gives connection `key` up if it is overdue. Returns whether it was.
+    /// Gives connection `key` up if it is overdue, and then those that have waited for the same gate as long in vain. Returns how many
+    /// of these, if it was: [`OTHERS`] at most. If there are more, the next one has a timer that is due.
     #[cold]
-    pub(super) fn check_life(&mut self, core: &mut Core, now: Time, key: Key) -> bool {
-        let failure = self.overdue(&core.config, now, key);
-        failure.map(|failure| self.give_up(core, now, key, failure)).is_some()
-    }
-
-    /// Gives connection `key` up, and with it those that have waited for the same gate as long in vain.
-    pub(super) fn give_up(&mut self, core: &mut Core, now: Time, key: Key, failure: Failure) {
+    pub(super) fn check_life(&mut self, core: &mut Core, now: Time, key: Key) -> Option<usize> {
+        let failure = self.overdue(&core.config, now, key)?;
         let context = self.connections.get(key).and_then(|connection| self.contexts.get(connection.context));
-        let behind: Vec<Key> = context
+        let behind = context
             .into_iter()
             .flat_map(|context| context.trying.into_iter().chain(context.blocked.iter()))
             .filter(|sibling| *sibling != key)
-            .collect();
-        self.fail(core, now, key, failure);
-        for sibling in behind {
-            if let Some(failure) = self.overdue(&core.config, now, sibling) {
-                self.fail(core, now, sibling, failure);
-            }
+            .filter_map(|sibling| Some((sibling, self.overdue(&core.config, now, sibling)?)));
+        let mut behind: Vec<(Key, Failure)> = behind.take(OTHERS + 1).collect();
+        if behind.len() > OTHERS
+            && let Some((next, _)) = behind.pop()
+            && let Some(connection) = self.connections.get_mut(next)
+        {
+            connection.wake(&mut core.wheel, next, now);
         }
+        self.fail(core, now, key, failure);
+        let others = behind.len();
+        for (sibling, failure) in behind {
+            self.fail(core, now, sibling, failure);
+        }
+        Some(others)
     }
 }
 

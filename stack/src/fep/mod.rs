@@ -103,7 +103,9 @@ pub use footprint::Footprint;
 pub use payload::{PayloadRef, Transmit};
 pub use read::{ExposeError, ExposeRefusal, Exposure, Read, ReadError, ReadFault, ReadId};
 pub use refused::FEW as REFUSED_PER_PDC;
-pub use timers::{MESSAGES_PER_CALL, QUESTIONS_PER_CALL, SILENT_PER_CALL};
+pub use timers::{
+    CONNECTIONS_PER_CALL, MESSAGES_PER_CALL, PACKETS_PER_CALL, QUESTIONS_PER_CALL, SILENT_PER_CALL,
+};
 pub use zone::{Zone, ZoneId, ZoneMap, ZoneTable, Zones};
 
 pub use crate::wire::ses::{JobId, MAX_PROCESS};

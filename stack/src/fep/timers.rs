@@ -25,13 +25,22 @@ pub const SILENT_PER_CALL: usize = 8;
 pub const MESSAGES_PER_CALL: usize = 2048;
 /// Initiators that have been silent and are asked in a call whether they are there.
 pub const QUESTIONS_PER_CALL: usize = 64;
+/// Connections whose timers are due and are handled in a call, or that end with them.
+pub const CONNECTIONS_PER_CALL: usize = 64;
+/// Packets of these that are not acknowledged, but for those of the last one.
+pub const PACKETS_PER_CALL: usize = 2048;
 
 /// Slots of PDCs in which a call looks for those of peers that were given up.
 const LOOKS_PER_CALL: usize = 1024;
 
-/// What a call may do about PDCs whose peers are silent, or that are over. A peer may have thousands, all of which fall silent
-/// together, and each has up to twice a window of messages of which parts are missing.
+/// What a call may do about connections whose timers are due, and about PDCs whose peers are silent, or that are over. There may be
+/// thousands of each, all of which fall silent together; each PDC has up to twice a window of messages of which parts are missing, and
+/// each connection up to a window of packets.
 struct Share {
+    /// Connections whose timers may be handled, or that may end.
+    connections: usize,
+    /// Their packets that may be looked at, but for those of the last one.
+    packets: usize,
     /// PDCs that may end.
     ends: usize,
     /// Messages, writes and early packets that may go with them, but for those of the last one.
@@ -44,6 +53,8 @@ struct Share {
 
 impl Share {
     const OF_A_CALL: Share = Share {
+        connections: CONNECTIONS_PER_CALL,
+        packets: PACKETS_PER_CALL,
         ends: SILENT_PER_CALL,
         messages: MESSAGES_PER_CALL,
         questions: QUESTIONS_PER_CALL,
@@ -52,6 +63,21 @@ impl Share {
 
     fn may_end(&self) -> bool {
         self.ends > 0 && self.messages > 0
+    }
+
+    fn has_connections(&self) -> bool {
+        self.connections > 0 && self.packets > 0
+    }
+
+    /// The timer of a connection with so many packets is handled.
+    fn note_connection(&mut self, packets: usize) {
+        self.connections -= 1;
+        self.packets = self.packets.saturating_sub(packets);
+    }
+
+    /// Others have ended with it.
+    fn note_others(&mut self, count: usize) {
+        self.connections = self.connections.saturating_sub(count);
     }
 
     /// A PDC ends, and so many messages with it.
@@ -72,6 +98,8 @@ pub(super) enum TimerKey {
     Pdc(u32),
     /// What has been put off of PDCs whose peers are silent, or were given up, or that are over.
     PutOff,
+    /// Connections whose timers were due in an earlier call.
+    Late,
     /// The records of closed PDCs.
     Closed,
     /// The credit scheduler.
@@ -86,23 +114,25 @@ impl Fep {
         self.core.wheel.next_deadline()
     }
 
-    /// Does the work that is due by `now`, if any. If many PDCs have silent or lost peers, if many that asked for credit are silent, or if
-    /// early messages were put off, a call may do only a part of the work: then [`Fep::poll_timeout`] is not after `now`, and the rest is
-    /// for the next call.
+    /// Does the work that is due by `now`, if any. If the timers of many connections expire together, if many PDCs have silent or lost
+    /// peers, if many that asked for credit are silent, or if early messages were put off, a call may do only a part of the work: then
+    /// [`Fep::poll_timeout`] is not after `now`, and the rest is for the next call.
     pub fn on_timeout(&mut self, now: Time) {
         let Fep { core, initiator, target, .. } = self;
         let mut share = Share::OF_A_CALL;
         let mut due = std::mem::take(&mut core.due);
         core.wheel.expire(now, &mut due);
+        initiator.handle_late(core, now, &mut share);
         for key in due.drain(..) {
             match key {
-                TimerKey::Connection(key) => initiator.on_connection_timer(core, now, key),
+                TimerKey::Connection(key) => initiator.on_connection_timer(core, now, key, &mut share),
                 TimerKey::Context(key) => initiator.on_context_timer(core, key),
                 TimerKey::Pdc(slot) => {
                     if !target.on_pdc_timer(core, now, slot, &mut share) {
                         target.pdcs.put_off_timer(slot);
                     }
                 }
+                TimerKey::Late => {}
                 TimerKey::PutOff => target.do_put_off(core, now, &mut share),
                 TimerKey::Closed => target.on_closed_timer(core, now),
                 TimerKey::PendingCredit => target.on_pending_credit_timer(core, now),
@@ -110,6 +140,9 @@ impl Fep {
             }
         }
         core.due = due;
+        if !core.late.is_empty() {
+            core.wheel.insert(now, TimerKey::Late);
+        }
         target.note_put_off(core, now);
         target.grant_credit(core, now);
     }
@@ -147,13 +180,35 @@ impl Initiator {
         self.unblock(&core.config, key);
     }
 
-    fn on_connection_timer(&mut self, core: &mut Core, now: Time, key: Key) {
+    /// Handles timers of connections that were due in an earlier call.
+    fn handle_late(&mut self, core: &mut Core, now: Time, share: &mut Share) {
+        while share.has_connections()
+            && let Some(key) = core.late.pop_front()
+        {
+            let Some(connection) = self.connections.get_mut(key) else { continue };
+            core.late.pass(connection.source);
+            connection.late = false;
+            self.on_connection_timer(core, now, key, share);
+        }
+    }
+
+    fn on_connection_timer(&mut self, core: &mut Core, now: Time, key: Key, share: &mut Share) {
         let Some(connection) = self.connections.get_mut(key) else { return };
-        if connection.timer.is_some_and(|timer| now.is_before(timer)) {
+        if connection.late || connection.timer.is_some_and(|timer| now.is_before(timer)) {
             return;
         }
+        if !share.has_connections() {
+            if !core.late.is_divided() {
+                core.late.divide(connection.source);
+            }
+            core.late.push_back(key, connection.source);
+            connection.late = true;
+            return;
+        }
+        share.note_connection(connection.pdc.unacknowledged_psns());
         connection.timer = None;
-        if self.check_life(core, now, key) {
+        if let Some(others) = self.check_life(core, now, key) {
+            share.note_others(others);
             return;
         }
         self.on_retransmission_timer(core, now, key);

@@ -656,6 +656,11 @@ impl TxPdc {
         if added > 0 { Overdue::Resend } else { Overdue::Nothing }
     }
 
+    /// How many PSNs there are from the first one that has not arrived to the last one sent.
+    pub fn unacknowledged_psns(&self) -> usize {
+        self.next_psn().distance(self.first_unacknowledged()) as usize
+    }
+
     /// The records of all unacknowledged packets, for giving up.
     pub fn unacknowledged(&self) -> impl Iterator<Item = &TxRecord> {
         self.records.iter().map(|(_, record)| record).filter(|r| r.state != State::Acked)
@@ -688,7 +693,7 @@ impl TxPdc {
     /// The PSNs from the first one that has not arrived to the last one sent.
     fn psns(&self) -> impl Iterator<Item = Psn> + use<> {
         let first = self.first_unacknowledged();
-        (0..self.next_psn().distance(first) as u32).map(move |n| first.plus(n))
+        (0..self.unacknowledged_psns() as u32).map(move |n| first.plus(n))
     }
 
     /// Bytes and RTT of the packet that triggered `ack`, unless it is known to have arrived; or the RTT of a probe. An

@@ -566,3 +566,60 @@ fn a_peer_that_dies_while_packets_are_under_way_is_missed_from_its_last_answer_o
     });
     assert!(matches!(result, Some(Err(SendError::Failed(Failure::NoAnswer { .. })))), "{result:?}");
 }
+
+/// Connections that wait behind others for the window of a peer, which is silent.
+#[test]
+fn connections_that_fail_together_end_in_several_calls() {
+    const CONNECTIONS: usize = 300;
+    let mut alone = Alone::new(config("nscc", true));
+    for _ in 0..CONNECTIONS {
+        let connection = alone.connect();
+        alone.post_send(connection, virtual_message(64 * 1024));
+    }
+    let mut ends = Vec::new();
+    loop {
+        alone.transmit_all();
+        let Some(at) = alone.fep.poll_timeout() else { break };
+        alone.expire_at(at.latest(alone.now));
+        let failed = alone.completions().iter().filter(|done| failure(done).is_some()).count();
+        if failed > 0 {
+            ends.push((alone.now, failed));
+        }
+    }
+    let most = ends.iter().map(|(_, failed)| *failed).max();
+    assert!(most <= Some(64), "{ends:?}");
+    assert_eq!(ends.iter().map(|(_, failed)| failed).sum::<usize>(), CONNECTIONS);
+    assert_eq!(ends.first().map(|(at, _)| at), ends.last().map(|(at, _)| at), "at the same time");
+    assert_eq!(alone.leaks(), [""; 0]);
+}
+
+/// How many packets time out in each call of `Fep::on_timeout`, if `connections` to as many peers send a message of `len` bytes each at
+/// the same time, and nothing is answered.
+fn timeouts_by_call(connections: u32, len: u32) -> Vec<u64> {
+    // Windows of more than 200 packets.
+    let network = CcParams { mtu: 1_000, network_rtt: Span::from_us(20), ..params() };
+    let base = FepConfig::new(&CcChoice::parse("constant").unwrap(), &network);
+    let mut alone = Alone::new(base.with_zones(|zone| zone.pdc.rto_init = SHORT_RTO));
+    for peer in 1..=connections {
+        let connection = alone.fep.connect(alone.now, Addr(peer), ConnectOptions::default()).unwrap();
+        alone.post_send(connection, virtual_message(len));
+    }
+    alone.transmit_all();
+    alone.now = Time::ZERO + SHORT_RTO.times(2);
+    let mut timeouts = Vec::new();
+    while alone.fep.poll_timeout().is_some_and(|at| alone.now.is_at_or_after(at)) {
+        let before = alone.fep.counters().timeouts;
+        alone.fep.on_timeout(alone.now);
+        timeouts.push(alone.fep.counters().timeouts - before);
+        assert!(timeouts.len() < 1_000, "something is always due");
+    }
+    timeouts
+}
+
+#[test]
+fn timers_that_expire_together_are_handled_in_several_calls() {
+    assert_eq!(timeouts_by_call(300, 1), [64, 64, 64, 64, 44]);
+    let long = timeouts_by_call(30, 200_000);
+    assert!(long.iter().all(|packets| *packets < 2_048 + 200), "{long:?}");
+    assert_eq!(long.iter().sum::<u64>(), 30 * 200);
+}

@@ -1,7 +1,7 @@
 //! Connections to peers whose Ethernet address is being asked for. They are open, but held: messages can be posted on
 //! them, and leave once the peer has answered. If it does not answer, all the commands that asked for them are refused.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use weft_cc::{Span, Time};
 
@@ -14,6 +14,12 @@ use crate::worker::neighbours::{QUESTIONS, RETRY};
 /// given up sooner, but only if the worker has buffers for its questions, whether or not the port takes them.
 pub(super) const LONGEST: Span = RETRY.times(QUESTIONS as u64 + 2);
 
+/// Connections that go on, or are refused, in a turn, as their peers have been found or given up. Thousands may wait for the same peer.
+pub const LET_GO_PER_TURN: usize = 64;
+
+/// Connections to one peer that do so before those to the next one have their turn.
+const OF_A_PEER: usize = 8;
+
 /// The held connections of an endpoint.
 #[derive(Debug, Default)]
 pub struct HeldConnections {
@@ -22,6 +28,8 @@ pub struct HeldConnections {
     by_age: BTreeMap<u64, (Time, Addr)>,
     /// The number of the last one.
     last: u64,
+    /// Connections that are not to be held any longer.
+    settled: VecDeque<Settled>,
     /// [`Served::resolutions`] when peers were last looked at.
     seen: u64,
 }
@@ -32,27 +40,25 @@ struct Held {
     connections: BTreeSet<ConnectionId>,
 }
 
-/// Connections to one peer that are not to be held any longer.
+/// Connections to one peer that are not to be held any longer: to be released or aborted.
 #[derive(Debug)]
-pub struct Settled {
-    /// Address of the peer.
-    pub peer: Addr,
-    /// The connections, to be released or aborted.
-    pub connections: BTreeSet<ConnectionId>,
-    /// Whether the peer can be reached.
-    pub result: Result<(), Unreachable>,
+struct Settled {
+    peer: Addr,
+    connections: BTreeSet<ConnectionId>,
+    result: Result<(), Unreachable>,
 }
 
 impl HeldConnections {
     /// Whether there are none.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.peers.is_empty()
+        self.peers.is_empty() && self.settled.is_empty()
     }
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.peers.values().map(|held| held.connections.len()).sum()
+        let waiting: usize = self.peers.values().map(|held| held.connections.len()).sum();
+        waiting + self.settled.iter().map(|settled| settled.connections.len()).sum::<usize>()
     }
 
     /// Adds `connection` to `peer`, which its endpoint [holds](crate::fep::Fep::hold) from `now` on.
@@ -65,7 +71,8 @@ impl HeldConnections {
         held.connections.insert(connection);
     }
 
-    /// Removes `connection`, which is closed. Does nothing if it is not held.
+    /// Removes `connection`, which is closed. Does nothing if it is not held. One that is about to be let go is passed on, and is no
+    /// more.
     pub fn remove(&mut self, peer: Addr, connection: ConnectionId) {
         if let Some(held) = self.peers.get_mut(&peer) {
             held.connections.remove(&connection);
@@ -76,14 +83,37 @@ impl HeldConnections {
         }
     }
 
-    /// Removes and returns the connections whose peer has been found or given up. In turns in which nothing about any peer has
-    /// changed this is one comparison of times; otherwise those peers are looked at about which something has.
-    pub fn settle(&mut self, served: &mut impl Served, now: Time) -> Vec<Settled> {
+    /// Removes and returns connections whose peer has been found or given up, with whether it can be reached: [`LET_GO_PER_TURN`] at
+    /// most, and peers take turns.
+    pub fn settle(
+        &mut self,
+        served: &mut impl Served,
+        now: Time,
+    ) -> Vec<(Addr, ConnectionId, Result<(), Unreachable>)> {
+        self.look(served, now);
+        let mut some = Vec::new();
+        while some.len() < LET_GO_PER_TURN
+            && let Some(mut settled) = self.settled.pop_front()
+        {
+            let Settled { peer, connections, result } = &mut settled;
+            let most = OF_A_PEER.min(LET_GO_PER_TURN - some.len());
+            let ids = std::iter::from_fn(|| connections.pop_first()).take(most);
+            some.extend(ids.map(|id| (*peer, id, *result)));
+            if !connections.is_empty() {
+                self.settled.push_back(settled);
+            }
+        }
+        some
+    }
+
+    /// Finds peers that have been found or given up. In turns in which nothing about any peer has changed this is one comparison of
+    /// times; otherwise those peers are looked at about which something has.
+    fn look(&mut self, served: &mut impl Served, now: Time) {
         let resolutions = served.resolutions();
         let is_over = |until: Time| now.is_at_or_after(until);
         let is_one_over = self.by_age.first_key_value().is_some_and(|(_, (until, _))| is_over(*until));
         if resolutions == self.seen && !is_one_over {
-            return Vec::new();
+            return;
         }
         let known = served.resolved_since(self.seen);
         self.seen = resolutions;
@@ -97,7 +127,6 @@ impl HeldConnections {
                 .collect(),
             None => self.peers.keys().copied().collect(),
         };
-        let mut settled = Vec::new();
         for peer in concerned {
             #[cfg(test)]
             crate::steps::count(1);
@@ -105,9 +134,8 @@ impl HeldConnections {
             if over.contains(&peer) || !matches!(result, Err(Unreachable::Resolving { .. })) {
                 let Some(Held { number, connections }) = self.peers.remove(&peer) else { continue };
                 self.by_age.remove(&number);
-                settled.push(Settled { peer, connections, result });
+                self.settled.push_back(Settled { peer, connections, result });
             }
         }
-        settled
     }
 }

@@ -53,6 +53,8 @@ rows! {
     CommandsPerTurn = "commands in a turn of the worker's loop",
     BytesPerTurn = "bytes of messages that wait which commands touch in a turn",
     UnsentPerTurn = "unsent messages that end in a turn as their applications leave or their connections fail",
+    TimersPerTurn = "connections whose timers expire, or that fail, in a turn",
+    LetGoPerTurn = "connections that have waited for the address of a peer, and go on or are refused in a turn",
     PdcsPerTurn = "PDCs of silent peers, or closed in the middle of many messages, that end in a turn",
     QuestionsPerTurn = "silent initiators that are asked in a turn whether they are there",
     ReportsPerTurn = "reports that waited and move to the ring of their application in a turn",

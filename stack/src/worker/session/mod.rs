@@ -108,7 +108,7 @@ pub use application::{BYTES_PER_OPERATION, COMMANDS_PER_TURN, REPORTS_PER_TURN};
 pub use client::{Client, ClientError, ConnectionHandle, Event, OperationHandle};
 pub use command::{Command, DescriptorError, Extent, Found};
 pub use config::{OpenError, SessionConfig};
-pub use held::{HeldConnections, Settled};
+pub use held::{HeldConnections, LET_GO_PER_TURN};
 pub use join::{JoinError, ServerFacts};
 pub use limit_rows::LimitRow;
 pub use listener::{ListenError, SessionListener};

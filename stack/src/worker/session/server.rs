@@ -14,7 +14,6 @@ use super::attention::Attention;
 use super::client::Client;
 use super::config::{OpenError, SessionConfig};
 use super::connections::Connections;
-use super::held::Settled;
 use super::link::Link;
 use super::operations::Operations;
 use super::put_off::{BYTES_PER_TURN, PutOff, Quiet};
@@ -786,22 +785,20 @@ impl Sessions {
         count
     }
 
-    /// Releases held connections whose peers have been found, and gives up those whose peers have been given up. The
+    /// Releases held connections whose peers have been found, and gives up those whose peers have been given up, some in a turn. The
     /// endpoint's completions have been taken before.
     fn settle(&mut self, served: &mut impl Served, now: Time) -> usize {
-        let mut count = 0;
-        for Settled { peer, connections, result } in self.connections.held.settle(served, now) {
-            count += connections.len();
-            let fep = served.fep_mut();
-            for id in connections {
-                if fep.is_aborting(id) {
-                    // Its application does not wait for the peer any more.
-                    continue;
-                }
-                match result {
-                    Ok(()) => self.release(fep, id),
-                    Err(why) => self.give_up(fep, now, id, CallError::Unreachable { peer, why }),
-                }
+        let settled = self.connections.held.settle(served, now);
+        let count = settled.len();
+        let fep = served.fep_mut();
+        for (peer, id, result) in settled {
+            if fep.is_aborting(id) {
+                // Its application does not wait for the peer any more.
+                continue;
+            }
+            match result {
+                Ok(()) => self.release(fep, id),
+                Err(why) => self.give_up(fep, now, id, CallError::Unreachable { peer, why }),
             }
         }
         count

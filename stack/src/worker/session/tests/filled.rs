@@ -64,6 +64,7 @@ impl Room {
         let limits = match self {
             Room::Tight => limits(),
             Room::Roomy => Limits {
+                connections: 400,
                 pdcs_per_peer: 400,
                 pdcs: 800,
                 half_open_pdcs: 800,
@@ -234,6 +235,12 @@ fn shown(row: LimitRow) -> Shown {
         LimitRow::BytesPerTurn => vec![fill("searches", applications::searches).with(Room::Roomy)],
         LimitRow::UnsentPerTurn => {
             vec![fill("unsent messages", applications::unsent_messages).with(Room::Roomy)]
+        }
+        LimitRow::TimersPerTurn => {
+            vec![fill("failing connections", applications::failing_connections).with(Room::Roomy)]
+        }
+        LimitRow::LetGoPerTurn => {
+            vec![fill("held connections", applications::held_connections).with(Room::Roomy)]
         }
         LimitRow::PdcsPerTurn => vec![fill("PDCs of a silent peer", peers::silent_pdcs).with(Room::Roomy)],
         LimitRow::QuestionsPerTurn => vec![fill("questions", peers::questions).with(Room::Roomy)],

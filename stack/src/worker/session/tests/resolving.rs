@@ -362,6 +362,42 @@ fn held_connections_can_be_closed_and_aborted_and_their_messages_cancelled_at_on
     side.assert_nothing_is_left(now, client);
 }
 
+/// Connections to one peer are let go, or given up, in several turns, and those to others do not wait for them.
+#[test]
+fn many_held_connections_are_let_go_some_in_each_turn() {
+    const COUNT: u32 = 300;
+    for reachable in [true, false] {
+        let mut world = World::new();
+        let roomy = SessionConfig { commands: 512, reports: 512, connections: COUNT, ..SMALL };
+        let mut many = world.sessions[0].open(&mut world.feps[0], &roomy, None).unwrap();
+        let mut few = world.open(0);
+        for peer in [PEER, FAR] {
+            world.peers[0].set(peer, Err(Unreachable::Resolving { hop: ip(peer), asked: 1 }));
+        }
+        for context in 0..u64::from(COUNT) {
+            many.connect(PEER, ConnectOptions::default(), context).unwrap();
+        }
+        (0..20).for_each(|_| world.step(1));
+        few.connect(FAR, ConnectOptions::default(), 0).unwrap();
+        world.step(1);
+        assert_eq!(world.sessions[0].held_connections(), COUNT as usize + 1);
+        for peer in [PEER, FAR] {
+            let why = Unreachable::NoAnswer { hop: ip(peer) };
+            world.peers[0].set(peer, if reachable { Ok(()) } else { Err(why) });
+        }
+        world.serve(0);
+        assert_eq!(world.sessions[0].held_connections(), COUNT as usize + 1 - 64, "in one turn");
+        let is_told = |report: &Report| matches!(report, Report::Connected { .. }) == reachable;
+        assert!(few.poll().unwrap().is_some_and(|event| is_told(&event.report)));
+        (0..20).for_each(|_| world.step(1));
+        assert_eq!(world.sessions[0].held_connections(), 0);
+        let told = std::iter::from_fn(|| many.poll().unwrap()).filter(|event| is_told(&event.report)).count();
+        assert_eq!(told, COUNT as usize);
+        drop((many, few));
+        world.assert_nothing_is_left();
+    }
+}
+
 /// The neighbour is neither found nor given up. All connections to it end when the first one has waited long enough.
 #[test]
 fn a_held_connection_is_refused_after_five_seconds_even_if_the_peer_was_never_asked() {

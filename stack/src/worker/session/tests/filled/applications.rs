@@ -15,6 +15,9 @@ const REFUSED: u8 = 3;
 /// Messages that wait for the hog: a search among them touches more than it may in a turn.
 const WAITING: u64 = BYTES_PER_TURN as u64 / 16 + 1_000;
 
+/// More connections than have their turn at once.
+const MANY: u32 = 150;
+
 /// The hog asks for something until it has used up its part.
 pub(super) fn operations(fabric: &mut Fabric) {
     until(fabric, "the end of operations", |fabric| {
@@ -204,6 +207,49 @@ pub(super) fn unsent_messages(fabric: &mut Fabric) {
     let unsent = |line: String| line.strip_suffix(" messages on their way out")?.parse::<usize>().ok();
     let left = fabric.feps[0].leaks().find_map(unsent);
     assert!(left > Some(3_000), "{left:?} messages end in further turns");
+}
+
+/// A third application asks for [`MANY`] connections to `peer`, and the commands are executed.
+fn connect_often(fabric: &mut Fabric, peer: Addr) -> (usize, Vec<ConnectionHandle>) {
+    fabric.join_as(SessionConfig {
+        operations: MANY,
+        connections: MANY,
+        commands: 256,
+        reports: 512,
+        ..SMALL
+    });
+    let third = fabric.guests.len() - 1;
+    let client = &mut fabric.guests[third].client;
+    let connections =
+        (0..MANY).map(|_| client.connect(peer, ConnectOptions::default(), 0).unwrap()).collect();
+    until(fabric, "the last command", |fabric| fabric.sessions.have_obeyed());
+    (third, connections)
+}
+
+/// Its connections to a peer that does not answer fail together.
+pub(super) fn failing_connections(fabric: &mut Fabric) {
+    fabric.lost.push(peer_3_is_deaf);
+    let (third, connections) = connect_often(fabric, Addr(3));
+    for connection in connections {
+        fabric.guests[third].client.send(connection, extent(0, 2_000), None, 0, 0).unwrap();
+    }
+    until_late(fabric, "the end of a connection", |fabric| {
+        reports(fabric, third).any(|report| matches!(report, Report::Closed { result: Err(_), .. }))
+    });
+    let is_due = |at: Time| fabric.now.is_at_or_after(at);
+    assert!(fabric.feps[0].poll_timeout().is_some_and(is_due), "others fail in further turns");
+}
+
+/// Its connections wait for the address of a peer, which is found.
+pub(super) fn held_connections(fabric: &mut Fabric) {
+    let (silent, hop) = (Addr(9), IpAddr::from([10, 0, 0, 9]));
+    fabric.peers.set(silent, Err(Unreachable::Resolving { hop, asked: 1 }));
+    connect_often(fabric, silent);
+    assert_eq!(fabric.sessions.held_connections(), MANY as usize);
+    fabric.peers.set(silent, Ok(()));
+    run(fabric, 1);
+    // There are two turns of the worker's loop in one of the fabric.
+    assert_eq!(fabric.sessions.held_connections(), MANY as usize - 2 * LET_GO_PER_TURN);
 }
 
 /// Peer 2 sends so many messages of one byte with tag 9 to the hog.
