@@ -41,6 +41,18 @@ const KEPT: u64 = 128 << 20;
 /// The process of the only endpoint of a port. 0 would be no name: libfabric's programs take port 0 for none.
 const ALONE: u16 = 1;
 
+/// The limits of an endpoint without a server. A program may have as many kinds of receives as it has receives. Its process shares the
+/// room for unexpected messages with one other at most, which process 0 is while it ends.
+pub(crate) fn limits_without_a_server() -> Limits {
+    Limits {
+        receive_kinds: RECEIVES,
+        processes: 2,
+        unexpected_messages: 1 << 21,
+        unexpected_bytes_per_peer: KEPT,
+        ..Limits::default()
+    }
+}
+
 /// Where the endpoints of a domain are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Place {
@@ -201,16 +213,8 @@ impl Place {
         let (builder, default) = match self.socket() {
             Some(_) => (builder.session(session(kind, params)), None),
             None => {
-                // A program may have as many kinds of receives as it has receives, and takes its own time.
-                // Its process shares the room for unexpected messages with one other at most, which process 0 is while it ends.
-                let limits = Limits {
-                    receive_kinds: RECEIVES,
-                    processes: 2,
-                    unexpected_messages: 1 << 21,
-                    unexpected_bytes_per_peer: KEPT,
-                    ..Limits::default()
-                };
-                (builder.longest_payload().limits(limits), Some(BusyTimeout::Endless))
+                // A program takes its own time.
+                (builder.longest_payload().limits(limits_without_a_server()), Some(BusyTimeout::Endless))
             }
         };
         let builder = params.busy_timeout.or(default).into_iter().fold(builder, Builder::busy_timeout);

@@ -13,6 +13,8 @@ mod datagrams;
 mod eager;
 mod grants;
 mod kinds;
+#[cfg(test)]
+mod limits;
 mod looks;
 mod notes;
 mod offered;

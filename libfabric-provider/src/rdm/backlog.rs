@@ -34,11 +34,11 @@ use crate::queue::Problem;
 
 /// How long the first message to a peer waits for memory, or for its budget, unless others to that get it, before something stands
 /// for it: as long as these come back, it goes faster at once than it would be fetched.
-const PATIENCE: Duration = Duration::from_millis(100);
+pub(super) const PATIENCE: Duration = Duration::from_millis(100);
 /// Receives that the server has at most: they are operations of the session, as sends are.
-const AT_THE_SERVER: usize = DEPTH;
+pub(super) const AT_THE_SERVER: usize = DEPTH;
 /// Those of them that only receives for many messages get, which cannot wait here.
-const FOR_MANY: usize = 64;
+pub(super) const FOR_MANY: usize = 64;
 /// Bytes for as many stand-ins as there may be sends.
 const SHORTS: u64 = 5 << 20;
 

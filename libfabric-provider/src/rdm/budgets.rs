@@ -17,17 +17,17 @@ use crate::random;
 /// Bytes that a message counts for besides its own.
 const EACH: u64 = 1 << 10;
 /// Bytes that a receiver lets all senders of a host together send at once, in equal parts. A server keeps four times as many.
-const ALL: u64 = 16 << 20;
+pub(super) const ALL: u64 = 16 << 20;
 /// The longest message that is sent at once, if all before it were taken: a server keeps it and what stands for those behind it.
 const MOST: u64 = 48 << 20;
 /// Bytes that all senders of a host together may have untaken before a further one is let send no more than [`LEAST`].
-const UNTAKEN: u64 = 32 << 20;
+pub(super) const UNTAKEN: u64 = 32 << 20;
 /// Bytes that a server keeps of a host.
 const KEPT: u64 = 64 << 20;
 /// Bytes that it lets each send nevertheless.
-const LEAST: u64 = 512 << 10;
+pub(super) const LEAST: u64 = 512 << 10;
 /// Bytes that a sender sends to a receiver that has not said anything yet.
-const FIRST: u64 = 256 << 10;
+pub(super) const FIRST: u64 = 256 << 10;
 /// How many questions a receiver may have got and not answered when it is taken for one that does not know what they are, such as an
 /// application that uses no libfabric. It is sent what memory holds.
 const UNHEARD: u32 = 5;
@@ -38,10 +38,10 @@ const TELLS: Duration = Duration::from_secs(60);
 /// How long what a sender that asks no more has untaken counts against others of its host.
 const LIES: Duration = Duration::from_secs(600);
 /// Senders that are counted.
-const SENDERS: usize = 8192;
+pub(super) const SENDERS: usize = 8192;
 /// Senders that may ask, and those of one host.
-const ASKERS: usize = 4096;
-const ASKERS_OF_ONE: usize = 1024;
+pub(super) const ASKERS: usize = 4096;
+pub(super) const ASKERS_OF_ONE: usize = 1024;
 /// Peers that a sender has a budget for.
 const PEERS: usize = 8192;
 /// Epochs of one sender that are counted: processes may have had its number before.

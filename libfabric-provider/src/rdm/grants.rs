@@ -16,13 +16,13 @@ pub(super) const FIRST: u64 = 128 << 10;
 pub(super) const MOST: u64 = 48 << 20;
 /// Bytes of all grants. A target keeps 2 GiB: these, the [`FIRST`] of each sender, 1 GiB for short messages and stand-ins, and as much as
 /// one sender may have at most, since a stack lets none have more than it leaves.
-const ALL: u64 = 384 << 20;
+pub(super) const ALL: u64 = 384 << 20;
 /// A sender that asks gets this part of what the others leave, so that those that ask again and again come to have the same.
 const PART: u64 = ALL / MOST;
 /// How many ticks of 2 s a sender relies on a grant.
 pub(super) const VALID: u64 = 5;
 /// How many a target reserves it: those, as many for the answer's way, and for clocks that tick at different times.
-const RESERVED: u64 = 2 * VALID;
+pub(super) const RESERVED: u64 = 2 * VALID;
 
 /// What a target tells a sender that asks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

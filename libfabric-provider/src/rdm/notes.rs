@@ -33,18 +33,18 @@ const DROPPED: u64 = u64::MAX - 4;
 
 /// The most notices to one peer that are under way or wait: twice as many as it has messages under way, since those that it has got
 /// count until they are acknowledged.
-const NOTICES: usize = 2 * TO_ONE;
+pub(super) const NOTICES: usize = 2 * TO_ONE;
 /// As many to all peers, beyond those of which each is sure.
-const TO_ALL: usize = 8 * NOTICES;
+pub(super) const TO_ALL: usize = 8 * NOTICES;
 /// Of so many each peer is sure, whatever others have, and as many to all peers: as of operations without a server.
 const SURE: usize = 4;
-const ALL_SURE: usize = SURE * super::DEPTH;
+pub(super) const ALL_SURE: usize = SURE * super::DEPTH;
 /// The most to one peer that have failed and wait to be sent again: one for each of its messages that may be under way. Those that
 /// another process refuses, in the place of the one that they are for, do not wait. One that a peer has not answered does: it may have
 /// stood still, and waits for what it has not heard.
-const AGAIN: usize = TO_ONE;
+pub(super) const AGAIN: usize = TO_ONE;
 /// As many to all peers, beyond those of which each is sure. A peer has no more of them than it leaves to others.
-const ALL_AGAIN: usize = TO_ALL / 2;
+pub(super) const ALL_AGAIN: usize = TO_ALL / 2;
 /// How often one is sent, 2 s after it has failed.
 const TRIES: u32 = 32;
 /// How many notices that messages were dropped a peer may get while one of them has not ended: fewer than it remembers.

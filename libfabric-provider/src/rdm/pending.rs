@@ -12,18 +12,18 @@ use crate::error::FiError;
 /// The most to one peer.
 pub(super) const TO_ONE: usize = 8 * DEPTH;
 /// The most to all.
-const TO_ALL: usize = 32 * DEPTH;
+pub(super) const TO_ALL: usize = 32 * DEPTH;
 
 /// How many there may be.
 #[derive(Clone, Copy, Debug)]
-struct Limits {
+pub(super) struct Limits {
     /// To one peer.
-    to_one: usize,
+    pub(super) to_one: usize,
     /// To all beyond those of which each peer is sure.
-    to_all: usize,
+    pub(super) to_all: usize,
     /// Of how many each peer is sure, as long as there are so many in all.
-    sure: usize,
-    all_sure: usize,
+    pub(super) sure: usize,
+    pub(super) all_sure: usize,
 }
 
 const THROUGH_SERVERS: Limits = Limits { to_one: TO_ONE, to_all: TO_ALL, sure: 0, all_sure: 0 };
@@ -31,7 +31,7 @@ const THROUGH_SERVERS: Limits = Limits { to_one: TO_ONE, to_all: TO_ALL, sure: 0
 /// fewer than [`DEPTH`].
 const WITHOUT_ONE: Limits = Limits { to_one: TO_ONE, to_all: TO_ALL, sure: 4, all_sure: 4 * DEPTH };
 /// Of accesses to remote memory through servers each peer is sure of four, too.
-const ACCESSES: Limits = Limits { to_one: DEPTH, to_all: 8 * DEPTH, sure: 4, all_sure: 4 * DEPTH };
+pub(super) const ACCESSES: Limits = Limits { to_one: DEPTH, to_all: 8 * DEPTH, sure: 4, all_sure: 4 * DEPTH };
 
 #[derive(Debug)]
 pub(super) struct Pending {

@@ -12,11 +12,11 @@ use super::{Operation, State};
 use crate::error::FiError;
 
 /// Bytes of a piece.
-const PIECE: u32 = 128 << 10;
+pub(super) const PIECE: u32 = 128 << 10;
 /// Pieces that are read from one peer at a time: 16 MiB, as many bytes as a path of 100 Gbit/s and a round trip of 1.3 ms has under way.
 /// It is a quarter of the answers that a target stores for a peer, whose other processes and accesses need the rest. Notes that wait
 /// behind so much arrive before the peer takes this process for one that answers no questions, on paths of 30 Mbit/s and more.
-const WINDOW: usize = 128;
+pub(super) const WINDOW: usize = 128;
 
 /// A message that is read.
 #[derive(Debug)]

@@ -28,6 +28,8 @@ use weft::{Error, MemorySlice, SendBuffer, SendError, SendOptions, Source};
 
 pub(super) use self::fetching::Fetched;
 
+#[cfg(test)]
+pub(super) use self::lives::UNANSWERED;
 use self::lives::{Life, Receiver};
 use super::State;
 use super::budgets::unstamped;
@@ -190,7 +192,7 @@ struct Dropped {
 /// How many notices of a peer are remembered: as many as it may have under way and to repeat.
 const HEARD: usize = 2 * TO_ONE;
 /// How many of its notes are: none is repeated behind half as many others.
-const HEARD_NOTES: usize = 1 << 15;
+pub(super) const HEARD_NOTES: usize = 1 << 15;
 
 /// The numbers of the last notices of a peer.
 #[derive(Debug, Default)]

@@ -11,9 +11,9 @@ use super::WINDOW;
 use super::wire::Request;
 
 /// Bytes of all requests together.
-const MOST: usize = 16 << 20;
+pub(in super::super) const MOST: usize = 16 << 20;
 /// Bytes that a request counts for beside those that it carries, for itself and its place.
-const OWN: usize = 512;
+pub(in super::super) const OWN: usize = 512;
 
 /// A request that waits.
 #[derive(Debug)]

@@ -21,6 +21,8 @@ use weft::{
 
 use self::asker::{Ask, Carried, Notices};
 use self::held::AllHeld;
+#[cfg(test)]
+pub(super) use self::held::{MOST as HELD_BYTES, OWN as HELD_OWN};
 use self::lanes::Lane;
 use self::wire::{ANSWER, Kind, REQUEST, Request};
 use super::operation::Piece;
@@ -46,15 +48,15 @@ const FEW: usize = 6;
 /// Bytes of the values of the largest atomic operation.
 const VALUES: u32 = 1024;
 /// Pieces of the accesses of one endpoint to another that are asked for at a time.
-const WINDOW: usize = 8;
+pub(super) const WINDOW: usize = 8;
 
 /// How an endpoint's memory for requests and answers is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Shape {
+pub(super) struct Shape {
     /// Bytes of the largest piece of a message.
-    piece: u32,
+    pub(super) piece: u32,
     /// Pieces that are asked for at a time; there are twice as many requests of others, and answers.
-    count: usize,
+    pub(super) count: usize,
     /// Bytes of an endpoint's memory that all this takes.
     bytes: u64,
 }
@@ -64,7 +66,7 @@ impl Shape {
     const REQUESTS: [u32; 2] = [REQUEST as u32 + PIECE, REQUEST as u32 + VALUES];
 
     /// That of an endpoint with so many bytes of memory: an eighth of all, unless two pieces take more.
-    fn of(memory: usize) -> Shape {
+    pub(super) fn of(memory: usize) -> Shape {
         let with = |piece: u32| {
             let [request, small] = Self::REQUESTS;
             let lens = [(1, Self::large(piece)), (1, small), (2, request), (2, ANSWER as u32 + piece)];

@@ -45,7 +45,7 @@ const FRESH: Duration = Duration::from_secs(1);
 const FRESH_FOR_CALLS: Duration = Duration::from_secs(10);
 
 /// Questions of peers that wait for their answers here. Who is not among them asks again.
-const UNANSWERED: usize = 4096;
+pub(in super::super) const UNANSWERED: usize = 4096;
 /// How many of them are looked at in one turn.
 const LOOKS: usize = 64;
 
