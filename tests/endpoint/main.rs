@@ -212,6 +212,26 @@ fn a_peer_without_an_answer_is_unreachable_after_three_seconds() {
     assert!(matches!(endpoint.connect(peer), Err(Error::Refused(CallError::Unreachable { .. }))));
 }
 
+/// They are given up some in a turn.
+#[test]
+fn many_connections_to_a_peer_without_an_answer_end_once_each() {
+    let (mut endpoint, _link) = alone();
+    let peer = endpoint.peer("127.0.0.9").unwrap();
+    let connections: Vec<_> = (0..200).map(|_| endpoint.connect(peer).unwrap()).collect();
+    let mut ended = Vec::new();
+    while ended.len() < connections.len() {
+        match endpoint.wait(Duration::from_secs(20)).unwrap().expect("all end") {
+            Completion::Closed { connection, .. } => ended.push(connection),
+            other => panic!("{other:?}"),
+        }
+        if ended.len() == 1 {
+            endpoint.abort(connections[199]).expect("its turn has not come");
+        }
+    }
+    assert!(endpoint.poll().unwrap().is_none());
+    assert!(connections.iter().all(|connection| ended.contains(connection)));
+}
+
 #[test]
 fn messages_to_a_process_that_does_not_exist_are_refused() {
     let mut pair = udp(37, |builder| builder.process(5));

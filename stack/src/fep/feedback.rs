@@ -6,6 +6,7 @@ use super::connection::{Busy, Connection};
 use super::context::Context;
 use super::core::Core;
 use super::initiator::{Initiator, complete_send, count_rivals, unsent_bytes};
+use super::liveness::is_overdue;
 use super::target::{nack, trim_code};
 use super::transmit::{poll_interval, send_control};
 use super::turns::Turns;
@@ -312,11 +313,13 @@ impl Initiator {
         if waits {
             put_off(core, now, key, connection, context, nack);
         }
-        let context = connection.context;
-        if self.check_life(core, now, key).is_some() {
+        let context_key = connection.context;
+        if is_overdue(&core.config, now, connection, context) {
+            // Its timer gives it up, since only so many connections may end in a turn.
+            connection.wake(&mut core.wheel, key, now);
             return;
         }
-        self.unblock(&core.config, context);
+        self.unblock(&core.config, context_key);
         // A connection that was put off does not go on until its pause is over.
         if !waits {
             self.make_ready(key);

@@ -8,7 +8,8 @@
 //!   or for one ([`ConnectOptions::patient`](super::ConnectOptions::patient)). If the peer was silent for most of it, the error says that it gave no answer.
 //!
 //! A connection that waits behind others for the window, and has nothing under way, has no timer. Those that have waited
-//! for as long are given up together with the one whose timer finds out: a few at once, the last of which gets a timer for the next.
+//! for as long are given up together with the one whose timer finds out: a few at once; if there are more, the next one gets a timer
+//! that is due. Meanwhile none of them sends anything.
 //!
 //! Until the target has acknowledged something the second bound is at most twice [`FepConfig::idle_timeout`] after its
 //! last refusal, if there was one: a target forgets a PDC after so long a silence, and packets that arrive later would open
@@ -31,47 +32,69 @@ const OTHERS: usize = 7;
 /// Longer spans are no bounds: [`Time`] comes round.
 const LONGEST: Span = Span::from_ps(1 << 62);
 
+/// What has ended with a connection that was given up.
+pub(super) struct Others {
+    pub(super) connections: usize,
+    /// Connections that were looked at, and packets of those that have ended.
+    pub(super) steps: usize,
+}
+
 impl Initiator {
     /// Why connection `key` is to be given up now; `None` if it is not.
     pub(super) fn overdue(&self, config: &FepConfig, now: Time, key: Key) -> Option<Failure> {
-        let connection = self.connections.get(key).filter(|connection| is_bounded(connection))?;
+        let connection = self.connections.get(key)?;
         let context = self.contexts.get(connection.context)?;
-        let is_past = |deadline: Time| now.is_at_or_after(deadline);
-        let is_silent = silent_until(config, connection, context).is_some_and(is_past);
-        if !is_silent && !is_stuck(config, now, connection, context) {
+        if !is_overdue(config, now, connection, context) {
             return None;
         }
+        let is_silent = is_silent(config, now, connection, context);
         Some(match is_silent || was_silent(now, connection, context) {
             true => no_answer(now, connection, context),
             false => no_progress(now, connection, context),
         })
     }
 
-    /// Gives connection `key` up if it is overdue, and then those that have waited for the same gate as long in vain. Returns how many
-    /// of these, if it was: [`OTHERS`] at most. If there are more, the next one has a timer that is due.
+    /// Gives connection `key` up if it is overdue, and then those that have waited for the same gate as long in vain: [`OTHERS`] at
+    /// most, and no more than `most`. If there are more, the next one has a timer that is due. `None` if it is not overdue.
     #[cold]
-    pub(super) fn check_life(&mut self, core: &mut Core, now: Time, key: Key) -> Option<usize> {
+    pub(super) fn check_life(&mut self, core: &mut Core, now: Time, key: Key, most: usize) -> Option<Others> {
+        let most = most.min(OTHERS);
         let failure = self.overdue(&core.config, now, key)?;
         let context = self.connections.get(key).and_then(|connection| self.contexts.get(connection.context));
+        let mut steps = 0;
         let behind = context
             .into_iter()
             .flat_map(|context| context.trying.into_iter().chain(context.blocked.iter()))
+            .inspect(|_| steps += 1)
             .filter(|sibling| *sibling != key)
             .filter_map(|sibling| Some((sibling, self.overdue(&core.config, now, sibling)?)));
-        let mut behind: Vec<(Key, Failure)> = behind.take(OTHERS + 1).collect();
-        if behind.len() > OTHERS
+        let mut behind: Vec<(Key, Failure)> = behind.take(most + 1).collect();
+        if behind.len() > most
             && let Some((next, _)) = behind.pop()
             && let Some(connection) = self.connections.get_mut(next)
         {
             connection.wake(&mut core.wheel, next, now);
         }
         self.fail(core, now, key, failure);
-        let others = behind.len();
+        let connections = behind.len();
         for (sibling, failure) in behind {
+            let pdc = self.connections.get(sibling).map(|connection| &connection.pdc);
+            steps += pdc.map_or(0, |pdc| pdc.unacknowledged_psns());
             self.fail(core, now, sibling, failure);
         }
-        Some(others)
+        Some(Others { connections, steps })
     }
+}
+
+/// Whether `connection` is to be given up now.
+pub(super) fn is_overdue(config: &FepConfig, now: Time, connection: &Connection, context: &Context) -> bool {
+    is_bounded(connection)
+        && (is_silent(config, now, connection, context) || is_stuck(config, now, connection, context))
+}
+
+/// Whether the peer of `connection` has been silent for too long.
+fn is_silent(config: &FepConfig, now: Time, connection: &Connection, context: &Context) -> bool {
+    silent_until(config, connection, context).is_some_and(|end| now.is_at_or_after(end))
 }
 
 /// When `connection` will be given up if nothing changes; `None` while nothing is expected of its peer, or where a peer

@@ -10,6 +10,7 @@ use super::connection::Connection;
 use super::context::Context;
 use super::core::{Core, EarlyShare};
 use super::initiator::Initiator;
+use super::liveness::Others;
 use super::target::Target;
 use super::transmit::{request_credit, send_control, send_probes};
 use super::{Fep, liveness};
@@ -27,7 +28,7 @@ pub const MESSAGES_PER_CALL: usize = 2048;
 pub const QUESTIONS_PER_CALL: usize = 64;
 /// Connections whose timers are due and are handled in a call, or that end with them.
 pub const CONNECTIONS_PER_CALL: usize = 64;
-/// Packets of these that are not acknowledged, but for those of the last one.
+/// Packets of these that are not acknowledged, and looks at connections that may have to end with them, but for those of the last one.
 pub const PACKETS_PER_CALL: usize = 2048;
 
 /// Slots of PDCs in which a call looks for those of peers that were given up.
@@ -39,7 +40,7 @@ const LOOKS_PER_CALL: usize = 1024;
 struct Share {
     /// Connections whose timers may be handled, or that may end.
     connections: usize,
-    /// Their packets that may be looked at, but for those of the last one.
+    /// Their packets, and connections behind them, that may be looked at, but for those of the last one.
     packets: usize,
     /// PDCs that may end.
     ends: usize,
@@ -76,8 +77,9 @@ impl Share {
     }
 
     /// Others have ended with it.
-    fn note_others(&mut self, count: usize) {
-        self.connections = self.connections.saturating_sub(count);
+    fn note_others(&mut self, others: &Others) {
+        self.connections = self.connections.saturating_sub(others.connections);
+        self.packets = self.packets.saturating_sub(others.steps);
     }
 
     /// A PDC ends, and so many messages with it.
@@ -207,8 +209,8 @@ impl Initiator {
         }
         share.note_connection(connection.pdc.unacknowledged_psns());
         connection.timer = None;
-        if let Some(others) = self.check_life(core, now, key) {
-            share.note_others(others);
+        if let Some(others) = self.check_life(core, now, key, share.connections) {
+            share.note_others(&others);
             return;
         }
         self.on_retransmission_timer(core, now, key);

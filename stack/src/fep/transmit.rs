@@ -7,7 +7,7 @@ use super::connection::{Connection, Standing, Unasked};
 use super::context::{Asking, Context, Gate};
 use super::core::{Core, control_packet};
 use super::initiator::{Initiator, count_rivals};
-use super::liveness::is_stuck;
+use super::liveness::{is_overdue, is_stuck};
 use super::payload::PayloadRef;
 use super::timers::TimerKey;
 use super::turns::Turns;
@@ -59,7 +59,7 @@ enum Held {
     /// Its context's gate is closed.
     Gate(Gate),
     /// The connection has been without an answer for too long.
-    Forgotten,
+    Overdue,
 }
 
 impl Initiator {
@@ -196,10 +196,22 @@ impl Initiator {
     fn hold_back(&mut self, core: &mut Core, now: Time, key: Key, held: Held) {
         match held {
             Held::Gate(gate) => self.block(core, now, key, gate),
-            Held::Forgotten => {
-                self.check_life(core, now, key);
-            }
+            Held::Overdue => self.wait_for_end(core, now, key),
         }
+    }
+
+    /// Connection `key` is overdue. Its timer gives it up, since only so many may end in a turn; those behind it wait for that.
+    #[cold]
+    fn wait_for_end(&mut self, core: &mut Core, now: Time, key: Key) {
+        if self.overdue(&core.config, now, key).is_none() {
+            return;
+        }
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let Some(context) = self.contexts.get_mut(connection.context) else { return };
+        connection.standing = Standing::Blocked;
+        context.blocked.push_front(key, connection.source);
+        context.trying.take_if(|trying| *trying == key);
+        connection.wake(&mut core.wheel, key, now);
     }
 
     /// [`Initiator::send_from`] for a connection without data to send.
@@ -306,8 +318,10 @@ fn send_data(
     if gate != Gate::Open {
         return Err(Held::Gate(gate));
     }
-    if !connection.pdc.is_heard() && is_forgotten(&core.config, now, connection, context) {
-        return Err(Held::Forgotten);
+    if !connection.pdc.is_heard() && is_forgotten(&core.config, now, connection, context)
+        || context.trying == Some(key) && is_overdue(&core.config, now, connection, context)
+    {
+        return Err(Held::Overdue);
     }
     let (psn, entropy) = depart(now, connection, context, message, &data, overhead);
     let ends = connection.queue.is_empty() && !connection.pdc.has_lost();

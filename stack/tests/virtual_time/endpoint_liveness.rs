@@ -11,7 +11,7 @@ use weft_stack::fep::{
     BusyTimeout, Completion, ConnectOptions, ConnectionId, Failure, FepConfig, Limits, Receive, Send,
     SendError,
 };
-use weft_stack::packet::Addr;
+use weft_stack::packet::{Addr, Packet};
 use weft_stack::rng::Rng;
 use weft_stack::ses::Matching;
 use weft_stack::wire::pds::{ControlKind, DeliveryMode, NackCode, PdcId, Pds, Psn};
@@ -567,39 +567,132 @@ fn a_peer_that_dies_while_packets_are_under_way_is_missed_from_its_last_answer_o
     assert!(matches!(result, Some(Err(SendError::Failed(Failure::NoAnswer { .. })))), "{result:?}");
 }
 
-/// Connections that wait behind others for the window of a peer, which is silent.
-#[test]
-fn connections_that_fail_together_end_in_several_calls() {
-    const CONNECTIONS: usize = 300;
-    let mut alone = Alone::new(config("nscc", true));
-    for _ in 0..CONNECTIONS {
-        let connection = alone.connect();
-        alone.post_send(connection, virtual_message(64 * 1024));
+/// What a turn of a worker's loop has done: it sends packets, takes the answers and lets timers expire.
+struct Turn {
+    sent: usize,
+    failed: usize,
+}
+
+/// Turns until nothing is to be done any more. Each packet that leaves is shown to `answer`, whose packet arrives in the same turn.
+fn turns(alone: &mut Alone, answer: fn(&Packet) -> Option<Packet>) -> Vec<Turn> {
+    let mut turns = Vec::new();
+    loop {
+        let sent = alone.transmit_all();
+        alone.now += Span::from_us(2);
+        alone.now += Span::from_us(2);
+        for answer in sent.iter().filter_map(answer) {
+            alone.arrive(&answer, &[]);
+        }
+        match alone.fep.poll_timeout() {
+            Some(at) if sent.is_empty() || alone.now.is_at_or_after(at) => {
+                alone.expire_at(at.latest(alone.now))
+            }
+            None if sent.is_empty() => return turns,
+            _ => {}
+        }
+        let failed = alone.completions().iter().filter(|done| failure(done).is_some()).count();
+        turns.push(Turn { sent: sent.len(), failed });
+        assert!(turns.len() < 100_000, "something is always to be done");
     }
-    let mut ends = Vec::new();
+}
+
+/// Connections to one peer, which is silent or has everything sent again. Most of them wait for the window.
+#[test]
+fn connections_that_fail_together_end_in_several_turns_in_which_none_of_them_sends() {
+    const CONNECTIONS: usize = 500;
+    let refused = |packet: &Packet| Some(nack(packet, NackCode::TRIMMED));
+    let answers: [fn(&Packet) -> Option<Packet>; 2] = [|_| None, refused];
+    for (answer, len) in answers.into_iter().flat_map(|answer| [(answer, 64), (answer, 64 * 1024)]) {
+        let mut alone = Alone::new(config("nscc", true));
+        for _ in 0..CONNECTIONS {
+            let connection = alone.connect();
+            alone.post_send(connection, virtual_message(len));
+        }
+        let turns = turns(&mut alone, answer);
+        let begin = turns.iter().position(|turn| turn.failed > 0).expect("they fail");
+        let end = turns.iter().rposition(|turn| turn.failed > 0).expect("they fail");
+        let ends = &turns[begin..=end];
+        let most = ends.iter().map(|turn| turn.failed).max();
+        assert!(most <= Some(64), "messages of {len} bytes: {most:?} in a turn");
+        assert_eq!(ends.iter().map(|turn| turn.failed).sum::<usize>(), CONNECTIONS);
+        assert!(ends.len() <= CONNECTIONS / 8, "messages of {len} bytes: {} turns", ends.len());
+        // In the first one some were sent before.
+        let sent: usize = ends[1..].iter().map(|turn| turn.sent).sum();
+        assert_eq!(sent, 0, "messages of {len} bytes: packets for a peer that is given up");
+        assert_eq!(alone.leaks(), [""; 0]);
+    }
+}
+
+/// A configuration with a constant window of more than 200 packets.
+fn wide() -> FepConfig {
+    let network = CcParams { mtu: 1_000, network_rtt: Span::from_us(20), ..params() };
+    let base = FepConfig::new(&CcChoice::parse("constant").unwrap(), &network);
+    base.with_zones(|zone| zone.pdc.rto_init = SHORT_RTO)
+}
+
+/// For each connection that fails, those that wait for the window are looked at, as they may have to end with it.
+#[test]
+fn connections_that_fail_before_many_others_end_in_several_turns() {
+    const MANY: usize = 4_000;
+    let mut alone = Alone::new(wide());
+    let post = |alone: &mut Alone, connections: usize| {
+        for _ in 0..connections {
+            let connection = alone.connect();
+            alone.post_send(connection, virtual_message(1_000));
+        }
+        alone.transmit_all().len()
+    };
+    assert_eq!(post(&mut alone, 200), 200, "their packets are under way");
+    alone.now = Time::ZERO + SILENCE.mul_f64(0.5);
+    assert!(post(&mut alone, MANY) < MANY / 10, "most wait");
+    let failed: Vec<usize> = turns(&mut alone, |_| None).iter().map(|turn| turn.failed).collect();
+    let first = failed.iter().find(|failed| **failed > 0);
+    assert!(first <= Some(&8), "{first:?} in a turn");
+    assert_eq!(failed.iter().sum::<usize>(), 200 + MANY);
+}
+
+/// Connections of one process to as many peers, which fail at the same time as one of another process.
+#[test]
+fn timers_of_processes_that_expire_together_have_turns() {
+    let mut alone = Alone::new(config("nscc", true));
+    for process in [1, 2] {
+        alone.fep.open_process(process).unwrap();
+    }
+    let mut of = |process: u16, peer: u32| {
+        let connection =
+            alone.fep.connect_of(process, alone.now, Addr(peer), ConnectOptions::default()).unwrap();
+        alone.fep.post_send(connection, virtual_message(1)).unwrap();
+        connection
+    };
+    for peer in 1..=500 {
+        of(1, peer);
+    }
+    let other = of(2, 501);
+    let mut calls = 0;
     loop {
         alone.transmit_all();
-        let Some(at) = alone.fep.poll_timeout() else { break };
+        let at = alone.fep.poll_timeout().expect("the connections fail");
         alone.expire_at(at.latest(alone.now));
-        let failed = alone.completions().iter().filter(|done| failure(done).is_some()).count();
-        if failed > 0 {
-            ends.push((alone.now, failed));
+        let ended: Vec<_> = alone
+            .completions()
+            .into_iter()
+            .filter_map(|done| match done {
+                Completion::Closed { id, .. } => Some(id),
+                _ => None,
+            })
+            .collect();
+        calls += usize::from(!ended.is_empty());
+        if ended.contains(&other) {
+            break;
         }
     }
-    let most = ends.iter().map(|(_, failed)| *failed).max();
-    assert!(most <= Some(64), "{ends:?}");
-    assert_eq!(ends.iter().map(|(_, failed)| failed).sum::<usize>(), CONNECTIONS);
-    assert_eq!(ends.first().map(|(at, _)| at), ends.last().map(|(at, _)| at), "at the same time");
-    assert_eq!(alone.leaks(), [""; 0]);
+    assert!(calls <= 2, "it has waited for {calls} calls");
 }
 
 /// How many packets time out in each call of `Fep::on_timeout`, if `connections` to as many peers send a message of `len` bytes each at
 /// the same time, and nothing is answered.
 fn timeouts_by_call(connections: u32, len: u32) -> Vec<u64> {
-    // Windows of more than 200 packets.
-    let network = CcParams { mtu: 1_000, network_rtt: Span::from_us(20), ..params() };
-    let base = FepConfig::new(&CcChoice::parse("constant").unwrap(), &network);
-    let mut alone = Alone::new(base.with_zones(|zone| zone.pdc.rto_init = SHORT_RTO));
+    let mut alone = Alone::new(wide());
     for peer in 1..=connections {
         let connection = alone.fep.connect(alone.now, Addr(peer), ConnectOptions::default()).unwrap();
         alone.post_send(connection, virtual_message(len));
