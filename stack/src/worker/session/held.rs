@@ -72,7 +72,7 @@ impl HeldConnections {
     }
 
     /// Removes `connection`, which is closed. Does nothing if it is not held. One whose peer has been found or given up stays in the
-    /// list: [`settle`](Held::settle) returns it later, and the caller ignores it.
+    /// list: [`settle`](Self::settle) returns it later, and the caller ignores it.
     pub fn remove(&mut self, peer: Addr, connection: ConnectionId) {
         if let Some(held) = self.peers.get_mut(&peer) {
             held.connections.remove(&connection);
