@@ -6,7 +6,7 @@
 
 use weft_cc::{Span, Time};
 
-use super::connection::Connection;
+use super::connection::{Connection, Standing};
 use super::context::Context;
 use super::core::{Core, EarlyShare};
 use super::initiator::Initiator;
@@ -217,6 +217,13 @@ impl Initiator {
         self.on_probe_timer(core, now, key);
         self.on_credit_wait(core, now, key);
         self.make_ready(key);
+        // If it was overdue and has been heard of since, nobody tries the gate.
+        if let Some(connection) = self.connections.get(key)
+            && connection.standing == Standing::Blocked
+        {
+            let context = connection.context;
+            self.unblock(&core.config, context);
+        }
         self.set_timer(core, now, key);
     }
 
