@@ -1,5 +1,6 @@
 //! Connections end within the bounds that the documentation states, whatever their peer and the path to it do.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::harness::forge::nack;
@@ -567,18 +568,19 @@ fn a_peer_that_dies_while_packets_are_under_way_is_missed_from_its_last_answer_o
     assert!(matches!(result, Some(Err(SendError::Failed(Failure::NoAnswer { .. })))), "{result:?}");
 }
 
-/// What a turn of a worker's loop has done: it sends packets, takes the answers and lets timers expire.
+/// Counts of one turn of a worker's loop, in which the endpoint sends packets, receives the answers and handles its timers.
 struct Turn {
+    /// Packets that have left.
     sent: usize,
+    /// Connections that have failed.
     failed: usize,
 }
 
-/// Turns until nothing is to be done any more. Each packet that leaves is shown to `answer`, whose packet arrives in the same turn.
+/// Runs turns until there is nothing left to send and no timer. `answer` returns the answer to a packet, which arrives in the same turn.
 fn turns(alone: &mut Alone, answer: fn(&Packet) -> Option<Packet>) -> Vec<Turn> {
     let mut turns = Vec::new();
     loop {
         let sent = alone.transmit_all();
-        alone.now += Span::from_us(2);
         alone.now += Span::from_us(2);
         for answer in sent.iter().filter_map(answer) {
             alone.arrive(&answer, &[]);
@@ -649,6 +651,57 @@ fn connections_that_fail_before_many_others_end_in_several_turns() {
     let first = failed.iter().find(|failed| **failed > 0);
     assert!(first <= Some(&8), "{first:?} in a turn");
     assert_eq!(failed.iter().sum::<usize>(), 200 + MANY);
+}
+
+/// Connections that wait for the window are overdue, and wait for their timers. Before these, the peer confirms a CLOSE_CMD, so that it
+/// is not silent any more. Nothing else is under way.
+#[test]
+fn connections_that_were_overdue_send_when_the_peer_is_heard_before_their_timers() {
+    const MANY: usize = 3_000;
+    let mut pair = Pair::new(&wide());
+    let sibling = pair.connect();
+    post_on(&mut pair, &[sibling], 1);
+    pair.run(Time::ZERO + SHORT_RTO, |_| Some(DELAY));
+    let mut alone = pair.without_peer();
+    alone.now = Time::ZERO + SHORT_RTO;
+    let all: Vec<ConnectionId> = (0..MANY).map(|_| alone.connect()).collect();
+    for connection in &all {
+        alone.post_send(*connection, virtual_message(1_000));
+    }
+    let sent = alone.transmit_all().len();
+    assert!((100..MANY / 10).contains(&sent), "{sent} are under way, the others wait");
+    // The sibling waits for an answer for a shorter time.
+    alone.now += SILENCE.mul_f64(0.5);
+    alone.fep.close(alone.now, sibling).unwrap();
+    let is_close =
+        |packet: &Packet| matches!(&packet.pds, Pds::Control(it) if it.kind == ControlKind::CloseCommand);
+    let close = alone.transmit_all().into_iter().find(is_close).expect("CLOSE_CMD leaves");
+    let (mut failed, mut under_way) = (0, BTreeSet::from_iter(&all[..sent]));
+    while !under_way.is_empty() {
+        let at = alone.fep.poll_timeout().expect("they fail");
+        alone.expire_at(at.latest(alone.now));
+        let ended: Vec<_> = alone
+            .completions()
+            .into_iter()
+            .filter_map(|done| match done {
+                Completion::Closed { id, .. } => Some(id),
+                _ => None,
+            })
+            .collect();
+        failed += ended.len();
+        under_way.retain(|connection| !ended.contains(connection));
+        alone.transmit_all();
+    }
+    assert!(failed < MANY, "some wait");
+    alone.arrive(&nack(&close, NackCode::INV_DPDCID), &[]);
+    let mut sent = 0;
+    while alone.fep.poll_timeout().is_some_and(|at| alone.now.is_at_or_after(at)) {
+        alone.fep.on_timeout(alone.now);
+        sent += alone.transmit_all().len();
+    }
+    assert!(sent > 0, "their timers let the first of them try, and it sends");
+    let later: usize = turns(&mut alone, |_| None).iter().map(|turn| turn.failed).sum();
+    assert_eq!(failed + later, MANY, "each fails");
 }
 
 /// Connections of one process to as many peers, which fail at the same time as one of another process.
