@@ -310,7 +310,9 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
         },
         Row {
             what: LimitRow::TimersPerTurn,
-            all: format!("{CONNECTIONS_PER_CALL}, or fewer with {PACKETS_PER_CALL} packets under way"),
+            all: format!(
+                "{CONNECTIONS_PER_CALL}, or fewer after {PACKETS_PER_CALL} packets and looks at others"
+            ),
             holder: "–",
             reserved: none(),
             most: none(),

@@ -32,8 +32,9 @@ const OTHERS: usize = 7;
 /// Longer spans are no bounds: [`Time`] comes round.
 const LONGEST: Span = Span::from_ps(1 << 62);
 
-/// What has ended with a connection that was given up.
+/// The cost of giving up a connection, besides the connection itself.
 pub(super) struct Others {
+    /// Connections that were given up with it.
     pub(super) connections: usize,
     /// Connections that were looked at, and packets of those that have ended.
     pub(super) steps: usize,

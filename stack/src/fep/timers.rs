@@ -34,9 +34,9 @@ pub const PACKETS_PER_CALL: usize = 2048;
 /// Slots of PDCs in which a call looks for those of peers that were given up.
 const LOOKS_PER_CALL: usize = 1024;
 
-/// What a call may do about connections whose timers are due, and about PDCs whose peers are silent, or that are over. There may be
-/// thousands of each, all of which fall silent together; each PDC has up to twice a window of messages of which parts are missing, and
-/// each connection up to a window of packets.
+/// The work that one call of [`Fep::on_timeout`] may still do. The timers of thousands of connections can expire together, and thousands
+/// of PDCs can lose their peers together. Each connection has up to a window of packets, and each PDC up to two windows of messages of
+/// which parts are missing.
 struct Share {
     /// Connections whose timers may be handled, or that may end.
     connections: usize,
