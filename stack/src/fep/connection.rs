@@ -27,6 +27,9 @@ pub(super) enum Standing {
     New,
     /// In its context's queue of connections that wait for the gate.
     Blocked,
+    /// Has been without an answer for too long, and sends nothing. Its timer, which is due, gives it up unless its peer is heard
+    /// before. If it was trying the gate of its context, it still is.
+    Overdue,
     /// Sends nothing until its owner releases it.
     Held,
 }

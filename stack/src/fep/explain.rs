@@ -37,7 +37,9 @@ impl super::initiator::Initiator {
             assert!(waiting.iter().all(|own| own.context == key && own.standing == Standing::Blocked));
             if let Some(trying) = context.trying {
                 let trying = self.connections.get(trying).expect("one that is gone does not try");
-                assert!(trying.context == key && trying.standing == Standing::Ready);
+                assert!(
+                    trying.context == key && matches!(trying.standing, Standing::Ready | Standing::Overdue)
+                );
             }
             queued += blocked;
         }
@@ -46,7 +48,8 @@ impl super::initiator::Initiator {
             let bytes: u64 = messages.map(|message| unsent_bytes(config, message)).sum();
             assert_eq!(own.backlog, bytes, "bytes of a connection that have not left");
         }
-        let waits = |own: &Connection| !matches!(own.standing, Standing::Idle | Standing::Held);
+        let waits =
+            |own: &Connection| !matches!(own.standing, Standing::Idle | Standing::Overdue | Standing::Held);
         queued += self.ready.iter().filter(|key| self.connections.get(*key).is_some()).count();
         let standing = self.connections.iter().filter(|(_, own)| waits(own)).count();
         assert_eq!(queued, standing, "each connection that waits for a turn is in one queue");

@@ -153,7 +153,7 @@ fn forgotten_at(config: &FepConfig, connection: &Connection, context: &Context) 
 
 /// Whether `connection` has made no progress for too long.
 #[inline]
-pub(super) fn is_stuck(config: &FepConfig, now: Time, connection: &Connection, context: &Context) -> bool {
+fn is_stuck(config: &FepConfig, now: Time, connection: &Connection, context: &Context) -> bool {
     stuck_until(config, connection, context).is_some_and(|end| now.is_at_or_after(end))
 }
 

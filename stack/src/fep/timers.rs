@@ -217,12 +217,8 @@ impl Initiator {
         self.on_probe_timer(core, now, key);
         self.on_credit_wait(core, now, key);
         self.make_ready(key);
-        // If it was overdue and has been heard of since, nobody tries the gate.
-        if let Some(connection) = self.connections.get(key)
-            && connection.standing == Standing::Blocked
-        {
-            let context = connection.context;
-            self.unblock(&core.config, context);
+        if self.connections.get(key).is_some_and(|connection| connection.standing == Standing::Overdue) {
+            self.go_on(key);
         }
         self.set_timer(core, now, key);
     }

@@ -7,7 +7,7 @@ use super::connection::{Connection, Standing, Unasked};
 use super::context::{Asking, Context, Gate};
 use super::core::{Core, control_packet};
 use super::initiator::{Initiator, count_rivals};
-use super::liveness::{is_overdue, is_stuck};
+use super::liveness::is_overdue;
 use super::payload::PayloadRef;
 use super::timers::TimerKey;
 use super::turns::Turns;
@@ -203,15 +203,22 @@ impl Initiator {
     /// Connection `key` is overdue. Its timer gives it up, since only so many may end in a turn; those behind it wait for that.
     #[cold]
     fn wait_for_end(&mut self, core: &mut Core, now: Time, key: Key) {
-        if self.overdue(&core.config, now, key).is_none() {
-            return;
-        }
         let Some(connection) = self.connections.get_mut(key) else { return };
-        let Some(context) = self.contexts.get_mut(connection.context) else { return };
-        connection.standing = Standing::Blocked;
-        context.blocked.push_front(key, connection.source);
-        context.trying.take_if(|trying| *trying == key);
+        connection.standing = Standing::Overdue;
         connection.wake(&mut core.wheel, key, now);
+    }
+
+    /// The peer of connection `key`, which was overdue, has been heard before its timer: it sends again.
+    #[cold]
+    pub(super) fn go_on(&mut self, key: Key) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        connection.standing = Standing::Idle;
+        connection.make_ready(&mut self.ready, key);
+        if connection.standing == Standing::Idle {
+            // What it had to send was withdrawn.
+            let context = connection.context;
+            self.end_try(context, key, false);
+        }
     }
 
     /// [`Initiator::send_from`] for a connection without data to send.
@@ -318,8 +325,10 @@ fn send_data(
     if gate != Gate::Open {
         return Err(Held::Gate(gate));
     }
-    if !connection.pdc.is_heard() && is_forgotten(&core.config, now, connection, context)
-        || context.trying == Some(key) && is_overdue(&core.config, now, connection, context)
+    // A target that has acknowledged nothing may have forgotten the PDC by now; and a connection that has waited for the gate has
+    // perhaps not had a timer for as long.
+    if (connection.pdc.is_unheard() || context.trying == Some(key))
+        && is_overdue(&core.config, now, connection, context)
     {
         return Err(Held::Overdue);
     }
@@ -446,12 +455,6 @@ fn wait_again(
         context.blocked.push_back(key, connection.source);
     }
     waits
-}
-
-/// Whether a target that has acknowledged nothing may have forgotten the PDC by now.
-#[cold]
-fn is_forgotten(config: &FepConfig, now: Time, connection: &Connection, context: &Context) -> bool {
-    connection.pdc.is_unheard() && is_stuck(config, now, connection, context)
 }
 
 /// Writes the CLOSE_CMD of `connection` to `packet`: a new one, or a retransmission of a lost one.
