@@ -1,5 +1,5 @@
-/* All ranks exchange messages until the last one kills itself in the middle of an exchange. The others say how long after the
- * beginning of that exchange, or of the next, they get an error, and end without the library, which would wait for all. */
+/* All ranks exchange messages until the last one kills itself in the middle of an exchange. The others say that this exchange begins,
+ * and how long after its beginning, or that of the next, they get an error, and end without the library, which would wait for all. */
 
 #include <mpi.h>
 #include <signal.h>
@@ -12,6 +12,12 @@ enum { MOST = 16, LENGTH = 200000, ROUND = 20 };
 
 static unsigned char out[MOST][LENGTH], in[MOST][LENGTH];
 
+/* Packets of a message that change places, or are another round's, have other bytes. */
+static unsigned char byte_of(int from, int to, int round, int n)
+{
+    return from * 16 + to + round + n * 7 + n / 256 * 11;
+}
+
 /* Returns whether all of it succeeded. */
 static int all_to_all(int rank, int size, int round, int dies)
 {
@@ -23,7 +29,8 @@ static int all_to_all(int rank, int size, int round, int dies)
     for (int to = 0; to < size; to++) {
         if (dies && to == size / 2)
             raise(SIGKILL);
-        memset(out[to], rank * 16 + to + round, LENGTH);
+        for (int n = 0; n < LENGTH; n++)
+            out[to][n] = byte_of(rank, to, round, n);
         if (MPI_Isend(out[to], LENGTH, MPI_BYTE, to, round, MPI_COMM_WORLD, &requests[begun++]))
             return 0;
     }
@@ -31,7 +38,7 @@ static int all_to_all(int rank, int size, int round, int dies)
         return 0;
     for (int from = 0; from < size; from++)
         for (int n = 0; n < LENGTH; n++)
-            if (in[from][n] != (unsigned char)(from * 16 + rank + round)) {
+            if (in[from][n] != byte_of(from, rank, round, n)) {
                 printf("rank %d: wrong bytes\n", rank);
                 _exit(1);
             }
@@ -48,10 +55,14 @@ int main(int argc, char **argv)
     double begin = 0;
     for (int round = 0; round < ROUND + 3; round++) {
         begin = MPI_Wtime();
-        if (!all_to_all(rank, size, round, round == ROUND && rank == size - 1)) {
-            printf("rank %d: an error after %.3f s\n", rank, MPI_Wtime() - begin);
+        if (round == ROUND) {
+            printf("rank %d: round %d begins\n", rank, round);
             fflush(stdout);
-            _exit(0);
+        }
+        if (!all_to_all(rank, size, round, round == ROUND && rank == size - 1)) {
+            printf("rank %d: an error in round %d after %.3f s\n", rank, round, MPI_Wtime() - begin);
+            fflush(stdout);
+            _exit(round < ROUND);
         }
     }
     printf("rank %d: no error\n", rank);

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::fabric::BOUND;
 use super::{PATIENCE, Provider, target, weft};
@@ -94,8 +94,15 @@ fn is_right(ranks: usize, library: Library, program: &str, before: &[&str]) -> b
     true
 }
 
-/// Runs the program of whose ranks the last one kills itself. Returns what each of the others says, unless it was skipped.
-fn killed(library: Library, before: &[&str]) -> Option<Vec<String>> {
+/// A rank that has ended.
+struct Ended {
+    /// What it has printed.
+    said: String,
+    at: SystemTime,
+}
+
+/// Runs the program of whose ranks the last one kills itself. Returns how each rank ends, unless it was skipped.
+fn killed(library: Library, before: &[&str]) -> Option<Vec<Ended>> {
     let directory = tempfile::tempdir().unwrap();
     // The launchers do not see how a rank ends, cannot kill it, and cannot lose what it says: MPICH's one fails now and then when
     // a rank goes away, and takes the output of the others with it.
@@ -106,7 +113,7 @@ fn killed(library: Library, before: &[&str]) -> Option<Vec<String>> {
     );
     let before: Vec<&str> = before.iter().copied().chain(["setsid", "--wait", "sh", "-c", &apart]).collect();
     run(RANKS, library, "killed", library.outlives(), &before)?;
-    let others = (0..RANKS).map(|rank| {
+    let ranks = (0..RANKS).map(|rank| {
         let [said, ended] = ["said", "ended"].map(|name| directory.path().join(format!("{name}.{rank}")));
         // It may outlive its launcher, but not its own time limit.
         let end = Instant::now() + Duration::from_secs(PATIENCE.parse::<u64>().unwrap() + 5);
@@ -115,19 +122,31 @@ fn killed(library: Library, before: &[&str]) -> Option<Vec<String>> {
             std::thread::sleep(Duration::from_millis(20));
         }
         let said = std::fs::read_to_string(said).unwrap();
+        let at = ended.metadata().and_then(|file| file.modified()).unwrap();
         assert_ne!(std::fs::read_to_string(ended).unwrap().trim(), "124", "rank {rank} hangs: {said}");
-        said
+        Ended { said, at }
     });
-    Some(others.take(RANKS - 1).collect())
+    Some(ranks.collect())
 }
 
-/// As [`killed`]: the others end in time with an error that `is_error` knows. False if it was skipped.
-pub(crate) fn outlive(library: Library, before: &[&str], is_error: impl Fn(usize, &str) -> bool) -> bool {
+/// As [`killed`]: the others have begun the exchange in the middle of which that happens, and end within [`MARGIN`] times `bound` with
+/// an error that `is_error` knows. False if it was skipped.
+pub(crate) fn outlive(
+    library: Library,
+    before: &[&str],
+    bound: Duration,
+    is_error: fn(&str) -> bool,
+) -> bool {
     let begin = Instant::now();
-    let Some(others) = killed(library, before) else { return false };
-    assert!(begin.elapsed() < IN_TIME, "the job took {:?}: {others:?}", begin.elapsed());
-    for (rank, said) in others.iter().enumerate() {
-        assert!(is_error(rank, said), "rank {rank}: {said}");
+    let Some(ranks) = killed(library, before) else { return false };
+    assert!(begin.elapsed() < IN_TIME, "the job took {:?}", begin.elapsed());
+    let (victim, others) = ranks.split_last().expect("there are several ranks");
+    for (rank, Ended { said, at }) in others.iter().enumerate() {
+        assert!(said.contains(&format!("rank {rank}: round 20 begins")), "rank {rank} ended before: {said}");
+        assert!(is_error(said), "rank {rank}: {said}");
+        // A rank may get its error before the end of the one that was killed is written down.
+        let took = at.duration_since(victim.at).unwrap_or(Duration::ZERO);
+        assert!(took <= MARGIN * bound, "rank {rank} ended {took:?} after the one that was killed: {said}");
     }
     true
 }
@@ -135,14 +154,9 @@ pub(crate) fn outlive(library: Library, before: &[&str], is_error: impl Fn(usize
 /// How many times the bound of docs/libfabric.md an error may take on a machine that is busy with other tests.
 const MARGIN: u32 = 3;
 
-/// Whether a rank of `killed.c` over Open MPI says that it has got its error within [`MARGIN`] times `bound`.
-pub(crate) fn has_error_within(bound: Duration) -> impl Fn(usize, &str) -> bool {
-    move |rank, said| {
-        let seconds = said.strip_prefix(&format!("rank {rank}: an error after "));
-        let seconds =
-            seconds.and_then(|rest| rest.split_once(" s")).and_then(|(number, _)| number.parse().ok());
-        seconds.is_some_and(|seconds: f64| seconds <= (MARGIN * bound).as_secs_f64())
-    }
+/// Whether a rank of `killed.c` over Open MPI says that it has got its error.
+pub(crate) fn open_mpi_returns_an_error(said: &str) -> bool {
+    said.contains(": an error in round 2")
 }
 
 /// Builds a program of this directory's, and runs it behind the words of `before`, with further words for its launcher.

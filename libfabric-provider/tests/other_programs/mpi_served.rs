@@ -2,7 +2,9 @@
 //! and with two of the other.
 
 use crate::common::fabric::QUESTIONS;
-use crate::common::mpi::{Library, Served, exchange, exchange_of, has_error_within, one_sided, outlive};
+use crate::common::mpi::{
+    Library, Served, exchange, exchange_of, one_sided, open_mpi_returns_an_error, outlive,
+};
 
 fn exchanges(library: Library) {
     let Some(served) = Served::over_memif() else { return };
@@ -43,9 +45,9 @@ fn ranks_of_mpich_access_windows_of_each_other_through_servers() {
 
 /// The last rank kills itself in the middle of an all-to-all: the others end in time with an error that `is_error` knows, and the
 /// servers serve the next job.
-fn outlives(library: Library, is_error: impl Fn(usize, &str) -> bool) {
+fn outlives(library: Library, is_error: fn(&str) -> bool) {
     let Some(served) = Served::over_memif() else { return };
-    if !outlive(library, &[&served.in_turn], is_error) {
+    if !outlive(library, &[&served.in_turn], QUESTIONS, is_error) {
         return;
     }
     assert_eq!(served.came(), [2, 2], "ranks were elsewhere");
@@ -56,12 +58,12 @@ fn outlives(library: Library, is_error: impl Fn(usize, &str) -> bool) {
 #[test]
 fn the_others_of_a_job_of_mpich_get_errors_when_a_rank_is_killed() {
     // MPICH ends a rank whose network reports an error.
-    outlives(Library::Mpich, |_, said| {
+    outlives(Library::Mpich, |said| {
         said.contains("MPIDI_OFI_handle_cq_error") && said.contains("Connection refused")
     });
 }
 
 #[test]
 fn the_others_of_a_job_of_open_mpi_get_errors_when_a_rank_is_killed() {
-    outlives(Library::OpenMpi, has_error_within(QUESTIONS));
+    outlives(Library::OpenMpi, open_mpi_returns_an_error);
 }

@@ -4,7 +4,9 @@ use std::path::Path;
 use std::process::Stdio;
 
 use crate::common::fabric::{QUESTIONS, SILENCE};
-use crate::common::mpi::{Library, Served, alone, exchange, exchange_of, has_error_within, mpi4py, outlive};
+use crate::common::mpi::{
+    Library, Served, alone, exchange, exchange_of, mpi4py, open_mpi_returns_an_error, outlive,
+};
 use crate::common::{PATIENCE, Provider, free_port, target};
 
 #[test]
@@ -223,12 +225,12 @@ fn a_part_of_the_suite_of_mpi4py_passes_over_mpich() {
 #[test]
 fn ranks_of_mpich_over_udp_get_errors_when_another_is_killed() {
     // MPICH ends a rank whose network reports an error.
-    outlive(Library::Mpich, &[], |_, said| {
+    outlive(Library::Mpich, &[], SILENCE + QUESTIONS, |said| {
         said.contains("MPIDI_OFI_handle_cq_error") && said.contains("timed out")
     });
 }
 
 #[test]
 fn ranks_of_open_mpi_over_udp_get_errors_when_another_is_killed() {
-    outlive(Library::OpenMpi, &[], has_error_within(SILENCE + QUESTIONS));
+    outlive(Library::OpenMpi, &[], SILENCE + QUESTIONS, open_mpi_returns_an_error);
 }

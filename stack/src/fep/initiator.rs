@@ -295,7 +295,9 @@ impl Initiator {
         }
         fail_send(&mut self.sends, core, id.0, SendError::Cancelled);
         if connection.wants_close() {
-            // A closing connection ends with its last message, even while it is held.
+            // A closing connection ends with its last message, even while it is held. Its target has the time for CLOSE_CMD that
+            // others have, however long the message has waited.
+            connection.rested = true;
             connection.release();
         }
         self.leave_gate(&core.config, key);
@@ -306,7 +308,8 @@ impl Initiator {
     /// See [`Fep::hold`](super::Fep::hold).
     pub(super) fn hold(&mut self, id: ConnectionId) -> Result<(), CallError> {
         let connection = self.open_connection(id)?;
-        if !connection.pdc.is_unused() || !connection.queue.is_empty() {
+        let is_queued = !matches!(connection.standing, Standing::Idle | Standing::Held);
+        if is_queued || !connection.pdc.is_unused() || !connection.queue.is_empty() {
             return Err(CallError::TooLate);
         }
         connection.standing = Standing::Held;

@@ -213,7 +213,8 @@ impl Initiator {
     pub(super) fn go_on(&mut self, key: Key) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         connection.standing = Standing::Idle;
-        connection.make_ready(&mut self.ready, key);
+        // It has had its turn at the gate.
+        connection.stay_ready(&mut self.ready, key);
         if connection.standing == Standing::Idle {
             // What it had to send was withdrawn.
             let context = connection.context;

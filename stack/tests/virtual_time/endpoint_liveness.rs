@@ -625,6 +625,31 @@ fn connections_that_fail_together_end_in_several_turns_in_which_none_of_them_sen
     }
 }
 
+/// As above, but for the first message of each connection, which the peer has acknowledged: it has heard of them all.
+#[test]
+fn connections_that_the_peer_knows_and_that_fail_together_end_in_several_turns() {
+    const CONNECTIONS: usize = 500;
+    let refused = |packet: &Packet| Some(nack(packet, NackCode::TRIMMED));
+    let answers: [fn(&Packet) -> Option<Packet>; 2] = [|_| None, refused];
+    for (answer, len) in answers.into_iter().flat_map(|answer| [(answer, 64), (answer, 64 * 1024)]) {
+        let mut pair = Pair::new(&config("nscc", true));
+        let connections: Vec<_> = (0..CONNECTIONS).map(|_| pair.connect()).collect();
+        post_on(&mut pair, &connections, 1);
+        let start = Time::ZERO + Span::from_ms(1);
+        pair.run(start, |_| Some(DELAY));
+        let mut alone = pair.without_peer();
+        alone.now = start;
+        for connection in connections {
+            alone.post_send(connection, virtual_message(len));
+        }
+        let turns = turns(&mut alone, answer);
+        let most = turns.iter().map(|turn| turn.failed).max();
+        assert!(most <= Some(64), "messages of {len} bytes: {most:?} in a turn");
+        assert_eq!(turns.iter().map(|turn| turn.failed).sum::<usize>(), CONNECTIONS);
+        assert_eq!(alone.leaks(), [""; 0]);
+    }
+}
+
 /// A configuration with a constant window of more than 200 packets.
 fn wide() -> FepConfig {
     let network = CcParams { mtu: 1_000, network_rtt: Span::from_us(20), ..params() };
@@ -657,6 +682,12 @@ fn connections_that_fail_before_many_others_end_in_several_turns() {
 /// is not silent any more. Nothing else is under way.
 #[test]
 fn connections_that_were_overdue_send_when_the_peer_is_heard_before_their_timers() {
+    for processes in [1, 2] {
+        overdue_connections_send_when_the_peer_is_heard(processes);
+    }
+}
+
+fn overdue_connections_send_when_the_peer_is_heard(processes: u16) {
     const MANY: usize = 3_000;
     let mut pair = Pair::new(&wide());
     let sibling = pair.connect();
@@ -664,7 +695,14 @@ fn connections_that_were_overdue_send_when_the_peer_is_heard_before_their_timers
     pair.run(Time::ZERO + SHORT_RTO, |_| Some(DELAY));
     let mut alone = pair.without_peer();
     alone.now = Time::ZERO + SHORT_RTO;
-    let all: Vec<ConnectionId> = (0..MANY).map(|_| alone.connect()).collect();
+    for process in 1..processes {
+        alone.fep.open_process(process).unwrap();
+    }
+    let all: Vec<ConnectionId> = (0..processes)
+        .cycle()
+        .take(MANY)
+        .map(|process| alone.fep.connect_of(process, alone.now, Addr(1), ConnectOptions::default()).unwrap())
+        .collect();
     for connection in &all {
         alone.post_send(*connection, virtual_message(1_000));
     }
