@@ -103,16 +103,24 @@ impl Acceptor {
 
     /// The next news. Makes no system call.
     pub(super) fn next(&self) -> Option<News> {
-        if !self.called.load(Ordering::Relaxed) {
-            return None;
-        }
-        if let Ok(news) = self.news.try_recv() {
-            return Some(news);
-        }
-        // Before the last look, so that nothing is missed.
-        self.called.swap(false, Ordering::AcqRel);
-        self.news.try_recv().ok()
+        next_of(&self.called, || self.news.try_recv().ok())
     }
+}
+
+/// What `take` takes, if the thread has said that there is something.
+fn next_of<T>(called: &AtomicBool, mut take: impl FnMut() -> Option<T>) -> Option<T> {
+    if !called.load(Ordering::Relaxed) {
+        return None;
+    }
+    if let Some(news) = take() {
+        return Some(news);
+    }
+    // Before the last look, so that nothing is missed.
+    called.swap(false, Ordering::AcqRel);
+    let news = take()?;
+    // More may be behind it, of which the thread has said so before the flag was cleared.
+    called.store(true, Ordering::Relaxed);
+    Some(news)
 }
 
 #[derive(Debug)]
@@ -376,5 +384,34 @@ impl Joining {
         }
         let _ = recv(&self.stream, &mut bytes, RecvFlags::DONTWAIT);
         read_request(&bytes).map(Some)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+
+    #[test]
+    fn news_that_come_between_two_looks_are_all_heard() {
+        let called = AtomicBool::new(true);
+        let (mut looks, mut news) = (0, VecDeque::new());
+        let heard: Vec<u32> = (0..4)
+            .filter_map(|_| {
+                next_of(&called, || {
+                    let taken = news.pop_front();
+                    looks += 1;
+                    if looks == 1 {
+                        // The thread tells two things after the first look, before the worker clears the flag.
+                        news.extend([1, 2]);
+                        called.store(true, Ordering::Release);
+                    }
+                    taken
+                })
+            })
+            .collect();
+        assert_eq!(heard, [1, 2]);
+        assert!(!called.load(Ordering::Relaxed), "further looks cost nothing");
     }
 }
