@@ -16,6 +16,8 @@ use crate::random;
 
 /// Bytes that a message counts for besides its own.
 const EACH: u64 = 1 << 10;
+/// The longest message that any receiver has memory for: a quarter of the least `FI_WEFT_MEMORY`.
+pub(super) const SURE: usize = 256 << 10;
 /// Bytes that a receiver lets all senders of a host together send at once, in equal parts. A server keeps four times as many.
 pub(super) const ALL: u64 = 16 << 20;
 /// The longest message that is sent at once, if all before it were taken: a server keeps it and what stands for those behind it.
@@ -78,6 +80,8 @@ pub(super) struct Told {
     pub(super) budget: u64,
     /// Another number than before says that the receiver has forgotten what it had taken.
     pub(super) count: u32,
+    /// The longest message that the receiver has memory for, after it was kept at the server; 0 if it does not say.
+    pub(super) longest: u32,
 }
 
 /// What a sender asks.
@@ -110,6 +114,8 @@ struct Budget {
     /// Which receiver has said so.
     life: u64,
     count: u32,
+    /// The longest message that it has memory for; 0 if it has not said.
+    longest: u32,
     /// The receiver was asked to say when it has taken so much.
     asked: Option<u64>,
     /// Whether it has said anything since.
@@ -178,6 +184,17 @@ impl Budgets {
         cost(len) > MOST && !self.peers.get(&peer).is_some_and(Budget::is_deaf)
     }
 
+    /// Whether a message of `len` bytes is longer than what `peer` has memory for, if that was kept at its server.
+    pub(super) fn is_too_long(&self, peer: Source, len: usize) -> bool {
+        self.peers.get(&peer).is_some_and(|budget| budget.longest > 0 && len > budget.longest as usize)
+    }
+
+    /// Whether `peer` has to be asked before a message of `len` bytes is sent at once, since it may be too long.
+    pub(super) fn may_be_too_long(&self, peer: Source, len: usize) -> bool {
+        let is_unknown = |budget: &Budget| budget.size.is_none() && !budget.is_deaf();
+        len > SURE && self.peers.get(&peer).is_none_or(is_unknown)
+    }
+
     /// The header data of a message to `peer` that is sent at once, if it is [spent](Budgets::spend).
     pub(super) fn stamped(&mut self, peer: Source, header_data: u64) -> u64 {
         header_data | u64::from(self.of(peer).epoch) << STAMP
@@ -210,12 +227,13 @@ impl Budgets {
 
     /// Whether `peer` is to be asked now, since half of the budget is used up, or for a message of `waiting` bytes that waits for it.
     pub(super) fn asks(&mut self, peer: Source, waiting: Option<usize>) -> bool {
+        let is_too_long = waiting.is_some_and(|len| self.is_too_long(peer, len));
         let budget = self.of(peer);
         let size = budget.size();
         let taken = match waiting {
             _ if budget.is_deaf() => return false,
             // It is fetched, unless the receiver never answers.
-            Some(len) if cost(len) > MOST && budget.size.is_some() => return false,
+            Some(len) if is_too_long || cost(len) > MOST && budget.size.is_some() => return false,
             Some(len) => budget.sent.min((budget.sent + cost(len)).saturating_sub(size)),
             None if budget.untaken() > size / 2 => budget.sent - size / 2,
             None => return false,
@@ -281,6 +299,7 @@ impl Budgets {
         (budget.since, budget.is_answered) = (Some(question), true);
         let is_another = budget.size.is_some() && (budget.life, budget.count) != (life, told.count);
         (budget.life, budget.count, budget.size, budget.unheard) = (life, told.count, Some(told.budget), 0);
+        budget.longest = told.longest;
         if is_another {
             budget.renew(epoch);
         } else if told.epoch == budget.epoch {
@@ -407,7 +426,7 @@ impl Takings {
         let free = UNTAKEN.saturating_sub(others) / LEAST * LEAST;
         let budget = (ALL / sharing.max(1) as u64).min(free).max(LEAST);
         let epoch = asker.map_or(0, |asker| asker.epoch);
-        Told { epoch, taken: self.taken(sender, epoch), budget, count: self.count }
+        Told { epoch, taken: self.taken(sender, epoch), budget, count: self.count, longest: 0 }
     }
 
     /// Forgets senders that have not asked for some time.
@@ -667,10 +686,29 @@ mod tests {
             budgets.has_asked(PEER);
         }
         assert!(budgets.has_room(PEER, 48 << 20) && !budgets.never_has_room(PEER, 48 << 20));
+        assert!(!budgets.may_be_too_long(PEER, 48 << 20));
         // Until it does.
         budgets.question(PEER, 1);
         budgets.learn(PEER, 3, &Takings::default().told(OTHER), [1, 2]);
         assert!(!budgets.has_room(PEER, 17 << 20));
+    }
+
+    #[test]
+    fn a_receiver_says_how_long_messages_may_be() {
+        let (mut budgets, takings) = (Budgets::default(), Takings::default());
+        assert!(budgets.may_be_too_long(PEER, SURE + 1) && !budgets.may_be_too_long(PEER, SURE));
+        assert!(budgets.asks(PEER, Some(SURE + 1)), "it is asked for a first message");
+        let question = budgets.question(PEER, 1);
+        assert!(question.epoch != 0);
+        let longest = 1 << 20;
+        budgets.learn(PEER, 9, &Told { longest, ..takings.told(OTHER) }, [1, 2]);
+        assert!(!budgets.may_be_too_long(PEER, 2 << 20));
+        assert!(budgets.is_too_long(PEER, (1 << 20) + 1) && !budgets.is_too_long(PEER, 1 << 20));
+        // No budget would help.
+        assert!(!budgets.asks(PEER, Some(2 << 20)));
+        // Another process in its place does not say so.
+        budgets.learn(PEER, 10, &takings.told(OTHER), [1, 2]);
+        assert!(!budgets.is_too_long(PEER, 2 << 20) && !budgets.may_be_too_long(PEER, 2 << 20));
     }
 
     #[test]

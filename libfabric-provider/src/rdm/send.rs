@@ -196,12 +196,20 @@ impl State {
         let is_counted = options.tag.is_some() && self.carrier.is_some();
         // One that has come back has been counted, and what is too short for a stand-in does not wait for a budget.
         let is_new = unstamped(options.header_data) == options.header_data;
-        let may_wait = is_counted && is_new && self.may_stand_in(options.tag, len);
+        let may_stand_in = self.may_stand_in(peer, options.tag, len);
+        let may_wait = is_counted && is_new && may_stand_in;
         let never = self.has_to_be_fetched(peer, &options, len);
-        let waits = may_wait && (never || !self.budgets.has_room(peer, len));
-        let stands = self.may_stand_in(options.tag, len) && (has_waited || never);
+        let waits = never || may_wait && !self.budgets.has_room(peer, len);
+        let stands = may_stand_in && (has_waited || never);
         if waits && !self.backlog.never_holds(len) {
             self.ask_for_budget(peer, Some(len));
+        }
+        if never && !stands {
+            // The peer says how long messages may be when it says which process it is.
+            return match self.life_to_send_to(peer) {
+                Ok(_) | Err(FiError::AGAIN) => Ok(Some(Unsent { number, peer, buffer, options, order })),
+                Err(error) => Err(error),
+            };
         }
         if !waits && !self.backlog.is_full(len) && !self.backlog.is_over_share(peer, len) {
             let size = buffer.len();
@@ -240,12 +248,15 @@ impl State {
         Ok(Some(Unsent { number, peer, buffer, options, order }))
     }
 
-    /// Whether a message of `len` bytes is never sent to `peer` at once, since it is too long for the memory or for the peer's server.
+    /// Whether a message of `len` bytes is not sent to `peer` at once, since it is too long for the memory of this process or of the peer,
+    /// or for the peer's server, or the peer has not yet said how long messages may be.
     pub(super) fn has_to_be_fetched(&self, peer: Source, options: &SendOptions, len: usize) -> bool {
         // One that has come back was sent at once before, and has been counted.
         let is_new = unstamped(options.header_data) == options.header_data;
-        let is_counted = options.tag.is_some() && self.carrier.is_some();
-        self.backlog.never_holds(len) || is_counted && is_new && self.budgets.never_has_room(peer, len)
+        let budgets = &self.budgets;
+        let is_too_long = || budgets.is_too_long(peer, len) || budgets.may_be_too_long(peer, len);
+        let has_no_room = || options.tag.is_some() && budgets.never_has_room(peer, len);
+        self.backlog.never_holds(len) || self.carrier.is_some() && is_new && (is_too_long() || has_no_room())
     }
 
     /// A message was posted, with so many bytes of a server's memory if there is one.

@@ -670,6 +670,78 @@ fn a_message_that_is_longer_than_what_a_server_keeps_beside_others_is_fetched_th
     assert!(room == content(LONGEST, 3));
 }
 
+/// Longer than what an endpoint with 8 MiB can take of what its server has kept, and no longer than what one with 64 MiB sends at once.
+const TOO_LONG: usize = (3 << 20) + 9;
+
+/// Sends a message, posts a receive for it that waits for memory, and lets both end.
+fn pass(sender: &Side, to: u64, receiver: &Side, len: usize) {
+    sender.send(to, content(len, len).into(), 1);
+    // So long that the receive waits, and claims the message.
+    let mut room = vec![0; LITTLE as usize + 1];
+    receiver.receive(&mut room, 2);
+    let mut left = vec![1, 2];
+    until("the message arrives", || {
+        for entry in [sender.turn(), receiver.turn()].into_iter().flatten() {
+            assert_eq!(entry.problem, None);
+            assert!(entry.context == 1 || entry.len == len);
+            left.retain(|context| *context != entry.context);
+        }
+        left.is_empty().then_some(())
+    });
+    assert!(room[..len] == content(len, len));
+}
+
+#[test]
+fn messages_to_a_receiver_with_less_memory_than_their_sender_are_no_longer_than_it_holds_or_are_fetched() {
+    let served = Served::start("127.40.7.14");
+    for tag in [Some(7), None] {
+        let [mut sender, mut receiver] = [64 << 20, LITTLE].map(|memory| served.open(memory));
+        (sender.tag, receiver.tag) = (tag, tag);
+        let (to, _) = (sender.insert(&receiver), receiver.insert(&sender));
+        let peer = sender.peer(to);
+        // Of the first one the sender does not know that it is too long, of the second it does.
+        assert!(sender.with(|state| state.budgets.may_be_too_long(peer, TOO_LONG)));
+        pass(&sender, to, &receiver, TOO_LONG);
+        assert!(sender.with(|state| state.budgets.is_too_long(peer, TOO_LONG)));
+        pass(&sender, to, &receiver, TOO_LONG);
+        // What it holds is sent at once, though nobody receives it yet.
+        let most = LITTLE as usize / 4;
+        sender.send(to, content(most, 1).into(), 1);
+        let sent = until("it is sent", || sender.turn());
+        assert_eq!((sent.context, sent.problem), (1, None));
+        let mut room = vec![0; LITTLE as usize + 1];
+        receiver.receive(&mut room, 2);
+        let received = until("it is received", || receiver.turn());
+        assert_eq!((received.context, received.problem, received.len), (2, None, most));
+        assert!(room[..most] == content(most, 1));
+    }
+}
+
+#[test]
+fn a_first_message_that_may_be_too_long_fails_if_its_receiver_is_gone_or_of_another_job() {
+    let served = Served::start("127.40.7.15");
+    let job = JobId::new(7).unwrap();
+    let of_a_job = SessionConfig { job, ..config(LITTLE) };
+    let refused = weft::Error::Send(weft::SendError::Answered(ReturnCode::BAD_JOB_ID));
+    for tag in [Some(7), None] {
+        let mut sender = served.open(64 << 20);
+        sender.tag = tag;
+        let [gone, stranger] = [served.open(LITTLE), served.open_as(of_a_job)];
+        let numbers = [&gone, &stranger].map(|side| sender.insert(side));
+        drop(gone);
+        for (context, to) in numbers.into_iter().enumerate() {
+            sender.send(to, content(TOO_LONG, 1).into(), context);
+            let failed = until("it fails", || {
+                sender.rdm.ask_peers().unwrap();
+                assert!(stranger.turn().is_none());
+                sender.turn()
+            });
+            let error = [FiError::REFUSED, FiError::from(&refused)][context];
+            assert_eq!((failed.context, failed.problem), (context, Some(Problem { error, beyond: 0 })));
+        }
+    }
+}
+
 #[test]
 fn a_message_that_is_never_sent_at_once_fails_if_it_is_for_a_process_of_another_job() {
     let served = Served::start("127.40.7.11");

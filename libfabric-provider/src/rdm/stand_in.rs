@@ -436,10 +436,11 @@ impl State {
         if self.carrier.is_some() || self.stand_ins.by_notes { stands_for(header_data, len) } else { None }
     }
 
-    /// Whether something may stand for a message of `len` bytes. For one without a tag only if it has to: it might meet a receive
-    /// for many messages, whose room the server divides by the lengths that it sees.
-    pub(super) fn may_stand_in(&self, tag: Option<u64>, len: usize) -> bool {
-        let is_too_long = || self.backlog.longest().is_some_and(|longest| len > longest);
+    /// Whether something may stand for a message of `len` bytes to `peer`. For one without a tag only if it has to: it might meet a
+    /// receive for many messages, whose room the server divides by the lengths that it sees.
+    pub(super) fn may_stand_in(&self, peer: Source, tag: Option<u64>, len: usize) -> bool {
+        let is_too_long_here = || self.backlog.longest().is_some_and(|longest| len > longest);
+        let is_too_long = || is_too_long_here() || self.budgets.is_too_long(peer, len);
         self.carrier.is_some() && len >= UNIT as usize && (tag.is_some() || is_too_long())
     }
 

@@ -25,6 +25,7 @@ use self::held::AllHeld;
 pub(super) use self::held::{MOST as HELD_BYTES, OWN as HELD_OWN};
 use self::lanes::Lane;
 use self::wire::{ANSWER, Kind, REQUEST, Request};
+use super::budgets::Told;
 use super::operation::Piece;
 use super::{Operation, State};
 use crate::error::FiError;
@@ -453,7 +454,8 @@ impl State {
         }
         let kind = Kind::Here { life: self.stand_ins.life() };
         let here = Request { kind, number: question, ..Request::QUESTION };
-        let here = here.telling(&self.takings.told(peer));
+        let longest = self.backlog.longest().map_or(0, |longest| longest as u32);
+        let here = here.telling(&Told { longest, ..self.takings.told(peer) });
         self.post_note(operation, peer, here.emit().to_vec())
     }
 

@@ -8,7 +8,7 @@
 //! | number that the answer names, or of the question that is answered | 4 | | what comes back: its length | 4 |
 //! | key, or the header data of the stand-in, or how much of the [budget](super::super::budgets) is to be taken or was | 8 | | what comes back | as it says |
 //! | where the whole access begins, or the tag of the message, or the epoch of the budget, and behind it the number of the count | 8 | | | |
-//! | length of the whole access | 4 | | | |
+//! | length of the whole access, or of the longest message that there is memory for | 4 | | | |
 //! | where in it this piece begins, and its length | 8 | | | |
 //! | zero | 4 | | | |
 //! | data to announce, or the budget, or how much of it was sent | 8 | | | |
@@ -128,16 +128,16 @@ impl Request {
         Some(Wanted { epoch, taken: self.key, sent: self.data? })
     }
 
-    /// Says how much of the budget was taken.
+    /// Says how much of the budget was taken, and how long messages may be.
     pub(super) fn telling(self, told: &Told) -> Request {
         let offset = u64::from(told.epoch) | u64::from(told.count) << 32;
-        Request { key: told.taken, offset, data: Some(told.budget), ..self }
+        Request { key: told.taken, offset, total: told.longest, data: Some(told.budget), ..self }
     }
 
     /// What an answer to a question says of the budget.
     pub(super) fn told(&self) -> Option<Told> {
         let (epoch, count) = (self.offset as u32, (self.offset >> 32) as u32);
-        Some(Told { epoch, taken: self.key, budget: self.data?, count })
+        Some(Told { epoch, taken: self.key, budget: self.data?, count, longest: self.total })
     }
 
     pub(super) fn emit(&self) -> [u8; REQUEST] {
@@ -269,7 +269,7 @@ mod tests {
         );
         assert_eq!(Request::QUESTION.wanting(Wanted::default()), Request::QUESTION);
         assert_eq!((Request::QUESTION.wanted(), Request::QUESTION.told()), (None, None));
-        let told = Told { epoch: u32::MAX, taken: u64::MAX, budget: 3, count: 9 };
+        let told = Told { epoch: u32::MAX, taken: u64::MAX, budget: 3, count: 9, longest: 11 };
         let emitted = Request::QUESTION.telling(&told).emit();
         assert_eq!(Request::parse(&emitted, REQUEST as u32).and_then(|request| request.told()), Some(told));
     }

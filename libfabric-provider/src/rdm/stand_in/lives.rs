@@ -167,7 +167,7 @@ impl State {
     ///
     /// # Errors
     /// It cannot be asked. With [`FiError::AGAIN`] it can be later.
-    pub(super) fn life_to_send_to(&mut self, peer: Source) -> Result<Option<u64>, FiError> {
+    pub(in super::super) fn life_to_send_to(&mut self, peer: Source) -> Result<Option<u64>, FiError> {
         if let Some(life) = self.stand_ins.life_of(peer) {
             return Ok(Some(life));
         }
