@@ -589,7 +589,8 @@ impl State {
     fn post_or_place(&mut self, unsent: Unsent, has_waited: bool) -> Result<Option<Unsent>, FiError> {
         let Some(mut unsent) = self.post_unsent(unsent, has_waited)? else { return Ok(None) };
         let SendBuffer::Bytes(bytes) = &unsent.buffer else { return Ok(Some(unsent)) };
-        let has_to_wait = self.backlog.is_over_share(unsent.peer, bytes.len()) || self.is_long(&unsent);
+        let has_to_wait = self.backlog.is_over_share(unsent.peer, bytes.len())
+            || self.awaits_length(unsent.peer, &unsent.options, bytes.len());
         if has_to_wait || self.may_stand_in(unsent.peer, unsent.options.tag, bytes.len()) {
             return Ok(Some(unsent));
         }

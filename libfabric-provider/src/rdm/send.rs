@@ -199,12 +199,13 @@ impl State {
         let may_stand_in = self.may_stand_in(peer, options.tag, len);
         let may_wait = is_counted && is_new && may_stand_in;
         let never = self.has_to_be_fetched(peer, &options, len);
-        let waits = never || may_wait && !self.budgets.has_room(peer, len);
+        let is_unsure = self.awaits_length(peer, &options, len);
+        let waits = is_unsure || may_wait && (never || !self.budgets.has_room(peer, len));
         let stands = may_stand_in && (has_waited || never);
         if waits && !self.backlog.never_holds(len) {
             self.ask_for_budget(peer, Some(len));
         }
-        if never && !stands {
+        if is_unsure && !stands {
             // The peer says how long messages may be when it says which process it is.
             return match self.life_to_send_to(peer) {
                 Ok(_) | Err(FiError::AGAIN) => Ok(Some(Unsent { number, peer, buffer, options, order })),
@@ -253,10 +254,15 @@ impl State {
     pub(super) fn has_to_be_fetched(&self, peer: Source, options: &SendOptions, len: usize) -> bool {
         // One that has come back was sent at once before, and has been counted.
         let is_new = unstamped(options.header_data) == options.header_data;
-        let budgets = &self.budgets;
-        let is_too_long = || budgets.is_too_long(peer, len) || budgets.may_be_too_long(peer, len);
-        let has_no_room = || options.tag.is_some() && budgets.never_has_room(peer, len);
+        let is_too_long = || self.budgets.is_too_long(peer, len) || self.awaits_length(peer, options, len);
+        let has_no_room = || options.tag.is_some() && self.budgets.never_has_room(peer, len);
         self.backlog.never_holds(len) || self.carrier.is_some() && is_new && (is_too_long() || has_no_room())
+    }
+
+    /// Whether a message of `len` bytes waits until `peer` has said how long messages may be.
+    pub(super) fn awaits_length(&self, peer: Source, options: &SendOptions, len: usize) -> bool {
+        let is_new = unstamped(options.header_data) == options.header_data;
+        self.carrier.is_some() && is_new && self.budgets.may_be_too_long(peer, len)
     }
 
     /// A message was posted, with so many bytes of a server's memory if there is one.
