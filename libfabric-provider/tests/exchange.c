@@ -19,7 +19,7 @@ static void check(int holds, const char *what)
 /* Packets of a message that change places, or are another round's, have other bytes. */
 static unsigned char byte_of(int round, int n)
 {
-    return round + 1 + n * 7 + n / 256 * 11;
+    return round + 1 + n * 7 + n / 256 * 11 + n / 65536 * 13;
 }
 
 static void exchange(int rank, int length)

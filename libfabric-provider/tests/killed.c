@@ -15,7 +15,7 @@ static unsigned char out[MOST][LENGTH], in[MOST][LENGTH];
 /* Packets of a message that change places, or are another round's, have other bytes. */
 static unsigned char byte_of(int from, int to, int round, int n)
 {
-    return from * 16 + to + round + n * 7 + n / 256 * 11;
+    return from * 16 + to + round + n * 7 + n / 256 * 11 + n / 65536 * 13;
 }
 
 /* Returns whether all of it succeeded. */

@@ -687,9 +687,26 @@ impl State {
 
     /// Fails all messages to `peer` that wait and have to be fetched.
     pub(super) fn fail_long(&mut self, peer: Source, error: FiError) -> Result<(), FiError> {
+        self.fail_those(peer, error, State::is_long)
+    }
+
+    /// The same of a peer that answers no questions. What it is sent at once if it never answers stays.
+    pub(super) fn fail_unheeded(&mut self, peer: Source) -> Result<(), FiError> {
+        self.fail_those(peer, FiError::TIMED_OUT, |state, unsent| {
+            let Unsent { peer, buffer, options, .. } = unsent;
+            state.is_long(unsent) && !state.awaits_length(*peer, options, buffer.len())
+        })
+    }
+
+    fn fail_those(
+        &mut self,
+        peer: Source,
+        error: FiError,
+        is_one: impl Fn(&State, &Unsent) -> bool,
+    ) -> Result<(), FiError> {
         let mut at = 0;
         while let Some(unsent) = self.backlog.sends.get(&peer).and_then(|line| line.unsent.get(at)) {
-            if !self.is_long(unsent) {
+            if !is_one(self, unsent) {
                 at += 1;
             } else if let Some(unsent) = self.backlog.take_unsent(peer, at) {
                 self.fail(unsent.number, Way::Out, error)?;

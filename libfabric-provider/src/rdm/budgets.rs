@@ -156,7 +156,7 @@ impl Budgets {
     fn of(&mut self, peer: Source) -> &mut Budget {
         if !self.peers.contains_key(&peer) {
             if self.peers.len() >= PEERS {
-                self.peers.retain(|_, budget| budget.untaken() > 0);
+                self.peers.retain(|_, budget| budget.untaken() > 0 || budget.asked.is_some());
             }
             if self.peers.len() >= PEERS {
                 self.peers.clear();

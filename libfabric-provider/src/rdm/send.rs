@@ -197,12 +197,12 @@ impl State {
         // One that has come back has been counted, and what is too short for a stand-in does not wait for a budget.
         let is_new = unstamped(options.header_data) == options.header_data;
         let may_stand_in = self.may_stand_in(peer, options.tag, len);
-        let may_wait = is_counted && is_new && may_stand_in;
         let never = self.has_to_be_fetched(peer, &options, len);
         let is_unsure = self.awaits_length(peer, &options, len);
-        let waits = is_unsure || may_wait && (never || !self.budgets.has_room(peer, len));
+        let has_no_room = is_counted && !self.budgets.has_room(peer, len);
+        let waits = is_unsure || is_new && may_stand_in && (never || has_no_room);
         let stands = may_stand_in && (has_waited || never);
-        if waits && !self.backlog.never_holds(len) {
+        if waits && (is_unsure || !self.backlog.never_holds(len)) {
             self.ask_for_budget(peer, Some(len));
         }
         if is_unsure && !stands {
@@ -407,6 +407,9 @@ impl State {
         if let (Some((peer, options)), Some(error)) = (sending, failure) {
             if error == FiError::CANCELED {
                 self.budgets.refund(peer, options.header_data, len);
+            } else if error.says_that_the_peer_is_gone() {
+                // What it has said of itself is not true of a process that takes its place.
+                self.budgets.forget(peer);
             } else {
                 self.budgets.renew(peer, options.header_data);
             }

@@ -718,6 +718,18 @@ fn messages_to_a_receiver_with_less_memory_than_their_sender_are_no_longer_than_
 }
 
 #[test]
+fn a_first_message_without_a_tag_that_only_the_reserve_holds_arrives() {
+    let served = Served::start("127.40.7.16");
+    let [mut sender, mut receiver] = [(); 2].map(|()| served.open(LITTLE));
+    (sender.tag, receiver.tag) = (None, None);
+    let (to, _) = (sender.insert(&receiver), receiver.insert(&sender));
+    let most = LITTLE as usize / 4;
+    assert!(sender.with(|state| state.backlog.never_holds(most)));
+    pass(&sender, to, &receiver, most);
+    pass(&sender, to, &receiver, most);
+}
+
+#[test]
 fn a_first_message_that_may_be_too_long_fails_if_its_receiver_is_gone_or_of_another_job() {
     let served = Served::start("127.40.7.15");
     let job = JobId::new(7).unwrap();

@@ -94,10 +94,15 @@ fn is_right(ranks: usize, library: Library, program: &str, before: &[&str]) -> b
     true
 }
 
+/// What the shell says of the end of a process that was killed by signal 9.
+const KILLED: &str = "137";
+
 /// A rank that has ended.
 struct Ended {
     /// What it has printed.
     said: String,
+    /// What the shell says of its end.
+    status: String,
     at: SystemTime,
 }
 
@@ -123,8 +128,9 @@ fn killed(library: Library, before: &[&str]) -> Option<Vec<Ended>> {
         }
         let said = std::fs::read_to_string(said).unwrap();
         let at = ended.metadata().and_then(|file| file.modified()).unwrap();
-        assert_ne!(std::fs::read_to_string(ended).unwrap().trim(), "124", "rank {rank} hangs: {said}");
-        Ended { said, at }
+        let status = std::fs::read_to_string(ended).unwrap().trim().to_owned();
+        assert_ne!(status, "124", "rank {rank} hangs: {said}");
+        Ended { said, status, at }
     });
     Some(ranks.collect())
 }
@@ -141,6 +147,7 @@ pub(crate) fn outlive(
     let Some(ranks) = killed(library, before) else { return false };
     assert!(begin.elapsed() < IN_TIME, "the job took {:?}", begin.elapsed());
     let (victim, others) = ranks.split_last().expect("there are several ranks");
+    assert_eq!(victim.status, KILLED, "the last rank was to be killed: {}", victim.said);
     for (rank, Ended { said, at }) in others.iter().enumerate() {
         assert!(said.contains(&format!("rank {rank}: round 20 begins")), "rank {rank} ended before: {said}");
         assert!(is_error(said), "rank {rank}: {said}");

@@ -242,7 +242,7 @@ impl State {
                 }
                 unheeding.insert(peer);
                 self.stand_ins.ask_again(peer);
-                self.fail_long(peer, FiError::TIMED_OUT)
+                self.fail_unheeded(peer)
             }
             Err(why) => {
                 let error = FiError::from(why);
