@@ -148,7 +148,7 @@ pub(crate) fn outlive(
     assert!(begin.elapsed() < IN_TIME, "the job took {:?}", begin.elapsed());
     let (victim, others) = ranks.split_last().expect("there are several ranks");
     assert_eq!(victim.status, KILLED, "the last rank was to be killed: {}", victim.said);
-    for (rank, Ended { said, at }) in others.iter().enumerate() {
+    for (rank, Ended { said, at, .. }) in others.iter().enumerate() {
         assert!(said.contains(&format!("rank {rank}: round 20 begins")), "rank {rank} ended before: {said}");
         assert!(is_error(said), "rank {rank}: {said}");
         // A rank may get its error before the end of the one that was killed is written down.
