@@ -694,7 +694,9 @@ impl State {
     pub(super) fn fail_unheeded(&mut self, peer: Source) -> Result<(), FiError> {
         self.fail_those(peer, FiError::TIMED_OUT, |state, unsent| {
             let Unsent { peer, buffer, options, .. } = unsent;
-            state.is_long(unsent) && !state.awaits_length(*peer, options, buffer.len())
+            let len = buffer.len();
+            state.is_long(unsent)
+                && (state.backlog.never_holds(len) || !state.awaits_length(*peer, options, len))
         })
     }
 

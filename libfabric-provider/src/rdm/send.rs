@@ -202,7 +202,7 @@ impl State {
         let has_no_room = is_counted && !self.budgets.has_room(peer, len);
         let waits = is_unsure || is_new && may_stand_in && (never || has_no_room);
         let stands = may_stand_in && (has_waited || never);
-        if waits && (is_unsure || !self.backlog.never_holds(len)) {
+        if waits && (is_unsure && !stands || !self.backlog.never_holds(len)) {
             self.ask_for_budget(peer, Some(len));
         }
         if is_unsure && !stands {
