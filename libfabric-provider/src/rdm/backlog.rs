@@ -690,7 +690,8 @@ impl State {
         self.fail_those(peer, error, State::is_long)
     }
 
-    /// The same of a peer that answers no questions. What it is sent at once if it never answers stays.
+    /// As [`State::fail_long`], with [`FiError::TIMED_OUT`], for a peer that answers no questions. Messages that only wait for the peer to
+    /// say how long they may be stay: they are sent after some more questions.
     pub(super) fn fail_unheeded(&mut self, peer: Source) -> Result<(), FiError> {
         self.fail_those(peer, FiError::TIMED_OUT, |state, unsent| {
             let Unsent { peer, buffer, options, .. } = unsent;

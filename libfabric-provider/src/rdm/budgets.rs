@@ -706,7 +706,7 @@ mod tests {
         assert!(budgets.is_too_long(PEER, (1 << 20) + 1) && !budgets.is_too_long(PEER, 1 << 20));
         // No budget would help.
         assert!(!budgets.asks(PEER, Some(2 << 20)));
-        // Another process in its place does not say so.
+        // Another process has the peer's number now, and states no longest message.
         budgets.learn(PEER, 10, &takings.told(OTHER), [1, 2]);
         assert!(!budgets.is_too_long(PEER, 2 << 20) && !budgets.may_be_too_long(PEER, 2 << 20));
     }

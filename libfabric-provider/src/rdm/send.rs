@@ -194,8 +194,8 @@ impl State {
         // Bytes that lie in the server's memory already need no further memory.
         let len = if let SendBuffer::Bytes(bytes) = &buffer { bytes.len() } else { 0 };
         let is_counted = options.tag.is_some() && self.carrier.is_some();
-        // One that has come back has been counted, and what is too short for a stand-in does not wait for a budget.
-        let is_new = unstamped(options.header_data) == options.header_data;
+        // What is too short for a stand-in does not wait for a budget.
+        let is_new = is_new(&options);
         let may_stand_in = self.may_stand_in(peer, options.tag, len);
         let never = self.has_to_be_fetched(peer, &options, len);
         let is_unsure = self.awaits_length(peer, &options, len);
@@ -252,8 +252,7 @@ impl State {
     /// Whether a message of `len` bytes is not sent to `peer` at once, since it is too long for the memory of this process or of the peer,
     /// or for the peer's server, or the peer has not yet said how long messages may be.
     pub(super) fn has_to_be_fetched(&self, peer: Source, options: &SendOptions, len: usize) -> bool {
-        // One that has come back was sent at once before, and has been counted.
-        let is_new = unstamped(options.header_data) == options.header_data;
+        let is_new = is_new(options);
         let is_too_long = || self.budgets.is_too_long(peer, len) || self.awaits_length(peer, options, len);
         let has_no_room = || options.tag.is_some() && self.budgets.never_has_room(peer, len);
         self.backlog.never_holds(len) || self.carrier.is_some() && is_new && (is_too_long() || has_no_room())
@@ -261,8 +260,7 @@ impl State {
 
     /// Whether a message of `len` bytes waits until `peer` has said how long messages may be.
     pub(super) fn awaits_length(&self, peer: Source, options: &SendOptions, len: usize) -> bool {
-        let is_new = unstamped(options.header_data) == options.header_data;
-        self.carrier.is_some() && is_new && self.budgets.may_be_too_long(peer, len)
+        self.carrier.is_some() && is_new(options) && self.budgets.may_be_too_long(peer, len)
     }
 
     /// A message was posted, with so many bytes of a server's memory if there is one.
@@ -408,7 +406,7 @@ impl State {
             if error == FiError::CANCELED {
                 self.budgets.refund(peer, options.header_data, len);
             } else if error.says_that_the_peer_is_gone() {
-                // What it has said of itself is not true of a process that takes its place.
+                // Another process may get its number, and may have less memory.
                 self.budgets.forget(peer);
             } else {
                 self.budgets.renew(peer, options.header_data);
@@ -446,6 +444,11 @@ impl State {
         let Bindings { transmit, sent, .. } = &self.bindings;
         report(transmit, sent, operation.reported, entry)
     }
+}
+
+/// Whether a message has not been sent at once before. One that has come back unsent has been counted already.
+fn is_new(options: &SendOptions) -> bool {
+    unstamped(options.header_data) == options.header_data
 }
 
 #[cfg(test)]

@@ -704,7 +704,7 @@ fn messages_to_a_receiver_with_less_memory_than_their_sender_are_no_longer_than_
         pass(&sender, to, &receiver, TOO_LONG);
         assert!(sender.with(|state| state.budgets.is_too_long(peer, TOO_LONG)));
         pass(&sender, to, &receiver, TOO_LONG);
-        // What it holds is sent at once, though nobody receives it yet.
+        // A message that fits the receiver's memory is sent before there is a receive for it.
         let most = LITTLE as usize / 4;
         sender.send(to, content(most, 1).into(), 1);
         let sent = until("it is sent", || sender.turn());

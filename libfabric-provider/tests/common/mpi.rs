@@ -94,14 +94,14 @@ fn is_right(ranks: usize, library: Library, program: &str, before: &[&str]) -> b
     true
 }
 
-/// What the shell says of the end of a process that was killed by signal 9.
+/// The exit status that a shell reports for a process that SIGKILL has ended.
 const KILLED: &str = "137";
 
 /// A rank that has ended.
 struct Ended {
-    /// What it has printed.
+    /// Its standard output and standard error.
     said: String,
-    /// What the shell says of its end.
+    /// The exit status that the shell reports.
     status: String,
     at: SystemTime,
 }

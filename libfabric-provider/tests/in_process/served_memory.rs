@@ -139,7 +139,7 @@ fn receives_that_wait_for_memory_are_truncated_cancelled_and_hidden_from_looks()
     assert_eq!(b.cq.next().map(|entry| (entry.context, entry.len)), Ok((4, LARGE)));
     a.cq.next().unwrap();
     assert!(rooms[0][..LARGE] == messages[0][..] && room == messages[1]);
-    // Those that come at once of senders with more memory, which are none of libfabric's and do not ask, end with an error.
+    // A sender with more memory that uses `weft::Endpoint` does not ask how long messages may be: the receive ends with an error.
     let mut rich = weft::Endpoint::builder(servers[0].name()).memory(32 << 20).build().unwrap();
     let host = rich.peer(std::net::IpAddr::from(<[u8; 4]>::try_from(&b.name()[4..8]).unwrap())).unwrap();
     let process = u16::from_be_bytes([b.name()[2], b.name()[3]]);

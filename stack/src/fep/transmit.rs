@@ -216,7 +216,7 @@ impl Initiator {
         // It has had its turn at the gate.
         connection.stay_ready(&mut self.ready, key);
         if connection.standing == Standing::Idle {
-            // What it had to send was withdrawn.
+            // Its messages were cancelled, so it has nothing to send.
             let context = connection.context;
             self.end_try(context, key, false);
         }
@@ -326,8 +326,8 @@ fn send_data(
     if gate != Gate::Open {
         return Err(Held::Gate(gate));
     }
-    // A target that has acknowledged nothing may have forgotten the PDC by now; and a connection that has waited for the gate has
-    // perhaps not had a timer for as long.
+    // A target that has acknowledged nothing may have forgotten the PDC by now. A connection that has waited for the gate may be overdue
+    // although its timer has not been handled yet.
     if (connection.pdc.is_unheard() || context.trying == Some(key))
         && is_overdue(&core.config, now, connection, context)
     {

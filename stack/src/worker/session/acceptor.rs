@@ -107,7 +107,7 @@ impl Acceptor {
     }
 }
 
-/// What `take` takes, if the thread has said that there is something.
+/// Returns the next item of the queue that `take` pops from, if the thread has set `called`.
 fn next_of<T>(called: &AtomicBool, mut take: impl FnMut() -> Option<T>) -> Option<T> {
     if !called.load(Ordering::Relaxed) {
         return None;
@@ -118,7 +118,7 @@ fn next_of<T>(called: &AtomicBool, mut take: impl FnMut() -> Option<T>) -> Optio
     // Before the last look, so that nothing is missed.
     called.swap(false, Ordering::AcqRel);
     let news = take()?;
-    // More may be behind it, of which the thread has said so before the flag was cleared.
+    // The thread may have set the flag for further items, too, before it was cleared here.
     called.store(true, Ordering::Relaxed);
     Some(news)
 }
