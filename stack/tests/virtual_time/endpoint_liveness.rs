@@ -8,8 +8,8 @@ use weft_stack::buffer::Buffer;
 use weft_stack::cc::{CcChoice, CcParams, Credit, DataSample, ReceiverCc, SenderId};
 use weft_stack::event::Recorder;
 use weft_stack::fep::{
-    BusyTimeout, Completion, ConnectOptions, ConnectionId, Failure, FepConfig, Limits, Receive, Send,
-    SendError,
+    BusyTimeout, CallError, Completion, ConnectOptions, ConnectionId, Failure, FepConfig, Limits, Receive,
+    Send, SendError,
 };
 use weft_stack::packet::{Addr, Packet};
 use weft_stack::rng::Rng;
@@ -730,6 +730,52 @@ fn overdue_connections_send_when_the_peer_is_heard(processes: u16) {
     assert!(sent > 0, "their timers let the first of them try, and it sends");
     let later: usize = turns(&mut alone, |_| None).iter().map(|turn| turn.failed).sum();
     assert_eq!(failed + later, MANY, "each fails");
+}
+
+/// A message of a closing connection waits for the window, which another connection has used up, and is cancelled when the peer has
+/// been silent for long.
+#[test]
+fn a_closing_connection_whose_last_message_is_cancelled_waits_for_the_answer_to_close_cmd_as_long_as_others()
+{
+    let mut pair = Pair::new(&wide());
+    let connection = pair.connect();
+    post_on(&mut pair, &[connection], 1);
+    pair.run(Time::ZERO + SHORT_RTO, |_| Some(DELAY));
+    let mut alone = pair.without_peer();
+    alone.now = Time::ZERO + SHORT_RTO;
+    let other = alone.connect();
+    alone.post_send(other, virtual_message(1_000_000));
+    let sent = alone.transmit_all().len();
+    assert!((100..1_000).contains(&sent), "{sent} packets have the window");
+    let message = alone.post_send(connection, virtual_message(1_000));
+    alone.fep.close(alone.now, connection).unwrap();
+    assert_eq!(alone.transmit_all().len(), 0, "the message waits");
+    let cancelled_at = alone.now + SILENCE.mul_f64(0.5);
+    alone.now = cancelled_at;
+    alone.fep.cancel_send(message).unwrap();
+    let closed = loop {
+        alone.transmit_all();
+        let at = alone.fep.poll_timeout().expect("it is given up");
+        alone.expire_at(at.latest(alone.now));
+        let of_connection =
+            |done: &Completion| matches!(done, Completion::Closed { id, .. } if *id == connection);
+        if alone.completions().iter().any(of_connection) {
+            break alone.now.since(cancelled_at);
+        }
+    };
+    assert!((SILENCE..=SILENCE + SHORT_RTO).contains(&closed), "{closed}");
+}
+
+/// A connection whose only message was cancelled is still among those whose turn comes.
+#[test]
+fn a_connection_that_has_had_a_message_is_not_held() {
+    let mut alone = Alone::new(wide());
+    let connection = alone.connect();
+    let message = alone.post_send(connection, virtual_message(1));
+    alone.fep.cancel_send(message).unwrap();
+    assert_eq!(alone.fep.hold(connection), Err(CallError::TooLate));
+    alone.post_send(connection, virtual_message(1));
+    assert_eq!(alone.transmit_all().len(), 1);
 }
 
 /// Connections of one process to as many peers, which fail at the same time as one of another process.
