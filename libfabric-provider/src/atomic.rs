@@ -126,7 +126,7 @@ fn one(addr: *const c_void, count: usize) -> [sys::fi_ioc; 1] {
 /// Bytes of values of this size at all places together.
 fn total(iov: &[sys::fi_ioc], size: usize) -> Result<usize, FiError> {
     let sum = iov.iter().try_fold(0usize, |sum, at| sum.checked_add(at.count));
-    sum.and_then(|count| count.checked_mul(size)).filter(|bytes| *bytes <= MOST).ok_or(FiError::INVALID)
+    sum.and_then(|count| count.checked_mul(size)).filter(|bytes| *bytes <= MOST).ok_or(FiError::TOO_LONG)
 }
 
 /// The values at all places, one after the other.
@@ -143,6 +143,22 @@ unsafe fn values(iov: &[sys::fi_ioc], size: usize) -> Result<Vec<u8>, FiError> {
         bytes.extend_from_slice(unsafe { AppBytes::new(at.addr, at.count * size) }.as_ref());
     }
     Ok(bytes)
+}
+
+/// The places of an operation's operands. fi_atomic(3): a read has none, whatever the call says.
+///
+/// # Safety
+/// As [`pieces`], but for a read.
+unsafe fn operands<'a>(
+    op: fi_op,
+    iov: *const sys::fi_ioc,
+    count: usize,
+) -> Result<&'a [sys::fi_ioc], FiError> {
+    if op == sys::FI_ATOMIC_READ {
+        return Ok(&[]);
+    }
+    // SAFETY: as the caller promises.
+    unsafe { pieces(iov, count) }
 }
 
 impl Call {
@@ -166,8 +182,9 @@ impl Call {
         // SAFETY: as the caller promises.
         let msg = unsafe { msg.as_ref().ok_or(FiError::INVALID)? };
         // SAFETY: as the caller promises.
-        let (places, iov): (&'static [sys::fi_rma_ioc], _) =
-            unsafe { (pieces(msg.rma_iov, msg.rma_iov_count)?, pieces(msg.msg_iov, msg.iov_count)?) };
+        let (places, iov): (&'static [sys::fi_rma_ioc], _) = unsafe {
+            (pieces(msg.rma_iov, msg.rma_iov_count)?, operands(msg.op, msg.msg_iov, msg.iov_count)?)
+        };
         let (place, further) = places.split_first().ok_or(FiError::INVALID)?;
         let to = Call::to(msg.addr, place.addr, place.key, (msg.datatype, msg.op), msg.context);
         Ok((Call { flags: Some(flags), further, first: place.count, ..to }, iov))
@@ -202,10 +219,10 @@ impl Call {
             // SAFETY: as the caller promises.
             _ => unsafe { values(iov, size)? },
         };
-        if operands.is_empty()
-            || operands.len() > most * size
-            || fetched.is_some_and(|len| len != operands.len())
-        {
+        if operands.len() > most * size {
+            return Err(FiError::TOO_LONG);
+        }
+        if operands.is_empty() || fetched.is_some_and(|len| len != operands.len()) {
             return Err(FiError::INVALID);
         }
         let compare = match compare {
@@ -389,7 +406,7 @@ extern "C" fn readwritev(
     let call = Call::to(peer, addr, key, (datatype, op), context);
     // SAFETY: libfabric promises it.
     abi::answer_size(|| unsafe {
-        call.post(ep, pieces(iov, count)?, None, Some(pieces(resultv, result_count)?))
+        call.post(ep, operands(op, iov, count)?, None, Some(pieces(resultv, result_count)?))
     })
 }
 

@@ -273,7 +273,7 @@ extern "C" fn signal(cq: *mut sys::fid_cq) -> c_int {
     abi::answer(|| {
         // SAFETY: it is a completion queue of this provider's.
         let object: &CqObject = unsafe { abi::object(cq)? };
-        object.queue.signal().map(|()| 0)
+        object.queue.wake_all().map(|()| 0)
     })
 }
 

@@ -168,6 +168,11 @@ pub(crate) extern "C" fn open2(
             log::warn("an endpoint cannot have capabilities that fi_getinfo has not offered");
             return Err(FiError::NO_DATA);
         }
+        // FI_SHARED_CONTEXT is a large number.
+        if ep_attr.is_some_and(|ep| ep.tx_ctx_cnt > 1 || ep.rx_ctx_cnt > 1) {
+            log::warn("an endpoint has one transmit context and one receive context, both its own");
+            return Err(FiError::NO_DATA);
+        }
         let params = Params::read()?;
         let place = &domain.domain.place;
         let source = info::source_of(info, place, &params)?;

@@ -182,14 +182,15 @@ impl Events {
 
     fn wait(&self, room: usize, peek: bool, deadline: Deadline) -> Result<Event, FiError> {
         let wake = self.wake.as_ref().ok_or(FiError::NOT_THERE)?;
+        let mut is_interrupted = false;
         loop {
             match self.next(room, peek) {
-                Err(FiError::AGAIN) => {}
+                Err(FiError::AGAIN) if !is_interrupted => {}
                 done => return done,
             }
             let left = deadline.left()?;
             if self.try_wait()? {
-                wake.sleep(left);
+                is_interrupted = !wake.sleep(left);
             }
         }
     }

@@ -338,7 +338,6 @@ impl Answer {
         let flags = hints.op_flags & !self.kind.receive_flags();
         self.receive.narrow(flags, hints.msg_order, hints.comp_order)?;
         (self.receive.caps, self.receive.op_flags) = (hints.caps, hints.op_flags);
-        demand(hints.total_buffered_recv <= self.buffered(), "a buffer of that size")?;
         demand(hints.size <= self.receives, "a receive queue of that size")?;
         if hints.size > 0 {
             self.receives = hints.size;

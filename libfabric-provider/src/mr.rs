@@ -79,15 +79,16 @@ unsafe fn register(fid: *mut sys::fid, wanted: &Wanted, mr: *mut *mut sys::fid_m
     let sys::iovec { iov_base, iov_len } = wanted.piece;
     let bytes = match NonNull::new(iov_base.cast::<u8>()) {
         _ if iov_len == 0 => None,
+        _ if iov_len > u32::MAX as usize => {
+            crate::log::warn(&format!(
+                "a piece of registered memory has at most {} bytes, not {iov_len}: register several",
+                u32::MAX
+            ));
+            return Err(FiError::TOO_LONG);
+        }
         None => return Err(FiError::INVALID),
         Some(base) => {
-            let Ok(len) = u32::try_from(iov_len) else {
-                crate::log::warn(&format!(
-                    "a piece of registered memory has at most {} bytes, not {iov_len}: register several",
-                    u32::MAX
-                ));
-                return Err(FiError::TOO_LONG);
-            };
+            let len = iov_len as u32;
             // SAFETY: as the caller promises: the memory is there until `close`, which withdraws it first. The application may
             // use it meanwhile, as it may any memory that others write to.
             let region = unsafe { Region::foreign(base, iov_len, Box::new(())) };

@@ -115,7 +115,8 @@ impl Queue {
     /// # Errors
     /// There is none, or the first one has failed.
     pub(crate) fn read(&self, count: usize, mut write: impl FnMut(usize, &Entry)) -> Result<usize, FiError> {
-        let is_short = lock(&self.state)?.entries.len() < count.max(1);
+        // fi_cq(3): a call that reads none is one that lets the endpoints work.
+        let is_short = count == 0 || lock(&self.state)?.entries.len() < count;
         let worked = if is_short { self.endpoints.progress() } else { Ok(()) };
         let mut state = lock(&self.state)?;
         let was_full = self.is_full(&state);
@@ -163,7 +164,8 @@ impl Queue {
     /// As [`Queue::read`], but sleeps until there is an entry.
     ///
     /// # Errors
-    /// There is none for so long, somebody has called [`Queue::signal`], or the first one has failed.
+    /// There is none for so long, or until somebody has called [`Queue::wake_all`] or the thread was signalled; or the first one has
+    /// failed.
     pub(crate) fn read_within(
         &self,
         deadline: Deadline,
@@ -171,15 +173,16 @@ impl Queue {
         mut write: impl FnMut(usize, &Entry),
     ) -> Result<usize, FiError> {
         let wakes = lock(&self.state)?.wakes;
+        let mut is_interrupted = false;
         loop {
             match self.read(count, &mut write) {
-                Err(FiError::AGAIN) => {}
+                Err(FiError::AGAIN) if !is_interrupted => {}
                 done => return done,
             }
             let left = deadline.left()?;
             let attended = self.endpoints.attend()?;
             if self.arm(Some(wakes))? {
-                self.endpoints.wake()?.sleep(left);
+                is_interrupted = !self.endpoints.wake()?.sleep(left);
             }
             drop(attended);
             let mut state = lock(&self.state)?;
@@ -298,6 +301,17 @@ mod tests {
         (0..2).for_each(|_| queue.push(entry(4, failed)).unwrap());
         for worked in [3, 3] {
             assert_eq!((queue.read_problem().unwrap().is_some(), visits()), (true, worked));
+        }
+    }
+
+    #[test]
+    fn a_call_that_reads_nothing_lets_endpoints_work_whatever_waits_to_be_read() {
+        let queue = Queue::new(4, false).unwrap();
+        let endpoint = Rdm::closed();
+        queue.endpoints().attach(&endpoint).unwrap();
+        queue.push(entry(1, None)).unwrap();
+        for worked in 1..4 {
+            assert_eq!((read(&queue, 0), endpoint.attention().0), (Ok(vec![]), worked));
         }
     }
 

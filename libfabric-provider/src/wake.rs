@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
-use rustix::io::{read, write};
+use rustix::io::{Errno, read, write};
 
 use crate::error::FiError;
 use crate::sys;
@@ -79,8 +79,9 @@ impl Wake {
     }
 
     /// Sleeps until the descriptor is readable, for `bound` at most if there is one.
-    pub(crate) fn sleep(&self, bound: Option<Duration>) {
-        sleep(&[self.as_fd()], bound);
+    /// Returns false if a signal has ended it.
+    pub(crate) fn sleep(&self, bound: Option<Duration>) -> bool {
+        sleep(&[self.as_fd()], bound)
     }
 
     /// Sleeps until one of the descriptors that were added is readable, or `event` is set, for `bound` at most if there is one. That the
@@ -101,14 +102,14 @@ impl AsFd for Wake {
     }
 }
 
-/// Sleeps until one of the descriptors is readable, for `bound` at most if there is one; perhaps less.
-pub(crate) fn sleep(descriptors: &[BorrowedFd<'_>], bound: Option<Duration>) {
+/// Sleeps until one of the descriptors is readable, for `bound` at most if there is one; perhaps less. Returns false if a signal has
+/// ended it.
+pub(crate) fn sleep(descriptors: &[BorrowedFd<'_>], bound: Option<Duration>) -> bool {
     let mut waits: Vec<_> =
         descriptors.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
     let span =
         bound.map(|bound| Timespec { tv_sec: bound.as_secs() as i64, tv_nsec: bound.subsec_nanos().into() });
-    // A signal ends it early, as any caller expects.
-    let _ = poll(&mut waits, span.as_ref());
+    poll(&mut waits, span.as_ref()) != Err(Errno::INTR)
 }
 
 /// Whether an object with this wait object may be waited for.

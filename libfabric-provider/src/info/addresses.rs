@@ -185,29 +185,34 @@ pub(crate) fn source_of(info: &sys::fi_info, place: &Place, params: &Params) -> 
     Ok((local.ip, source.map_or(0, |source| source.port())).into())
 }
 
-/// The addresses of this host that suit. Those of the loopback interface are offered to those who name it or an address
-/// there, and where there are no others: some programs deal out all addresses to the processes of a host.
+/// The addresses of this host that suit. Those of the loopback interface, and of interfaces that are down or have no carrier, are
+/// offered to those who name the interface or an address there, and where there are no others: some programs deal out all
+/// addresses to the processes of a host.
 fn locals(wish: &Wish, interface: Option<&str>) -> Result<Vec<Local>, FiError> {
     let all = if_addrs::get_if_addrs().map_err(|_| FiError::NO_DATA)?;
     // Addresses that mean something on one link only would need its name beside them.
     let is_of_link = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
     let suits = |ip: &IpAddr| Family::of(ip) == wish.format.family && !is_of_link(ip);
-    let locals = all.into_iter().map(|at| Local { ip: at.ip(), interface: at.name });
-    let mut locals: Vec<_> = locals.filter(|local| suits(&local.ip)).collect();
+    let all: Vec<_> = all.into_iter().filter(|at| suits(&at.ip())).collect();
+    // Packets to other hosts leave by interfaces that are up and have a carrier.
+    let rank = |at: &if_addrs::Interface| (at.is_loopback(), !at.is_oper_up());
+    let best = all.iter().map(rank).min();
+    let local =
+        |at: if_addrs::Interface| (Some(rank(&at)) == best, Local { ip: at.ip(), interface: at.name });
+    let mut locals: Vec<(bool, Local)> = all.into_iter().map(local).collect();
     let only = match (wish.source.map(|source| source.ip()), wish.destination) {
         (Some(ip), _) if !ip.is_unspecified() => Some(ip),
         (_, Some(destination)) => Some(towards(destination)?),
         _ => None,
     };
     let Some(ip) = only else {
-        if locals.iter().any(|local| !local.ip.is_loopback()) {
-            locals.retain(|local| !local.ip.is_loopback() || interface == Some(&local.interface));
-        }
-        return Ok(locals);
+        locals.retain(|(is_best, local)| *is_best || interface == Some(&local.interface));
+        return Ok(locals.into_iter().map(|(_, local)| local).collect());
     };
     // All of 127.0.0.0/8 is the loopback interface's, which lists one address.
     let same = |local: &Local| local.ip == ip || (ip.is_loopback() && local.ip.is_loopback());
-    Ok(locals.into_iter().filter(same).take(1).map(|local| Local { ip, ..local }).collect())
+    let locals = locals.into_iter().map(|(_, local)| local);
+    Ok(locals.filter(same).take(1).map(|local| Local { ip, ..local }).collect())
 }
 
 /// The address of this host that packets to `destination` leave with.

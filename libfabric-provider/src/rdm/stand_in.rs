@@ -47,7 +47,8 @@ const LEAST: u32 = 16;
 /// Units of a message's length in the header data, and bytes of the shortest message for which something may stand.
 pub(super) const UNIT: u32 = 1 << 10;
 
-/// The tag that requests name for a message without a tag. No message of an application has this tag.
+/// The tag that requests name for a message without a tag. Where tags have 64 bits an application may use it, too: whether a message
+/// has a tag, its receive knows.
 const UNTAGGED: u64 = u64::MAX;
 
 /// The length of the message that one like this stands for; none if it is a message as others are.

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::ops::{Add, Mul, Sub};
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 use std::time::Instant;
 
 use crate::common::fabric::{BOUND, Exposed, Failed, How, Side, Wish, table};
@@ -399,6 +399,61 @@ fn every_operation_on_every_datatype_does_what_libfabric_says_or_is_refused() {
     if inside(PLAIN) {
         every_operation_on_every_datatype([None, None], 8);
     }
+}
+
+#[test]
+fn too_many_values_and_reads_without_operands_get_the_answers_of_the_manual() {
+    if !inside("too_many_values_and_reads_without_operands_get_the_answers_of_the_manual") {
+        return;
+    }
+    let pair = Pair::open([None, None], 1);
+    let (ep, to) = (pair.a.ep, pair.to_b);
+    let u64s = sys::FI_UINT64;
+    let mut most = 0;
+    assert_eq!(table!(ep, atomic.writevalid(u64s, sys::FI_SUM, &mut most)), 0);
+    let too_long = Err(-(sys::FI_EMSGSIZE as isize));
+    let sums = vec![1u8; (most + 1) * 8];
+    assert_eq!(pair.call((u64s, sys::FI_SUM, Family::Write), most + 1, &sums, &[]), too_long);
+    let swaps = [1u8; 16];
+    assert_eq!(pair.call((u64s, sys::FI_CSWAP, Family::CompareWrite), 2, &swaps, &swaps), too_long);
+
+    let mut memory = 0x1234_5678_u64.to_ne_bytes();
+    let _mr = Exposed::new(&pair.b, &mut memory, KEY);
+    let mut fetched = [0u64; 2];
+    let results = fetched.each_mut().map(|place| sys::fi_ioc { addr: (&raw mut *place).cast(), count: 1 });
+    let (none, op): (*mut c_void, _) = (null_mut(), sys::FI_ATOMIC_READ);
+    pair.a.post(|| {
+        let result = results.as_ptr().cast_mut();
+        table!(
+            ep,
+            atomic.readwritev(null(), null_mut(), 1, result, null_mut(), 1, to, 0, KEY, u64s, op, none)
+        )
+    });
+    let place = sys::fi_rma_ioc { addr: 0, count: 1, key: KEY };
+    let message = sys::fi_msg_atomic {
+        msg_iov: null(),
+        desc: null_mut(),
+        iov_count: 1,
+        addr: to,
+        rma_iov: &place,
+        rma_iov_count: 1,
+        datatype: u64s,
+        op,
+        context: none,
+        data: 0,
+    };
+    pair.a.post(|| {
+        let result = results[1..].as_ptr().cast_mut();
+        table!(ep, atomic.readwritemsg(&message, result, null_mut(), 1, sys::FI_COMPLETION))
+    });
+    let begin = Instant::now();
+    let mut done = 0;
+    while done < 2 {
+        assert_eq!(pair.b.cq.read(), None);
+        done += usize::from(pair.a.cq.read().is_some_and(|entry| entry.is_ok()));
+        assert!(begin.elapsed() < BOUND, "no entry");
+    }
+    assert_eq!(fetched, [0x1234_5678; 2]);
 }
 
 #[test]

@@ -878,3 +878,24 @@ fn tables_use_numbers_again_and_maps_do_not() {
         assert_eq!(common::fabric::close(av.cast()), 0);
     }
 }
+
+/// After `fi_getinfo` an application may write into what it got.
+#[test]
+fn endpoints_with_other_contexts_than_their_own_are_refused() {
+    if !inside("endpoints_with_other_contexts_than_their_own_are_refused") {
+        return;
+    }
+    let info = getinfo(&Wish::default()).unwrap();
+    let opened = Opened::new(&info);
+    let shared = sys::FI_SHARED_CONTEXT as usize;
+    for (tx, rx, answer) in
+        [(1, 1, 0), (shared, 1, -sys::FI_ENODATA), (1, shared, -sys::FI_ENODATA), (2, 1, -sys::FI_ENODATA)]
+    {
+        // SAFETY: the provider has filled all parts.
+        unsafe {
+            let attr = &mut *info.get().ep_attr;
+            (attr.tx_ctx_cnt, attr.rx_ctx_cnt) = (tx, rx);
+        }
+        assert_eq!(opened.endpoint(&info), answer, "{tx} and {rx} contexts");
+    }
+}

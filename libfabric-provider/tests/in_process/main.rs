@@ -34,6 +34,7 @@ mod served_long;
 mod served_memory;
 mod served_random;
 mod served_unexpected;
+mod signals;
 mod text_addresses;
 mod threads;
 mod wait_sets;

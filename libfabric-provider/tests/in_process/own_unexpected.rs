@@ -361,6 +361,26 @@ fn long_messages_at_ports_of_ones_own_are_truncated_looked_at_claimed_and_droppe
     assert!(room == first);
 }
 
+/// At a port of its own an application may use all 64 bits of a tag.
+#[test]
+fn a_message_that_is_read_has_its_tag_in_its_entry_whatever_it_is() {
+    if !inside("a_message_that_is_read_has_its_tag_in_its_entry_whatever_it_is") {
+        return;
+    }
+    let ([a, b], [to_b, from_a]) = pair();
+    let long = bytes(50 << 20, 1);
+    let mut room = vec![0; long.len()];
+    for tag in [u64::MAX, u64::MAX - 1, 0] {
+        a.send(to_b, &long, Some(tag), 1);
+        b.receive(&mut room, from_a, Some((0, u64::MAX)), 2);
+        let received = next(&b);
+        assert_eq!((received.len, received.tag), (long.len(), tag));
+        assert!(room == long);
+        room.fill(0);
+        assert_eq!(next(&a).context, 1);
+    }
+}
+
 /// A message without a tag has no stand-in, and more are sent than a target keeps.
 #[test]
 fn accesses_do_not_wait_behind_messages_that_nobody_receives() {

@@ -602,6 +602,14 @@ fn without_permission(place: Place) {
         }
     });
     assert_eq!(refused, [-sys::FI_EINVAL, -(sys::FI_EMSGSIZE as c_int)]);
+    // Some programs ask for all memory in this way.
+    let mut mr = null_mut();
+    // SAFETY: the domain is open.
+    let refused = unsafe {
+        let reg = (*(*pair.b.domain).mr).reg.unwrap();
+        reg(pair.b.domain.cast(), std::ptr::null(), usize::MAX, ANY, 0, KEY, 0, &mut mr, null_mut())
+    };
+    assert_eq!(refused, -(sys::FI_EMSGSIZE as c_int));
     let mr = register(&pair.b, &mut memory, sys::FI_REMOTE_READ, KEY).unwrap();
     assert_eq!(register(&pair.b, &mut other, ANY, KEY).unwrap_err(), sys::FI_ENOKEY as i32);
     let second = register(&pair.b, &mut other, ANY, KEY + 1).unwrap();

@@ -106,6 +106,43 @@ fn setup_installs_the_provider_where_libfabric_finds_it_by_itself() {
     assert!(listed.is_some_and(|(_, rest)| rest.contains(LAST_OF_ALL)), "{said} {errors}");
 }
 
+/// In a network namespace of its own: an interface without a carrier, and behind it one with a carrier.
+const INTERFACES: &str = r#"
+set -eu
+ip link set lo up
+for pair in dead live; do ip link add $pair type veth peer name $pair-peer; done
+ip address add 192.0.2.1/24 dev dead
+ip address add 198.51.100.1/24 dev live
+for end in dead live live-peer; do ip link set $end up; done
+for _ in $(seq 100); do
+    if ip -o link show live | grep -q "state UP"; then break; fi
+    sleep 0.05
+done
+fi_info -p weft -t FI_EP_RDM | grep domain: | sort -u
+echo named
+fi_info -p weft -t FI_EP_RDM -d dead | grep domain: | sort -u
+FI_WEFT_IFACE=dead fi_info -p weft -t FI_EP_RDM | grep domain: | sort -u
+echo alone
+ip link del live
+fi_info -p weft -t FI_EP_RDM | grep domain: | sort -u
+"#;
+
+#[test]
+fn interfaces_without_a_carrier_are_offered_only_if_they_are_named_or_there_is_no_other() {
+    let Some(provider) = Provider::get("fi_info") else { return };
+    let mut command = provider.command("timeout");
+    command.args([PATIENCE, "unshare", "--map-root-user", "--net", "sh", "-c", INTERFACES]);
+    let output = command.output().unwrap();
+    let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if errors.contains("unshare failed") || errors.contains("Operation not permitted") {
+        assert!(std::env::var_os("CI").is_none(), "{said} {errors}");
+        return eprintln!("skipped: no network namespace can be made: {errors}");
+    }
+    assert!(output.status.success(), "{said} {errors}");
+    let lines: Vec<_> = said.lines().map(|line| line.trim().trim_start_matches("domain: ")).collect();
+    assert_eq!(lines, ["live", "named", "dead", "dead", "alone", "dead"], "{errors}");
+}
+
 /// What `fi_pingpong` says of the longest messages that it tries.
 const LAST_OF_ALL: &str = "1m      10      =10";
 

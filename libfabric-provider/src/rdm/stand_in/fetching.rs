@@ -4,9 +4,10 @@ use weft::{ReceiveBuffer, Source};
 
 use super::super::readings::Reading;
 use super::super::{Bindings, State, report};
-use super::{Named, UNTAGGED, stand_in_len};
+use super::{Named, stand_in_len};
 use crate::error::FiError;
 use crate::queue::{Entry, Problem};
+use crate::sys;
 
 /// A message that is fetched for a receive, which has met its stand-in.
 #[derive(Debug)]
@@ -62,7 +63,7 @@ impl State {
         let problem = (beyond > 0).then_some(Problem { error: FiError::TRUNCATED, beyond });
         let mut entry = operation.entry(problem);
         entry.len = total as usize;
-        entry.take_envelope(Some(named.tag).filter(|tag| *tag != UNTAGGED), named.header_data);
+        entry.take_envelope(Some(named.tag).filter(|_| entry.flags & sys::FI_TAGGED != 0), named.header_data);
         entry.source = source.unwrap_or(entry.source);
         operation.fetched = Some(Box::new(Fetched { entry, room, reading: None }));
         match self.carrier {
