@@ -34,7 +34,7 @@ mod takers;
 mod waiting;
 mod watch;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -42,7 +42,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use weft::{Completion, Endpoint, Rights};
+use weft::{Completion, Endpoint, OperationId, Rights};
 
 pub(crate) use self::bindings::{Binding, Bindings, EndpointEvents, Wanted};
 pub(crate) use self::carried::RESERVED_TAG;
@@ -183,6 +183,8 @@ struct State {
     peers: Peers,
     /// Messages that were claimed, by the contexts of the calls that did.
     claims: HashMap<usize, Claimed>,
+    /// Operations to cancel, of which the server has not heard: its ring had no room.
+    cancels: BTreeSet<OperationId>,
     /// Bytes that a receive for many messages has left at least while it goes on.
     least: NonZeroU32,
     /// Questions whether peers are there that are under way.
@@ -376,10 +378,10 @@ impl Rdm {
         }
     }
 
-    /// Whether a receive or a message waits that nothing but [`Rdm::keep`], called often, ends.
+    /// Whether a receive, a message or a cancel waits that nothing but [`Rdm::keep`], called often, goes on with.
     pub(crate) fn looks(&self) -> Result<bool, FiError> {
         let state = lock(&self.state)?;
-        Ok(state.backlog.looks() || state.is_refused_some())
+        Ok(state.backlog.looks() || state.is_refused_some() || !state.cancels.is_empty())
     }
 
     /// How often the application has let the endpoint work, and whether it sleeps until there is more to do.
@@ -453,6 +455,7 @@ impl State {
             ended: 0,
             peers: Peers::default(),
             claims: HashMap::new(),
+            cancels: BTreeSet::new(),
             least: LEAST,
             questions: 0,
             expected_announcements: 0,
@@ -488,7 +491,14 @@ impl State {
             return Ok(());
         }
         if let Some(id) = operation.id {
-            return endpoint.cancel(id).map_err(|error| FiError::from(&error));
+            return match endpoint.cancel(id).map_err(|error| FiError::from(&error)) {
+                // Programs take any error for an operation that goes on.
+                Err(FiError::AGAIN) => {
+                    self.cancels.insert(id);
+                    Ok(())
+                }
+                cancelled => cancelled,
+            };
         }
         if self.cancel_access(number)? {
             return Ok(());
@@ -497,6 +507,15 @@ impl State {
             // It does not wait: it is a look that a server makes, and ends as if nobody had cancelled it.
             Err(FiError::NO_ENTRY) => Ok(()),
             cancelled => cancelled,
+        }
+    }
+
+    /// Cancels what could not be cancelled before. What has ended meanwhile, or has begun, stays as it is.
+    fn repeat_cancels(&mut self) {
+        while let (Some(endpoint), Some(id)) = (&mut self.endpoint, self.cancels.first())
+            && endpoint.cancel(*id).map_err(|error| FiError::from(&error)) != Err(FiError::AGAIN)
+        {
+            self.cancels.pop_first();
         }
     }
 
@@ -535,6 +554,7 @@ impl State {
             self.allow_many()?;
         }
         self.count_accesses()?;
+        self.repeat_cancels();
         if self.is_refused_some() || self.has_given_up() {
             self.reconnect()?;
         }

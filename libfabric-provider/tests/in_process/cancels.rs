@@ -1,10 +1,12 @@
-//! `fi_cancel` of programs that give their operations no contexts.
+//! `fi_cancel` of programs that give their operations no contexts, and while a server executes nothing.
 
 use std::ffi::c_void;
+use std::path::Path;
 use std::ptr::{null_mut, without_provenance_mut};
 
 use crate::common::fabric::{BOUND, Exposed, Failed, How, Side, Wish, table};
 use crate::common::processes::{self, Process};
+use crate::common::server::Server;
 use crate::common::{inside, stop};
 use weft_fi::sys::{self, FI_ADDR_UNSPEC};
 
@@ -122,4 +124,53 @@ fn a_cancel_without_a_context_takes_the_receive_and_nothing_that_was_injected() 
     let end = side.cq.next().map_or_else(|failed| failed.context, |entry| entry.context);
     assert_eq!(end, 3);
     assert!(process.child.wait().unwrap().success());
+}
+
+/// The server executes nothing while its process is stopped, so that its ring is full of receives.
+#[test]
+fn receives_are_cancelled_whatever_the_server_has_not_come_to() {
+    const NAME: &str = "receives_are_cancelled_whatever_the_server_has_not_come_to";
+    /// More than the ring holds, with their cancels.
+    const RECEIVES: usize = 4_000;
+    if !inside(NAME) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("server");
+    if processes::number().is_some() {
+        let socket = std::env::var_os("WEFT_FI_SOCKET").unwrap();
+        let _server = Server::start(weft::Endpoint::builder("udp:127.13.0.90"), Path::new(&socket));
+        println!("is there");
+        std::thread::sleep(BOUND);
+        return;
+    }
+    let mut process = Process::start(NAME, 1, &[("WEFT_FI_SOCKET", socket.to_str().unwrap())]);
+    process.says("is there");
+    let wish = Wish { domain: Some(format!("serve:{}", socket.display())), ..Wish::default() };
+    let side = Side::open(&wish, How::default());
+    let own = side.insert(&side.name());
+    // The host is known to the server.
+    side.send(own, b"first", Some(TAG), 1);
+    side.receive(&mut [0; 5], own, Some((TAG, 0)), 2);
+    (0..2).for_each(|_| assert!(side.cq.next().is_ok()));
+    stop(&process);
+    let contexts = 10..10 + RECEIVES;
+    contexts.clone().for_each(|context| side.receive(&mut [], FI_ADDR_UNSPEC, Some((TAG, 0)), context));
+    for context in contexts.clone() {
+        // SAFETY: the endpoint is open.
+        let answer = unsafe { (*(*side.ep).ops).cancel.unwrap()(side.ep.cast(), context as *mut c_void) };
+        assert_eq!(answer, 0, "receive {context}");
+    }
+    // SAFETY: the process has not been waited for.
+    assert_eq!(unsafe { libc::kill(process.child.id() as i32, libc::SIGCONT) }, 0);
+    let mut cancelled: Vec<_> = (0..RECEIVES)
+        .map(|_| match side.cq.next() {
+            Err(Failed { context, error: sys::FI_ECANCELED, .. }) => context,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    cancelled.sort_unstable();
+    assert!(cancelled.into_iter().eq(contexts));
+    drop(side);
+    process.child.kill().unwrap();
 }
