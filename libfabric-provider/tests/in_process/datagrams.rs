@@ -2,17 +2,17 @@
 //! of their tables, datagrams arrive with every byte in its place or are lost, and nothing waits for those that are.
 
 use std::ffi::c_void;
-use std::ptr::{null, null_mut};
+use std::ptr::null_mut;
 use std::time::Instant;
 
 use crate::common::fabric::{BOUND, Entry, Failed, How, Opened, Side, Wish, getinfo, message, one, table};
 use crate::common::processes::{self, Process};
 use crate::common::server::servers;
 use crate::common::{inside, inside_with};
+use crate::every_function::refused_for_datagrams;
 use weft_fi::sys;
 use weft_fi::sys::FI_ADDR_UNSPEC;
 
-const NOT_THERE: i64 = -(sys::FI_ENOSYS as i64);
 const SENT: usize = 4;
 const RECEIVED: usize = 2;
 const CANCELLED: usize = 8;
@@ -179,8 +179,8 @@ fn call_every_function(own: usize, mut other: Other<'_>, wish: &Wish) {
     let side = Side::open(wish, How::default());
     let longest = longest_of(wish);
     let peer = other.swap_names(&side);
-    refused(&side);
     let ep = side.ep;
+    refused_for_datagrams(ep);
     // All functions of the table have a name here.
     // SAFETY: the endpoint is open, and its tables are whole.
     let sys::fi_ops_msg { size: _, recv, recvv, recvmsg, send, sendv, sendmsg, inject, senddata, injectdata } =
@@ -228,97 +228,6 @@ fn call_every_function(own: usize, mut other: Other<'_>, wish: &Wish) {
             let (at, len) = one(pieces);
             injectdata.unwrap()(ep, at, len, 6, to)
         });
-    }
-}
-
-/// Calls everything that is not there for datagrams.
-fn refused(side: &Side) {
-    let ep = side.ep;
-    let (none, nothing, descs): (*mut c_void, *const c_void, *mut *mut c_void) =
-        (null_mut(), null(), null_mut());
-    // SAFETY: the endpoint is open, and its tables are whole; functions that are not there look at nothing.
-    unsafe {
-        let sys::fi_ops_tagged {
-            size: _,
-            recv,
-            recvv,
-            recvmsg,
-            send,
-            sendv,
-            sendmsg,
-            inject,
-            senddata,
-            injectdata,
-        } = *(*ep).tagged;
-        let answers = [
-            recv.unwrap()(ep, none, 0, none, 0, 0, 0, none),
-            recvv.unwrap()(ep, null(), descs, 0, 0, 0, 0, none),
-            recvmsg.unwrap()(ep, null(), 0),
-            send.unwrap()(ep, nothing, 0, none, 0, 0, none),
-            sendv.unwrap()(ep, null(), descs, 0, 0, 0, none),
-            sendmsg.unwrap()(ep, null(), 0),
-            inject.unwrap()(ep, nothing, 0, 0, 0),
-            senddata.unwrap()(ep, nothing, 0, none, 0, 0, 0, none),
-            injectdata.unwrap()(ep, nothing, 0, 0, 0, 0),
-        ];
-        assert!(answers.iter().all(|answer| *answer as i64 == NOT_THERE), "{answers:?}");
-        let sys::fi_ops_rma {
-            size: _,
-            read,
-            readv,
-            readmsg,
-            write,
-            writev,
-            writemsg,
-            inject,
-            writedata,
-            injectdata,
-        } = *(*ep).rma;
-        let answers = [
-            read.unwrap()(ep, none, 0, none, 0, 0, 0, none),
-            readv.unwrap()(ep, null(), descs, 0, 0, 0, 0, none),
-            readmsg.unwrap()(ep, null(), 0),
-            write.unwrap()(ep, nothing, 0, none, 0, 0, 0, none),
-            writev.unwrap()(ep, null(), descs, 0, 0, 0, 0, none),
-            writemsg.unwrap()(ep, null(), 0),
-            inject.unwrap()(ep, nothing, 0, 0, 0, 0),
-            writedata.unwrap()(ep, nothing, 0, none, 0, 0, 0, 0, none),
-            injectdata.unwrap()(ep, nothing, 0, 0, 0, 0, 0),
-        ];
-        assert!(answers.iter().all(|answer| *answer as i64 == NOT_THERE), "{answers:?}");
-        let sys::fi_ops_atomic {
-            size: _,
-            write,
-            writev,
-            writemsg,
-            inject,
-            readwrite,
-            readwritev,
-            readwritemsg,
-            compwrite,
-            compwritev,
-            compwritemsg,
-            writevalid,
-            readwritevalid,
-            compwritevalid,
-        } = *(*ep).atomic;
-        let (ioc, iocs) = (null(), null_mut());
-        let answers = [
-            write.unwrap()(ep, nothing, 0, none, 0, 0, 0, 0, 0, none),
-            writev.unwrap()(ep, ioc, descs, 0, 0, 0, 0, 0, 0, none),
-            writemsg.unwrap()(ep, null(), 0),
-            inject.unwrap()(ep, nothing, 0, 0, 0, 0, 0, 0),
-            readwrite.unwrap()(ep, nothing, 0, none, none, none, 0, 0, 0, 0, 0, none),
-            readwritev.unwrap()(ep, ioc, descs, 0, iocs, descs, 0, 0, 0, 0, 0, 0, none),
-            readwritemsg.unwrap()(ep, null(), iocs, descs, 0, 0),
-            compwrite.unwrap()(ep, nothing, 0, none, nothing, none, none, none, 0, 0, 0, 0, 0, none),
-            compwritev.unwrap()(ep, ioc, descs, 0, ioc, descs, 0, iocs, descs, 0, 0, 0, 0, 0, 0, none),
-            compwritemsg.unwrap()(ep, null(), ioc, descs, 0, iocs, descs, 0, 0),
-        ];
-        assert!(answers.iter().all(|answer| *answer as i64 == NOT_THERE), "{answers:?}");
-        let answers = [writevalid, readwritevalid, compwritevalid]
-            .map(|valid| valid.unwrap()(ep, sys::FI_UINT64, sys::FI_SUM, null_mut()));
-        assert_eq!(answers.map(i64::from), [NOT_THERE; 3]);
     }
 }
 
