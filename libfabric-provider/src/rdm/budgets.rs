@@ -32,7 +32,7 @@ pub(super) const LEAST: u64 = 512 << 10;
 pub(super) const FIRST: u64 = 256 << 10;
 /// How many questions a receiver may have got and not answered when it is taken for one that does not know what they are, such as an
 /// application that uses no libfabric. It is sent what memory holds.
-const UNHEARD: u32 = 5;
+pub(super) const UNHEARD: u32 = 4;
 /// How long a sender that asks no more counts among those that share.
 const RECENT: Duration = Duration::from_secs(10);
 /// How long it is told without a further question when the receiver has taken what it has asked for.

@@ -415,10 +415,19 @@ impl State {
         self.end_sent(number, failure)
     }
 
-    /// Asks `peer` what it has taken if that matters, for a message of `waiting` bytes or for those to come.
+    /// Asks `peer` what it has taken if that matters, for a message of `waiting` bytes or for those to come. One that may be too long also
+    /// needs to know which process the peer is, for which one question will do.
     fn ask_for_budget(&mut self, peer: Source, waiting: Option<usize>) {
-        if self.budgets.asks(peer, waiting) && self.ask(peer).is_err() {
+        if !self.budgets.asks(peer, waiting) {
+            return;
+        }
+        let is_unsure = waiting.is_some_and(|len| self.budgets.may_be_too_long(peer, len));
+        let asks_life = is_unsure && self.stand_ins.begin_asking_life(peer);
+        if self.ask(peer).is_err() {
             self.budgets.is_unasked(peer);
+            if asks_life {
+                self.stand_ins.ask_again(peer);
+            }
         }
     }
 

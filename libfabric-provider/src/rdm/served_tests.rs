@@ -13,6 +13,7 @@ use weft::core::worker::session::{SessionConfig, SessionServer};
 use weft::{Endpoint, Limits, Matching, Source};
 
 use super::backlog::Space;
+use super::budgets::UNHEARD;
 use super::looks::Filter;
 use super::stand_in::Named;
 use super::*;
@@ -717,6 +718,54 @@ fn messages_to_a_receiver_with_less_memory_than_their_sender_are_no_longer_than_
     }
 }
 
+/// Nothing but the message asks, as [`Rdm::ask_peers`] is not called.
+#[test]
+fn a_first_message_that_may_be_too_long_asks_its_receiver_one_question() {
+    let served = Served::start("127.40.7.17");
+    for (tag, memory) in [(Some(7), LITTLE), (None, LITTLE), (Some(7), 64 << 20), (None, 64 << 20)] {
+        let [mut sender, mut receiver] = [64 << 20, memory].map(|memory| served.open(memory));
+        (sender.tag, receiver.tag) = (tag, tag);
+        let (to, _) = (sender.insert(&receiver), receiver.insert(&sender));
+        let asked = || sender.with(|state| state.stand_ins.coming_question());
+        let before = asked();
+        pass(&sender, to, &receiver, TOO_LONG);
+        assert_eq!(asked().wrapping_sub(before), 1, "{tag:?}, {memory} bytes");
+    }
+}
+
+/// The receiver gets the questions and answers, but a process of a job hears nobody outside it.
+#[test]
+fn a_first_message_that_may_be_too_long_is_sent_when_its_receiver_has_answered_none_of_four_questions() {
+    let served = Served::start("127.40.7.18");
+    let job = JobId::new(7).unwrap();
+    for tag in [Some(7), None] {
+        let [of_a_job, of_none] = [SessionConfig { job, ..config(64 << 20) }, config(64 << 20)];
+        let (mut sender, mut receiver) = (served.open_as(of_a_job), served.open_as(of_none));
+        (sender.tag, receiver.tag) = (tag, tag);
+        let (to, _) = (sender.insert(&receiver), receiver.insert(&sender));
+        let peer = sender.peer(to);
+        let asked = || sender.with(|state| state.stand_ins.coming_question());
+        let before = asked();
+        sender.send(to, content(TOO_LONG, 1).into(), 1);
+        // Each question but the first is asked 2 s after another one.
+        let mut ticks = 0;
+        until("the message is sent", || {
+            assert!(receiver.turn().is_none());
+            if let Some(sent) = sender.turn() {
+                assert_eq!((sent.context, sent.problem), (1, None));
+                return Some(());
+            }
+            let waits = sender.with(|state| state.budgets.may_be_too_long(peer, TOO_LONG));
+            if waits && !sender.rdm.is_asking().unwrap() {
+                sender.rdm.ask_peers().unwrap();
+                ticks += 1;
+            }
+            None
+        });
+        assert_eq!((asked().wrapping_sub(before), ticks), (UNHEARD, UNHEARD - 1), "{tag:?}");
+    }
+}
+
 #[test]
 fn a_first_message_without_a_tag_that_only_the_reserve_holds_arrives() {
     let served = Served::start("127.40.7.16");
@@ -907,6 +956,45 @@ fn a_thread_that_sleeps_is_woken_by_a_message_after_a_call_of_another_thread() {
             assert_eq!((sent.context, sent.problem, room), (5, None, [2]));
         }
     }
+}
+
+/// The endpoints have no threads of their own here, which would make up for a message that wakes nobody.
+#[test]
+fn programs_that_sleep_on_the_descriptors_of_their_queues_are_woken_by_every_message() {
+    const ROUNDS: usize = 500;
+    let served = Served::start("127.40.7.19");
+    let sides = [(); 2].map(|()| served.open(LITTLE));
+    let to = [sides[0].insert(&sides[1]), sides[1].insert(&sides[0])];
+    // Some are fetched.
+    let message = |round: usize| content(if round % 50 == 49 { LONG } else { 8 }, round);
+    let exchange = |own: usize| {
+        let side = &sides[own];
+        side.queue.endpoints().attach(&side.rdm).unwrap();
+        let await_both = |contexts: [usize; 2]| {
+            let mut left = contexts.to_vec();
+            while !left.is_empty() {
+                if let Some(entry) = side.turn() {
+                    assert_eq!(entry.problem, None);
+                    left.retain(|context| *context != entry.context);
+                } else if side.queue.try_wait().unwrap() {
+                    let begin = Instant::now();
+                    side.queue.endpoints().wake().unwrap().sleep(Some(BOUND));
+                    assert!(begin.elapsed() < BOUND, "nobody has woken it");
+                }
+            }
+        };
+        for round in 0..ROUNDS {
+            let mut room = vec![0; message(round).len()];
+            side.receive(&mut room, 1);
+            side.send(to[own], message(round).into(), 2);
+            await_both([1, 2]);
+            assert!(room == message(round), "round {round}");
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| exchange(1));
+        exchange(0);
+    });
 }
 
 /// As after a call that has found more to do than it could.

@@ -103,6 +103,19 @@ impl StandIns {
         }
     }
 
+    /// The question to a peer that is asked now also asks which process it is, unless that is known or has been asked. Returns whether it
+    /// does.
+    pub(in super::super) fn begin_asking_life(&mut self, peer: Source) -> bool {
+        let (since, life, knows) = (self.question, Life::Unknown, self.knows_life(peer));
+        let receiver = self.receivers.entry(peer);
+        let receiver = receiver.or_insert_with(|| Receiver { life, since, messages: 0, unheeded: 0 });
+        let asks = !knows && receiver.life != Life::Asked;
+        if asks {
+            (receiver.life, receiver.since) = (Life::Asked, since);
+        }
+        asks
+    }
+
     /// Keeps a peer's question for its answer, unless there are too many; another one of the same peer stays unless this one is newer.
     fn keep_question(&mut self, peer: Source, question: u32, is_newer: bool) {
         if let Some(kept) = self.unanswered.get_mut(&peer) {
@@ -171,16 +184,9 @@ impl State {
         if let Some(life) = self.stand_ins.life_of(peer) {
             return Ok(Some(life));
         }
-        let since = self.stand_ins.question;
-        let unknown = || Receiver { life: Life::Unknown, since, messages: 0, unheeded: 0 };
-        let receiver = self.stand_ins.receivers.entry(peer).or_insert_with(unknown);
-        if receiver.life == Life::Asked {
-            return Ok(None);
-        }
-        receiver.life = Life::Unknown;
-        if self.peers.beside.may_post(peer) {
-            (receiver.life, receiver.since) = (Life::Asked, since);
-            if let Err(error) = self.ask(peer) {
+        if self.stand_ins.begin_asking_life(peer) {
+            let asked = if self.peers.beside.may_post(peer) { self.ask(peer) } else { Err(FiError::AGAIN) };
+            if let Err(error) = asked {
                 self.stand_ins.ask_again(peer);
                 return Err(error);
             }
