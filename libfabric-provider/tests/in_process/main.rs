@@ -35,6 +35,7 @@ mod served_memory;
 mod served_random;
 mod served_unexpected;
 mod signals;
+mod served_waits;
 mod text_addresses;
 mod threads;
 mod wait_sets;
