@@ -54,7 +54,7 @@ impl Call {
         };
         let (place, further) = places.split_first().ok_or(FiError::INVALID)?;
         let len = places.iter().try_fold(0usize, |sum, place| sum.checked_add(place.len));
-        if abi::total(iov) != len {
+        if Some(abi::total(iov).ok_or(FiError::TOO_LONG)?) != len {
             return Err(FiError::INVALID);
         }
         let data = (flags & sys::FI_REMOTE_CQ_DATA != 0).then_some(msg.data);
@@ -65,9 +65,10 @@ impl Call {
     /// # Safety
     /// `ep` is an endpoint of this provider's, and the memory of `iov` is the call's until the access has ended.
     unsafe fn read(self, ep: *mut sys::fid_ep, iov: &[sys::iovec]) -> Result<usize, FiError> {
-        if iov.iter().any(|at| at.iov_len > 0 && at.iov_base.is_null()) || abi::total(iov).is_none() {
+        if iov.iter().any(|at| at.iov_len > 0 && at.iov_base.is_null()) {
             return Err(FiError::INVALID);
         }
+        abi::total(iov).ok_or(FiError::TOO_LONG)?;
         // SAFETY: as the caller promises.
         unsafe { self.post(ep, iov, |iov, _, _| Ok(What::Read(room(iov)))) }
     }

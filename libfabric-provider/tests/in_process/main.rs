@@ -20,6 +20,7 @@ mod hints;
 mod ipv6;
 mod jobs;
 mod killed;
+mod longest;
 mod lossy;
 mod many_receives;
 mod own_unexpected;
