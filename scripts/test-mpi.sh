@@ -6,11 +6,12 @@
 # directory. What is run, and what is left out and why, stands in docs/libfabric.md.
 #
 # Usage: scripts/test-mpi.sh [--serve] [mpi4py-mpich|mpi4py-openmpi4|mpi4py-openmpi5|exchange|one-sided|netpipe|hpcc|imb|
-#   testbed|packets]…
+#   testbed|hosts|packets]…
 #   Without steps it runs all of them, on this host over kernel UDP.
 #   --serve  runs ranks at two `weft serve` that memif joins, in turn
 #   testbed  runs 2, 8 and 16 ranks at the hosts of an emulated leaf-spine whose switches trim what their queues have no room
 #            for, and 2 and 8 where each link trims one packet in a hundred, with or without --serve
+#   hosts    runs 2, 4 and 8 ranks of MPICH in two network namespaces that a veth pair joins, without --serve; needs root
 #   packets  runs 2, 4 and 8 ranks at two `weft serve` over packet sockets (DPDK's net_af_packet) of a veth pair, whose ends are in
 #            network namespaces, with or without --serve; needs root
 set -euo pipefail
@@ -29,7 +30,7 @@ if [[ ${1:-} == --serve ]]; then
     shift
 fi
 steps=("$@")
-[[ $# -gt 0 ]] || steps=(exchange one-sided netpipe hpcc imb testbed packets mpi4py-mpich mpi4py-openmpi4 mpi4py-openmpi5)
+[[ $# -gt 0 ]] || steps=(exchange one-sided netpipe hpcc imb testbed hosts packets mpi4py-mpich mpi4py-openmpi4 mpi4py-openmpi5)
 
 scripts/setup.sh
 mkdir -p "$work/provider"
@@ -214,19 +215,50 @@ testbed() {
     unset XDG_RUNTIME_DIR
 }
 
-# Ranks at two servers whose packets the kernel carries between packet sockets, each in a network namespace. The kernel has no
-# addresses there.
-packets() {
-    local number name ranks library directory=$sockets/packets place=("$sockets/packets/in-turn")
-    mkdir "$directory"
+# Makes two network namespaces that a veth pair joins.
+join_namespaces() {
+    local number name
     for number in 0 1; do
         name=weft-mpi-$$-$number
         ip netns add "$name"
         namespaces+=("$name")
     done
     ip link add eth0 netns "${namespaces[0]}" type veth peer name eth0 netns "${namespaces[1]}"
+    for number in 0 1; do ip -n "${namespaces[$number]}" link set eth0 up; done
+}
+
+remove_namespaces() {
+    local name
+    for name in "${namespaces[@]}"; do ip netns del "$name"; done
+    namespaces=()
+}
+
+# Ranks in two network namespaces, each of which has an address as a host has, over kernel UDP. Ranks of Open MPI would not reach
+# their launcher there, which listens at the loopback interface.
+hosts() {
+    local number ranks place=("$sockets/in-namespace")
+    join_namespaces
     for number in 0 1; do
-        ip -n "${namespaces[$number]}" link set eth0 up
+        ip -n "${namespaces[$number]}" link set lo up
+        ip -n "${namespaces[$number]}" address add "10.9.1.$((number + 1))/24" dev eth0
+    done
+    # shellcheck disable=SC2016 # expanded by each rank
+    printf '#!/bin/sh\nexec ip netns exec %s$((PMI_RANK %% 2)) "$@"\n' "${namespaces[0]%0}" >"${place[0]}"
+    chmod +x "${place[0]}"
+    for ranks in 2 4 8; do
+        say "exchange over MPICH, $ranks ranks on two hosts"
+        time mpich "$ranks" "$work/exchange-mpich"
+    done
+    remove_namespaces
+}
+
+# Ranks at two servers whose packets the kernel carries between packet sockets, each in a network namespace. The kernel has no
+# addresses there.
+packets() {
+    local number ranks library directory=$sockets/packets place=("$sockets/packets/in-turn")
+    mkdir "$directory"
+    join_namespaces
+    for number in 0 1; do
         start_server "$directory" "$number" dpdk:net_af_packet0,iface=eth0 ip netns exec "${namespaces[$number]}"
     done
     write_in_turn "$directory"
@@ -238,8 +270,7 @@ packets() {
     done
     kill "${servers[@]: -2}"
     servers=("${servers[@]:0:${#servers[@]}-2}")
-    for name in "${namespaces[@]}"; do ip netns del "$name"; done
-    namespaces=()
+    remove_namespaces
 }
 
 for step in "${steps[@]}"; do
@@ -263,13 +294,13 @@ for step in "${steps[@]}"; do
             build_exchange
             testbed
             ;;
-        packets)
+        hosts | packets)
             if [[ $EUID -ne 0 ]]; then
-                say "skipped: packets needs root"
+                say "skipped: $step needs root"
                 continue
             fi
             build_exchange
-            packets
+            "$step"
             ;;
         netpipe)
             say "NetPIPE over Open MPI"
