@@ -220,6 +220,19 @@ pub(crate) struct Served {
 impl Served {
     /// The servers, if the command `weft` was built; else says that the test is skipped, or fails if `CI` is set.
     pub(crate) fn over_memif() -> Option<Served> {
+        Served::over_memif_with(&[])
+    }
+
+    /// The same of servers that have room for one job of [`RANKS`] ranks at a time, and no more: neither for another application nor
+    /// for its memory.
+    pub(crate) fn for_one_job() -> Option<Served> {
+        const EACH: usize = RANKS / 2;
+        // The provider asks for 256 MiB for each rank, and some for its rings.
+        let memory = format!("{}MiB", 256 * EACH + 128);
+        Served::over_memif_with(&["--applications", &EACH.to_string(), "--memory-total", &memory])
+    }
+
+    fn over_memif_with(options: &[&str]) -> Option<Served> {
         let weft = weft()?;
         let directory = tempfile::tempdir().unwrap();
         let link = directory.path().join("memif").display().to_string();
@@ -230,7 +243,8 @@ impl Served {
             let mut command = Command::new(&weft);
             command.arg("serve").arg("--socket").arg(&socket);
             command.args(["--port", &format!("memif:{link},role={role}"), "--ip"]);
-            command.arg(format!("10.9.0.{}", number + 1)).stdout(said.try_clone().unwrap()).stderr(said);
+            command.arg(format!("10.9.0.{}", number + 1)).args(options);
+            command.stdout(said.try_clone().unwrap()).stderr(said);
             served.servers.push(command.spawn().unwrap());
             let begin = Instant::now();
             while !socket.exists() {

@@ -44,9 +44,9 @@ fn ranks_of_mpich_access_windows_of_each_other_through_servers() {
 }
 
 /// The last rank kills itself in the middle of an all-to-all: the others end in time with an error that `is_error` knows, and the
-/// servers serve the next job.
+/// servers serve the next job, for which there is room only if the places and the memory of all ranks of the first one are free again.
 fn outlives(library: Library, is_error: fn(&str) -> bool) {
-    let Some(served) = Served::over_memif() else { return };
+    let Some(served) = Served::for_one_job() else { return };
     if !outlive(library, &[&served.in_turn], QUESTIONS, is_error) {
         return;
     }
