@@ -1,5 +1,5 @@
 /* Ranks 0 and 1 exchange messages and look for them first, all ranks sum vectors and send parts to each other; every value
- * is checked. */
+ * is checked. An argument is the number of rounds of messages, of which there are else five. */
 
 #include <mpi.h>
 #include <stdio.h>
@@ -7,6 +7,8 @@
 #include <string.h>
 
 #define VALUES 50000
+
+static int rounds = 5;
 
 static void check(int holds, const char *what)
 {
@@ -25,7 +27,7 @@ static unsigned char byte_of(int round, int n)
 static void exchange(int rank, int length)
 {
     unsigned char *bytes = malloc(length + 1);
-    for (int round = 0; round < 5; round++) {
+    for (int round = 0; round < rounds; round++) {
         MPI_Status status;
         if (rank == 0) {
             for (int n = 0; n < length; n++)
@@ -93,11 +95,11 @@ static void look(int rank)
         check(bytes[n] == 9, "message that was looked for");
 }
 
-/* Each rank sends each its own part; parts are short and long. */
+/* Each rank sends each its own part; parts are short and long. There are half as many rounds. */
 static void all_to_all(int rank, int size, int length)
 {
     int *out = malloc(sizeof(int) * length * size), *in = malloc(sizeof(int) * length * size);
-    for (int round = 0; round < 3; round++) {
+    for (int round = 0; round < (rounds + 1) / 2; round++) {
         for (int n = 0; n < length * size; n++) {
             out[n] = rank * 1000003 + n * 7 + round;
             in[n] = -1;
@@ -117,6 +119,8 @@ int main(int argc, char **argv)
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
+    if (argc > 1)
+        rounds = atoi(argv[1]);
     if (rank < 2) {
         int lengths[] = {0, 1, 4095, 4097, 65536, 1 << 20};
         for (size_t n = 0; n < sizeof lengths / sizeof lengths[0]; n++)

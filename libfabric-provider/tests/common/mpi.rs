@@ -20,7 +20,7 @@ pub(crate) fn alone() -> MutexGuard<'static, ()> {
 /// Longer than the bounds of docs/libfabric.md, on a machine that is busy with other tests.
 const IN_TIME: Duration = Duration::from_secs(60);
 /// Ranks of a job, unless it says otherwise.
-const RANKS: usize = 4;
+pub(crate) const RANKS: usize = 4;
 
 /// An MPI library.
 #[derive(Clone, Copy, Debug)]
@@ -80,16 +80,21 @@ pub(crate) fn exchange(library: Library, before: &[&str]) -> bool {
 
 /// The same with so many ranks.
 pub(crate) fn exchange_of(ranks: usize, library: Library, before: &[&str]) -> bool {
-    is_right(ranks, library, "exchange", before)
+    is_right(ranks, library, "exchange", before, &[])
+}
+
+/// The same in one round, where many ranks take long.
+pub(crate) fn exchange_once(ranks: usize, library: Library, before: &[&str]) -> bool {
+    is_right(ranks, library, "exchange", before, &["1"])
 }
 
 /// The same of the program that accesses windows of memory.
 pub(crate) fn one_sided(library: Library, before: &[&str]) -> bool {
-    is_right(RANKS, library, "one_sided", before)
+    is_right(RANKS, library, "one_sided", before, &[])
 }
 
-fn is_right(ranks: usize, library: Library, program: &str, before: &[&str]) -> bool {
-    let Some(said) = run(ranks, library, program, &[], before) else { return false };
+fn is_right(ranks: usize, library: Library, program: &str, before: &[&str], arguments: &[&str]) -> bool {
+    let Some(said) = run(ranks, library, program, &[], before, arguments) else { return false };
     assert!(said.contains(&format!("{ranks} ranks: all values are right")), "{said}");
     true
 }
@@ -117,7 +122,7 @@ fn killed(library: Library, before: &[&str]) -> Option<Vec<Ended>> {
         directory.path().display()
     );
     let before: Vec<&str> = before.iter().copied().chain(["setsid", "--wait", "sh", "-c", &apart]).collect();
-    run(RANKS, library, "killed", library.outlives(), &before)?;
+    run(RANKS, library, "killed", library.outlives(), &before, &[])?;
     let ranks = (0..RANKS).map(|rank| {
         let [said, ended] = ["said", "ended"].map(|name| directory.path().join(format!("{name}.{rank}")));
         // It may outlive its launcher, but not its own time limit.
@@ -167,7 +172,14 @@ pub(crate) fn open_mpi_returns_an_error(said: &str) -> bool {
 }
 
 /// Builds a program of this directory's, and runs it behind the words of `before`, with further words for its launcher.
-fn run(ranks: usize, library: Library, name: &str, words: &[&str], before: &[&str]) -> Option<String> {
+fn run(
+    ranks: usize,
+    library: Library,
+    name: &str,
+    words: &[&str],
+    before: &[&str],
+    arguments: &[&str],
+) -> Option<String> {
     let provider = Provider::get(&library.compiler())?;
     let _alone = alone();
     let directory = tempfile::tempdir().unwrap();
@@ -177,7 +189,7 @@ fn run(ranks: usize, library: Library, name: &str, words: &[&str], before: &[&st
     provider.run(&[&library.compiler(), "-O1", "-o", program, &source]);
     let mut command = provider.command("timeout");
     library.launch(ranks, command.arg(PATIENCE));
-    let output = command.args(words).args(before).arg(program).output().unwrap();
+    let output = command.args(words).args(before).arg(program).args(arguments).output().unwrap();
     let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     // Launchers say by their status that a rank was killed.
     assert!(output.status.success() || !words.is_empty(), "{said} {errors}");

@@ -1,22 +1,22 @@
-//! MPI programs across the software testbed: ranks at four hosts of an emulated leaf-spine, whose switches trim packets at
-//! random.
+//! MPI programs across the software testbed: each rank is at a host of its own of an emulated leaf-spine, whose switches trim packets
+//! at random.
 
 use std::process::{Command, Output};
 
-use crate::common::mpi::{Library, exchange, one_sided};
+use crate::common::mpi::{Library, RANKS, exchange, exchange_of, exchange_once, one_sided};
 use crate::common::weft;
 
-/// Two leaves and two spines, which trim one packet in a hundred on every link.
-const FABRIC: &str = r#"
-topology = "leaf-spine:hosts=4,leaves=2,spines=2"
-slow = 500
-link-event = [
-    "0us host=0 dir=down trim=0.01", "0us host=1 dir=down trim=0.01",
-    "0us host=2 dir=down trim=0.01", "0us host=3 dir=down trim=0.01",
-    "0us tier=0 switch=0 link=0 trim=0.01", "0us tier=0 switch=0 link=1 trim=0.01",
-    "0us tier=0 switch=1 link=0 trim=0.01", "0us tier=0 switch=1 link=1 trim=0.01",
-]
-"#;
+/// Two leaves and two spines, with so many hosts, which trim one packet in a hundred on every link.
+fn fabric(hosts: usize) -> String {
+    let to_hosts = (0..hosts).map(|host| format!("host={host} dir=down"));
+    let between = [(0, 0), (0, 1), (1, 0), (1, 1)];
+    let between = between.into_iter().map(|(leaf, link)| format!("tier=0 switch={leaf} link={link}"));
+    let events: String =
+        to_hosts.chain(between).map(|link| format!("    \"0us {link} trim=0.01\",\n")).collect();
+    format!(
+        "topology = \"leaf-spine:hosts={hosts},leaves=2,spines=2\"\nslow = 500\nlink-event = [\n{events}]\n"
+    )
+}
 
 /// A testbed with servers, which ends when this is dropped.
 struct Testbed {
@@ -25,14 +25,15 @@ struct Testbed {
 }
 
 impl Testbed {
-    /// The testbed, if the command `weft` was built; else says that the test is skipped, or fails if `CI` is set.
-    fn up(hosts: &str) -> Option<Testbed> {
+    /// The testbed with so many hosts, whose ports are of this kind, if the command `weft` was built; else says that the test is skipped,
+    /// or fails if `CI` is set.
+    fn up(hosts: usize, kind: &str) -> Option<Testbed> {
         let weft = weft()?;
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("bed.toml");
-        std::fs::write(&file, FABRIC).unwrap();
+        std::fs::write(&file, fabric(hosts)).unwrap();
         let bed = Testbed { directory, weft: weft.to_str().unwrap().to_owned() };
-        let output = bed.run(&["up", file.to_str().unwrap(), "--serve", "--detach", "--hosts", hosts]);
+        let output = bed.run(&["up", file.to_str().unwrap(), "--serve", "--detach", "--hosts", kind]);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         Some(bed)
     }
@@ -70,7 +71,7 @@ impl Drop for Testbed {
 
 #[test]
 fn mpich_exchanges_reduces_and_accesses_windows_across_switches_that_trim_at_random() {
-    if let Some(bed) = Testbed::up("memif") {
+    if let Some(bed) = Testbed::up(RANKS, "memif") {
         bed.carries(|before| exchange(Library::Mpich, before));
         bed.carries(|before| one_sided(Library::Mpich, before));
     }
@@ -78,7 +79,17 @@ fn mpich_exchanges_reduces_and_accesses_windows_across_switches_that_trim_at_ran
 
 #[test]
 fn open_mpi_exchanges_and_reduces_across_switches_that_trim_at_random() {
-    if let Some(bed) = Testbed::up("udp") {
+    if let Some(bed) = Testbed::up(RANKS, "udp") {
         bed.carries(|before| exchange(Library::OpenMpi, before));
+    }
+}
+
+#[test]
+fn two_and_eight_ranks_of_both_libraries_exchange_and_reduce_across_switches_that_trim_at_random() {
+    for (ranks, exchange) in [(2, exchange_of as fn(_, _, &[&str]) -> _), (8, exchange_once)] {
+        let Some(bed) = Testbed::up(ranks, "memif") else { return };
+        for library in [Library::Mpich, Library::OpenMpi] {
+            bed.carries(|before| exchange(ranks, library, before));
+        }
     }
 }
