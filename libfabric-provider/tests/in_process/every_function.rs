@@ -19,9 +19,11 @@ use weft_fi::sys::FI_ADDR_UNSPEC;
 const NAME: &str = "two_processes_call_every_function_of_every_table";
 const NOT_THERE: i64 = -(sys::FI_ENOSYS as i64);
 
-/// The functions of each table that have been called, and how many it has. A table is known by its type and its place: several are of
-/// one type.
-static CALLED: Mutex<BTreeMap<(&str, usize), (usize, BTreeSet<&str>)>> = Mutex::new(BTreeMap::new());
+/// The type of a table and its place: several are of one type.
+type Table = (&'static str, usize);
+
+/// The functions of each table that have been called, and how many it has.
+static CALLED: Mutex<BTreeMap<Table, (usize, BTreeSet<&str>)>> = Mutex::new(BTreeMap::new());
 
 fn note<T>(table: *const T, function: &'static str) {
     let mut all = CALLED.lock().unwrap();
