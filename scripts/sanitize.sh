@@ -44,7 +44,7 @@ if [ "$sanitiser" = address ]; then
         own_unexpected:: served_long:: capabilities:: remote_counters:: datagrams:: atomic_values:: formats:: events:: \
         wait_sets:: cancels:: many_receives::
     # Fewer seeds than usual: each test has a limit of time.
-    WEFT_FI_SEEDS=1..3 in_process lossy::
+    WEFT_FI_SEEDS=1..3 in_process lossy:: served_lossy::
 else
     # Over ports of their own: what a server does on the test's own thread is in the tests above.
     in_process threads:: --skip server

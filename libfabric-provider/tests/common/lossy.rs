@@ -1,17 +1,20 @@
-//! A relay between two endpoints that loses, copies, reorders and trims their datagrams.
+//! A relay between two endpoints, or two servers, that loses, copies, reorders and trims their datagrams.
 //!
 //! Each endpoint knows the other one by UDP ports of the relay's, as many as an endpoint has: a datagram that one sends from its
 //! port number `n` leaves the relay from number `n` of the ports that stand for it. So endpoints cannot tell the relay from
-//! their peer.
+//! their peer. Servers have UDP ports that all know, at addresses of their own. So what stands for one has the same ports at another
+//! address, by which the server's peers, and its own endpoints, know it.
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+use weft::core::port::udp::UdpConfig;
 
 use super::fabric::Side;
 use super::random::Random;
@@ -50,16 +53,20 @@ pub(crate) struct Counts {
 /// A thread that relays until this is dropped.
 pub(crate) struct Relay {
     /// Where each of the two endpoints reaches the other one.
-    pub(crate) names: [SocketAddr; 2],
+    names: [SocketAddr; 2],
     end: Arc<AtomicBool>,
     thread: Option<JoinHandle<Counts>>,
 }
 
-/// The ports that stand for an endpoint.
+/// The ports that stand for an endpoint, or a server.
 struct Stand {
-    sockets: Vec<UdpSocket>,
-    /// The endpoint's own first port.
+    /// What is sent to the endpoint arrives here.
+    at: UdpSocket,
+    /// What the endpoint sends leaves from these.
+    sources: Vec<UdpSocket>,
+    /// Where the endpoint receives, and the first of the ports that it sends from.
     endpoint: SocketAddr,
+    first_source: u16,
 }
 
 struct Datagram {
@@ -72,27 +79,45 @@ struct Datagram {
 }
 
 impl Stand {
-    /// As many consecutive ports as an endpoint has, from a multiple of their number on.
-    fn new(endpoint: SocketAddr) -> Stand {
+    /// For an endpoint: as many consecutive ports as it has, from a multiple of their number on. The first is for receiving, too.
+    fn for_endpoint(endpoint: SocketAddr) -> Stand {
         for first in (20_000..60_000).step_by(usize::from(PORTS)) {
             let bind = |n| UdpSocket::bind((endpoint.ip(), first + n));
-            if let Ok(sockets) = (0..PORTS).map(bind).collect::<io::Result<Vec<_>>>() {
-                sockets[0].set_read_timeout(Some(PATIENCE)).unwrap();
-                let on: libc::c_int = 1;
-                // SAFETY: the option is a number.
-                let set = unsafe {
-                    let (at, len) = ((&raw const on).cast(), size_of::<libc::c_int>() as u32);
-                    libc::setsockopt(sockets[0].as_raw_fd(), libc::IPPROTO_IP, libc::IP_RECVTOS, at, len)
-                };
-                assert_eq!(set, 0, "IP_RECVTOS: {}", io::Error::last_os_error());
-                return Stand { sockets, endpoint };
+            if let Ok(sources) = (0..PORTS).map(bind).collect::<io::Result<Vec<_>>>() {
+                return Stand::of(sources[0].try_clone().unwrap(), sources, endpoint, endpoint.port());
             }
         }
         panic!("no {PORTS} consecutive UDP ports are free");
     }
 
-    /// The next datagram that arrives here, with its TOS and the port that it came from.
-    fn receive(&self, room: &mut [u8]) -> Option<(usize, u8, u16)> {
+    /// For the server at the address `server`: the same ports at the address `stand`.
+    fn for_server(server: Ipv4Addr, stand: Ipv4Addr) -> Stand {
+        let UdpConfig { port, first_source, sources, .. } = UdpConfig::default();
+        let bind = |port| UdpSocket::bind((stand, port)).unwrap();
+        let sources = (first_source..first_source + sources).map(bind).collect();
+        Stand::of(bind(port), sources, (server, port).into(), first_source)
+    }
+
+    fn of(at: UdpSocket, sources: Vec<UdpSocket>, endpoint: SocketAddr, first_source: u16) -> Stand {
+        at.set_read_timeout(Some(PATIENCE)).unwrap();
+        let on: libc::c_int = 1;
+        // SAFETY: the option is a number.
+        let set = unsafe {
+            let (option, len) = ((&raw const on).cast(), size_of::<libc::c_int>() as u32);
+            libc::setsockopt(at.as_raw_fd(), libc::IPPROTO_IP, libc::IP_RECVTOS, option, len)
+        };
+        assert_eq!(set, 0, "IP_RECVTOS: {}", io::Error::last_os_error());
+        Stand { at, sources, endpoint, first_source }
+    }
+
+    /// By which of its ports the endpoint has sent a datagram that comes from here.
+    fn entropy(&self, from: SocketAddr) -> Option<usize> {
+        let entropy = usize::from(from.port().wrapping_sub(self.first_source));
+        (from.ip() == self.endpoint.ip() && entropy < self.sources.len()).then_some(entropy)
+    }
+
+    /// The next datagram that arrives here, with its TOS and where it came from.
+    fn receive(&self, room: &mut [u8]) -> Option<(usize, u8, SocketAddr)> {
         let mut piece = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
         let mut control = [0u64; 8];
         // SAFETY: plain numbers and pointers, of which zeros are values.
@@ -105,7 +130,7 @@ impl Stand {
         message.msg_controllen = size_of_val(&control);
         // SAFETY: all places have their lengths, and live until the end of the function.
         unsafe {
-            let len = libc::recvmsg(self.sockets[0].as_raw_fd(), &mut message, 0);
+            let len = libc::recvmsg(self.at.as_raw_fd(), &mut message, 0);
             let len = usize::try_from(len).ok()?;
             let mut tos = 0;
             let mut at = libc::CMSG_FIRSTHDR(&message);
@@ -115,13 +140,14 @@ impl Stand {
                 }
                 at = libc::CMSG_NXTHDR(&message, at);
             }
-            Some((len, tos, u16::from_be(from.sin_port)))
+            let ip = Ipv4Addr::from(u32::from_be(from.sin_addr.s_addr));
+            Some((len, tos, (ip, u16::from_be(from.sin_port)).into()))
         }
     }
 
     /// Sends as the endpoint that this stands for.
     fn send(&self, datagram: &Datagram, to: SocketAddr) {
-        let socket = &self.sockets[datagram.entropy];
+        let socket = &self.sources[datagram.entropy];
         let tos = libc::c_int::from(datagram.tos);
         // SAFETY: the option is a number.
         let set = unsafe {
@@ -153,16 +179,15 @@ impl Lane {
 
     /// Takes a datagram, if there is one, and forwards what is due.
     fn turn(&mut self, room: &mut [u8]) {
-        let Some((len, mut tos, port)) = self.at.receive(room) else {
+        let Some((len, mut tos, from)) = self.at.receive(room) else {
             for datagram in std::mem::take(&mut self.held) {
                 self.forward(&datagram);
             }
             return;
         };
-        let entropy = usize::from(port.wrapping_sub(self.sender.endpoint.port()));
-        if entropy >= usize::from(PORTS) {
+        let Some(entropy) = self.sender.entropy(from) else {
             return; // Of nobody that takes part.
-        }
+        };
         self.counts.all += 1;
         let mut bytes = room[..len].to_vec();
         let mut happens = |of_thousand| self.random.below(1000) < u64::from(of_thousand);
@@ -234,15 +259,20 @@ impl Faults {
 impl Relay {
     /// A relay between two sides, and the number of the other one in each.
     pub(crate) fn between(sides: [&Side; 2], faults: Faults, seed: u64) -> (Relay, [u64; 2]) {
-        let relay = Relay::start(sides.map(|side| address(side.name())), faults, seed);
+        let stands = sides.map(|side| Stand::for_endpoint(address(side.name())));
+        let relay = Relay::start(stands, faults, seed);
         let numbers = [0, 1].map(|n| sides[n].insert(&name(relay.names[n])));
         (relay, numbers)
     }
 
-    /// A relay between the endpoints at these two addresses.
-    pub(crate) fn start(endpoints: [SocketAddr; 2], faults: Faults, seed: u64) -> Relay {
-        let [a, b] = endpoints.map(|endpoint| Arc::new(Stand::new(endpoint)));
-        let name = |stand: &Stand| stand.sockets[0].local_addr().unwrap();
+    /// A relay between the servers at the first two of these addresses, which are known by the other two.
+    pub(crate) fn between_servers([a, b, as_a, as_b]: [Ipv4Addr; 4], faults: Faults, seed: u64) -> Relay {
+        Relay::start([Stand::for_server(a, as_a), Stand::for_server(b, as_b)], faults, seed)
+    }
+
+    fn start(stands: [Stand; 2], faults: Faults, seed: u64) -> Relay {
+        let [a, b] = stands.map(Arc::new);
+        let name = |stand: &Stand| stand.at.local_addr().unwrap();
         // The first reaches the second at the ports that stand for the second.
         let names = [name(&b), name(&a)];
         let lane = |at: &Arc<Stand>, sender: &Arc<Stand>, seed| Lane {

@@ -14,18 +14,41 @@ use super::fabric::{Entry, Failed, How, Side, Wish, table};
 use super::random::Random;
 
 const KEY: u64 = 7;
-/// Exposed memory: slots that are written and read, and counters behind them.
-const SLOTS: usize = 32;
-const SLOT: usize = 12_000;
+/// Exposed memory: slots that are written and read, and behind them counters, and words that are compared and swapped.
+const SLOTS: usize = 64;
+const SLOT: usize = LONGEST;
 const COUNTERS: usize = 4;
-const MEMORY: usize = SLOTS * SLOT + COUNTERS * 8;
+const WORDS: usize = 16;
+const MEMORY: usize = SLOTS * SLOT + (COUNTERS + WORDS) * 8;
+/// An access has at most so many pieces of local memory, and so many of remote memory.
+const PIECES: usize = 4;
+/// A place of an access that has more bytes takes several packets wherever endpoints are.
+const LONG: usize = 12_000;
+/// The kinds of accesses, of which each seed has some that succeed. First those of writes, then those of reads in the same order.
+const KINDS: [&str; 10] = [
+    "long writes",
+    "writes from several pieces",
+    "writes to several places",
+    "long reads",
+    "reads to several pieces",
+    "reads from several places",
+    "additions",
+    "additions that fetch",
+    "swaps of a value that is equal",
+    "swaps of one that is not",
+];
+/// Where kinds begin in that list.
+const WRITES: usize = 0;
+const READS: usize = 3;
+const COUNTS: usize = 6;
+const SWAPS: usize = 8;
 /// Bytes of messages: less than a packet, one, several, and more than endpoints of servers send at once.
 const LENGTHS: [usize; 6] = [8, 100, 1_400, 9_000, 40_000, 200_000];
 const LONGEST: usize = 200_000;
 /// Bytes of receives for many messages.
 const MANY: usize = 500_000;
 /// Calls of each seed.
-const CALLS: usize = 600;
+const CALLS: usize = 700;
 const TRUNCATED: i32 = sys::FI_ETRUNC as i32;
 /// Tags are below this.
 const TAGS: u64 = 4;
@@ -46,6 +69,42 @@ fn content(id: u64, len: usize) -> Vec<u8> {
     }
     bytes.truncate(len);
     bytes
+}
+
+/// The bytes that a write has left, by its number and its length.
+type Written = (u64, usize);
+
+/// What is in a slot in the beginning.
+fn at_first(slot: usize) -> Written {
+    ((slot as u64 + 1) << 40, LENGTHS[slot % LENGTHS.len()])
+}
+
+/// A slot of the other side's memory: its last write, and whether an access is under way to it.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    written: Written,
+    busy: bool,
+}
+
+/// What a write has for one slot: what it writes, and what was there before.
+#[derive(Clone, Copy, Debug)]
+struct Write {
+    slot: usize,
+    written: Written,
+    before: Written,
+}
+
+/// What a read has of one slot: so many bytes from `begin` on.
+#[derive(Clone, Copy, Debug)]
+struct Read {
+    slot: usize,
+    begin: usize,
+    len: usize,
+}
+
+/// A pattern that chance decides.
+fn pattern(random: &mut Random) -> Pattern {
+    (random.below(2) == 0).then(|| (random.below(TAGS), [0, 0, 1, TAGS - 1][random.below(4) as usize]))
 }
 
 /// Whose messages a receive takes, if not anybody's.
@@ -129,19 +188,38 @@ enum Operation {
         discard: bool,
     },
     Write {
-        slot: usize,
         id: u64,
-        len: usize,
-        /// The write that was there before, and its length.
-        before: (u64, usize),
+        writes: Vec<Write>,
+        /// The lengths of the pieces of local memory.
+        pieces: Vec<usize>,
     },
     Read {
-        slot: usize,
+        reads: Vec<Read>,
+        pieces: Vec<usize>,
     },
     Count {
         fetches: bool,
         counter: usize,
     },
+    /// A word becomes `value` if it is `compare`.
+    Swap {
+        word: usize,
+        compare: u64,
+        value: u64,
+    },
+}
+
+impl Operation {
+    /// Whether it concerns the memory of the other side.
+    fn is_access(&self) -> bool {
+        matches!(
+            self,
+            Operation::Write { .. }
+                | Operation::Read { .. }
+                | Operation::Count { .. }
+                | Operation::Swap { .. }
+        )
+    }
 }
 
 /// One side, and what the model knows of it.
@@ -162,19 +240,23 @@ struct Player {
     takers: Vec<Taker>,
     /// Messages that were claimed, with the contexts.
     claims: Vec<(usize, u64, Pattern)>,
-    /// What is in each slot of the other side's memory: number and length of the last write, and whether one is under way.
-    slots: Vec<(u64, usize, bool)>,
+    /// The slots of the other side's memory.
+    slots: [Slot; SLOTS],
     /// How often each counter of the other side was increased, and the values from before.
     counted: [u64; COUNTERS],
     fetched: [Vec<u64>; COUNTERS],
+    /// The words of the other side, and whether a swap of each is under way.
+    words: [(u64, bool); WORDS],
     /// Writes of the other side that were announced, and those that it has posted to be.
     announced: Vec<u64>,
     announcing: Vec<u64>,
     cancelled: usize,
     /// Messages that receives for many have got.
     gathered: usize,
-    /// Accesses that have succeeded: reads, and atomic operations that fetch; writes, and the others.
+    /// Places of accesses that have succeeded there: reads, and atomic operations that fetch; writes, and the others.
     accesses: [u64; 2],
+    /// How many accesses of each of the [`KINDS`] have succeeded.
+    kinds: [usize; KINDS.len()],
     /// Its operations have entries only if their calls say so (FI_SELECTIVE_COMPLETION), which is what calls without flags do.
     selective: bool,
     /// The bytes of messages whose calls have not said so.
@@ -201,7 +283,11 @@ impl Player {
             };
         }
         let side = Side::open(&wish, how);
-        let (memory, mut mr) = (vec![0u8; MEMORY], null_mut());
+        let (mut memory, mut mr) = (vec![0u8; MEMORY], null_mut());
+        for slot in 0..SLOTS {
+            let (id, len) = at_first(slot);
+            memory[slot * SLOT..slot * SLOT + len].copy_from_slice(&content(id, len));
+        }
         // SAFETY: the domain is open, and the memory stays until the registration is closed.
         let answer = unsafe {
             let reg = (*(*side.domain).mr).reg.unwrap();
@@ -232,14 +318,16 @@ impl Player {
             to_itself: BTreeMap::new(),
             takers: Vec::new(),
             claims: Vec::new(),
-            slots: vec![(0, 0, false); SLOTS],
+            slots: std::array::from_fn(|slot| Slot { written: at_first(slot), busy: false }),
             counted: [0; COUNTERS],
             fetched: Default::default(),
+            words: [(0, false); WORDS],
             announced: Vec::new(),
             announcing: Vec::new(),
             cancelled: 0,
             gathered: 0,
             accesses: [0; 2],
+            kinds: [0; KINDS.len()],
             selective,
             quiet: Vec::new(),
             posted: 0,
@@ -266,9 +354,14 @@ impl Player {
                 let id = u64::from_le_bytes(bytes[..8].try_into().unwrap());
                 assert!(self.sent_to(*to).contains_key(&id));
             }
-            Operation::Write { slot, id, len, .. } => self.slots[*slot] = (*id, *len, true),
-            Operation::Read { slot } => self.slots[*slot].2 = true,
+            Operation::Write { writes, .. } => {
+                for Write { slot, written, .. } in writes {
+                    self.slots[*slot] = Slot { written: *written, busy: true };
+                }
+            }
+            Operation::Read { reads, .. } => reads.iter().for_each(|read| self.slots[read.slot].busy = true),
             Operation::Count { counter, .. } => self.counted[*counter] += 1,
+            Operation::Swap { word, .. } => self.words[*word].1 = true,
             _ => {}
         }
         self.operations.insert(context, (operation, bytes));
@@ -428,10 +521,7 @@ impl Player {
     fn look(&mut self, other: &Player, pattern: Pattern, flags: u64) {
         let (taker, before) = (self.taker(pattern, None, flags != sys::FI_PEEK), self.next);
         // A message is not to be seen before what was posted before it, accesses to memory included.
-        let is_access = |operation: &Operation| {
-            matches!(operation, Operation::Write { .. } | Operation::Read { .. } | Operation::Count { .. })
-        };
-        let accesses = other.operations.iter().filter(|(_, (operation, _))| is_access(operation));
+        let accesses = other.operations.iter().filter(|(_, (operation, _))| operation.is_access());
         let oldest = accesses.map(|(context, _)| *context).min().unwrap_or(usize::MAX);
         let arrived = other.sent.iter().take_while(|(_, message)| {
             (message.delivered || message.taken.is_some()) && message.next <= oldest
@@ -466,11 +556,8 @@ impl Player {
         let only_receives = random.below(2) == 0;
         let can_be = |operation: &Operation| match operation {
             Operation::Receive { .. } => true,
-            Operation::Send(_)
-            | Operation::Write { .. }
-            | Operation::Read { .. }
-            | Operation::Count { .. } => !only_receives,
             Operation::Many { .. } | Operation::Look { .. } | Operation::Claimed { .. } => false,
+            operation => !only_receives && (operation.is_access() || matches!(operation, Operation::Send(_))),
         };
         let all = self.operations.iter().filter(|(_, (operation, _))| can_be(operation));
         let mut contexts: Vec<usize> = all.map(|(context, _)| *context).collect();
@@ -483,36 +570,149 @@ impl Player {
         cancel(&self.side, context);
     }
 
-    fn write(&mut self, slot: usize, id: u64, len: usize, announce: bool) {
-        if self.slots[slot].2 {
+    /// One slot of the other side, or several, drawn from those that no access is under way to, as far as there are any.
+    fn idle_slots(&self, random: &mut Random) -> Vec<usize> {
+        let mut idle: Vec<usize> = (0..SLOTS).filter(|slot| !self.slots[*slot].busy).collect();
+        let count = idle.len().min(several(random));
+        (0..count).map(|_| idle.swap_remove(random.below(idle.len() as u64) as usize)).collect()
+    }
+
+    /// Writes to some slots, from some pieces of memory.
+    fn write(&mut self, random: &mut Random, id: u64, len: usize, announce: bool) {
+        let slots = self.idle_slots(random);
+        if slots.is_empty() {
             return;
         }
-        let (ep, to, addr, before) = (self.side.ep, self.other, (slot * SLOT) as u64, self.next);
-        let (old, old_len, _) = self.slots[slot];
-        let write = Operation::Write { slot, id, len, before: (old, old_len) };
-        self.post(write, content(id, len), |_, at, context| match announce {
-            true => table!(ep, rma.writedata(at.cast(), len, null_mut(), id, to, addr, KEY, context)),
-            false => table!(ep, rma.write(at.cast(), len, null_mut(), to, addr, KEY, context)),
+        let (lens, count) = (cut(random, len, slots.len()), several(random));
+        let pieces = cut(random, len, count);
+        let part = |((number, slot), len): ((u64, usize), usize)| Write {
+            slot,
+            written: (number << 32 | id, len),
+            before: self.slots[slot].written,
+        };
+        let writes: Vec<Write> = (0..).zip(slots).zip(lens).map(part).collect();
+        let bytes: Vec<u8> =
+            writes.iter().flat_map(|write| content(write.written.0, write.written.1)).collect();
+        let bytes = turned(&bytes, pieces.iter());
+        let place = |write: &Write| sys::fi_rma_iov {
+            addr: (write.slot * SLOT) as u64,
+            len: write.written.1,
+            key: KEY,
+        };
+        let places: Vec<_> = writes.iter().map(place).collect();
+        let (ep, to, before, lens) = (self.side.ep, self.other, self.next, pieces.clone());
+        self.post(Operation::Write { id, writes, pieces }, bytes, |_, at, context| {
+            let (iov, addr, none) = (in_pieces(at, &lens), places[0].addr, null_mut());
+            match (places.len(), iov.len()) {
+                (1, 1) if announce => {
+                    table!(ep, rma.writedata(at.cast(), len, none, id, to, addr, KEY, context))
+                }
+                (1, 1) => table!(ep, rma.write(at.cast(), len, null_mut(), to, addr, KEY, context)),
+                (1, count) if !announce => {
+                    table!(ep, rma.writev(iov.as_ptr(), null_mut(), count, to, addr, KEY, context))
+                }
+                _ => {
+                    let data = if announce { sys::FI_REMOTE_CQ_DATA } else { 0 };
+                    let message = of_places(&iov, &places, to, context, id);
+                    table!(ep, rma.writemsg(&message, sys::FI_COMPLETION | data))
+                }
+            }
         });
         if announce && self.next != before {
             self.announcing.push(id);
         }
     }
 
-    fn read(&mut self, slot: usize) {
-        let (_, len, busy) = self.slots[slot];
-        if busy || len == 0 {
+    /// Reads a slot, or parts of several ones, to some pieces of memory.
+    fn read(&mut self, random: &mut Random) {
+        let slots = self.idle_slots(random);
+        if slots.is_empty() {
             return;
         }
-        let (ep, to, addr) = (self.side.ep, self.other, (slot * SLOT) as u64);
-        self.post(Operation::Read { slot }, vec![0; len], |_, at, context| {
-            table!(ep, rma.read(at.cast(), len, null_mut(), to, addr, KEY, context))
+        let most = LONGEST / slots.len();
+        let mut part = |slot: usize| {
+            let (_, whole) = self.slots[slot].written;
+            let len = whole.min(most);
+            Read { slot, begin: random.below((whole - len + 1) as u64) as usize, len }
+        };
+        let reads: Vec<Read> = slots.into_iter().map(&mut part).collect();
+        let place = |read: &Read| sys::fi_rma_iov {
+            addr: (read.slot * SLOT + read.begin) as u64,
+            len: read.len,
+            key: KEY,
+        };
+        let places: Vec<_> = reads.iter().map(place).collect();
+        let (len, count) = (reads.iter().map(|read| read.len).sum(), several(random));
+        let pieces = cut(random, len, count);
+        let (ep, to, lens) = (self.side.ep, self.other, pieces.clone());
+        // No bytes that are read are all like these.
+        let room = vec![0xee; len];
+        self.post(Operation::Read { reads, pieces }, room, |_, at, context| {
+            let (iov, addr, none) = (in_pieces(at, &lens), places[0].addr, null_mut());
+            match (places.len(), iov.len()) {
+                (1, 1) => table!(ep, rma.read(at.cast(), len, none, to, addr, KEY, context)),
+                (1, count) => {
+                    table!(ep, rma.readv(iov.as_ptr(), null_mut(), count, to, addr, KEY, context))
+                }
+                _ => {
+                    let message = of_places(&iov, &places, to, context, 0);
+                    table!(ep, rma.readmsg(&message, sys::FI_COMPLETION))
+                }
+            }
+        });
+    }
+
+    /// Whether this is what a part of a read finds.
+    fn is_read(&self, read: &Read, bytes: &[u8]) -> bool {
+        let (id, len) = self.slots[read.slot].written;
+        bytes == &content(id, len)[read.begin..read.begin + read.len]
+    }
+
+    /// How many parts of a read have found what they should, before the first one that has not.
+    fn count_read(&self, reads: &[Read], pieces: &[usize], bytes: &[u8]) -> usize {
+        let bytes = turned(bytes, pieces.iter().rev());
+        let mut rest = &bytes[..];
+        let is_read = |read: &&Read| {
+            let (part, behind) = rest.split_at(read.len);
+            rest = behind;
+            self.is_read(read, part)
+        };
+        reads.iter().take_while(is_read).count()
+    }
+
+    /// An access of the kinds from `first` on has succeeded.
+    fn count_kinds(&mut self, first: usize, lens: impl ExactSizeIterator<Item = usize>, pieces: usize) {
+        let (places, longest) = (lens.len(), lens.max());
+        for (number, is_one) in [longest > Some(LONG), pieces > 1, places > 1].into_iter().enumerate() {
+            self.kinds[first + number] += usize::from(is_one);
+        }
+    }
+
+    /// Compares a word of the other side with its value, or with another one, and swaps it if it is equal.
+    fn swap(&mut self, random: &mut Random, word: usize, is_equal: bool) {
+        let (now, busy) = self.words[word];
+        if busy {
+            return;
+        }
+        let compare = if is_equal { now } else { now ^ 1 << random.below(64) };
+        let value = random.next();
+        let (ep, to, addr) = (self.side.ep, self.other, word_at(word) as u64);
+        let [operand, compared]: [*const c_void; 2] =
+            [(&raw const value).cast(), (&raw const compare).cast()];
+        self.post(Operation::Swap { word, compare, value }, vec![0; 8], |_, at, context| {
+            let (result, none, kind, op) = (at.cast(), null_mut(), sys::FI_UINT64, sys::FI_CSWAP);
+            table!(
+                ep,
+                atomic.compwrite(
+                    operand, 1, none, compared, none, result, none, to, addr, KEY, kind, op, context
+                )
+            )
         });
     }
 
     /// Adds 1 to a counter of the other side.
     fn count(&mut self, counter: usize, fetches: bool) {
-        let (ep, to, addr) = (self.side.ep, self.other, (SLOTS * SLOT + 8 * counter) as u64);
+        let (ep, to, addr) = (self.side.ep, self.other, counter_at(counter) as u64);
         let one = 1u64;
         let operand: *const c_void = (&raw const one).cast();
         self.post(Operation::Count { fetches, counter }, vec![0; 8], |_, at, context| match fetches {
@@ -624,19 +824,34 @@ impl Player {
                     assert!(bytes[..entry.len] == content(id, entry.len), "message {id} was claimed");
                 }
             }
-            Operation::Write { slot, id, len, .. } => {
-                self.accesses[1] += 1;
-                self.slots[slot].2 = false;
-                assert!(peek(&other.memory, slot * SLOT, len) == content(id, len), "write {id}");
+            Operation::Write { id, writes, pieces } => {
+                self.accesses[1] += writes.len() as u64;
+                for write in &writes {
+                    self.slots[write.slot].busy = false;
+                    assert!(is_there(&other.memory, write.slot, write.written), "write {id}: {write:?}");
+                }
+                self.count_kinds(WRITES, writes.iter().map(|write| write.written.1), pieces.len());
             }
-            Operation::Read { slot } => {
-                let (id, len, _) = self.slots[slot];
+            Operation::Read { reads, pieces } => {
+                self.accesses[0] += reads.len() as u64;
+                reads.iter().for_each(|read| self.slots[read.slot].busy = false);
+                let count = self.count_read(&reads, &pieces, &bytes);
+                assert!(count == reads.len(), "part {count} of a read: {reads:?}, in pieces of {pieces:?}");
+                self.count_kinds(READS, reads.iter().map(|read| read.len), pieces.len());
+            }
+            Operation::Swap { word, compare, value } => {
+                let (before, _) = self.words[word];
+                let fetched = u64::from_le_bytes(bytes.try_into().unwrap());
+                assert_eq!(fetched, before, "word {word}, compared with {compare}");
+                let now = if compare == before { value } else { before };
+                assert_eq!(number_at(&other.memory, word_at(word)), now, "word {word} was {before}");
+                self.words[word] = (now, false);
                 self.accesses[0] += 1;
-                self.slots[slot].2 = false;
-                assert!(bytes == content(id, len), "a read of write {id}");
+                self.kinds[SWAPS + usize::from(compare != before)] += 1;
             }
             Operation::Count { fetches, counter } => {
                 self.accesses[usize::from(!fetches)] += 1;
+                self.kinds[COUNTS + usize::from(fetches)] += 1;
                 if fetches {
                     self.fetched[counter].push(u64::from_le_bytes(bytes.try_into().unwrap()));
                 }
@@ -668,14 +883,38 @@ impl Player {
                 self.cancelled += 1;
                 self.unsent += 1;
             }
-            // Nothing has changed.
-            (Operation::Write { slot, id, before, .. }, sys::FI_ECANCELED) => {
-                self.slots[slot] = (before.0, before.1, false);
+            // It has written the places before the one at which it had not begun, and nothing has changed there and behind it.
+            (Operation::Write { id, writes, .. }, sys::FI_ECANCELED) => {
+                let is_done = |write: &&Write| is_there(&other.memory, write.slot, write.written);
+                let done = writes.iter().take_while(is_done).count();
+                assert!(done < writes.len(), "write {id} was cancelled, and is done");
+                for (number, write) in writes.iter().enumerate() {
+                    let written = if number < done { write.written } else { write.before };
+                    self.slots[write.slot] = Slot { written, busy: false };
+                    assert!(
+                        is_there(&other.memory, write.slot, written),
+                        "write {id} was cancelled: {write:?}"
+                    );
+                }
+                self.accesses[1] += done as u64;
                 self.announcing.retain(|other| *other != id);
                 self.cancelled += 1;
             }
-            (Operation::Read { slot }, sys::FI_ECANCELED) => {
-                self.slots[slot].2 = false;
+            (Operation::Read { reads, pieces }, sys::FI_ECANCELED) => {
+                let done = self.count_read(&reads, &pieces, &bytes);
+                assert!(done < reads.len(), "a read was cancelled, and is done");
+                reads.iter().for_each(|read| self.slots[read.slot].busy = false);
+                self.accesses[0] += done as u64;
+                self.cancelled += 1;
+            }
+            (Operation::Swap { word, .. }, sys::FI_ECANCELED) => {
+                let (before, _) = self.words[word];
+                assert_eq!(
+                    number_at(&other.memory, word_at(word)),
+                    before,
+                    "a swap of word {word} was cancelled"
+                );
+                self.words[word].1 = false;
                 self.cancelled += 1;
             }
             (Operation::Count { counter, .. }, sys::FI_ECANCELED) => {
@@ -701,17 +940,14 @@ impl Player {
         let pick = |random: &mut Random, of: &[usize]| of[random.below(of.len() as u64) as usize];
         let len = pick(random, &LENGTHS);
         let tag = (random.below(2) == 0).then(|| random.below(TAGS));
-        let pattern = (random.below(2) == 0)
-            .then(|| (random.below(TAGS), pick(random, &[0, 0, 1, TAGS as usize - 1]) as u64));
-        let slot = random.below(SLOTS as u64) as usize;
+        let pattern = pattern(random);
         let whom = if random.below(4) == 0 { Sender::Own } else { Sender::Other };
         let from = [None, None, Some(Sender::Other), Some(whom)][random.below(4) as usize];
-        match random.below(21) {
+        match random.below(25) {
             0..=4 => self.send(whom, id, tag, len, false),
             5 => self.send(whom, id, tag, len.min(1_400), true),
             6..=9 => self.receive(pattern, from, LONGEST),
             10 => self.receive(pattern, from, 50),
-            20 => self.receive_many(from),
             11 => self.look(other, pattern, sys::FI_PEEK),
             12 => self.look(other, pattern, sys::FI_PEEK | sys::FI_CLAIM),
             13 => self.look(other, pattern, sys::FI_PEEK | sys::FI_DISCARD),
@@ -722,10 +958,20 @@ impl Player {
                     self.settle(which, random.below(3) == 0);
                 }
             }
-            16 => self.write(slot, id, len.min(SLOT), random.below(2) == 0),
-            17 => self.read(slot),
-            18 => self.count(slot % COUNTERS, false),
-            _ => self.count(slot % COUNTERS, true),
+            16 => self.receive_many(from),
+            _ => self.access(random, id, len),
+        }
+    }
+
+    /// An access that chance decides; a write is of `len` bytes.
+    fn access(&mut self, random: &mut Random, id: u64, len: usize) {
+        let (counter, word) = (random.below(COUNTERS as u64) as usize, random.below(WORDS as u64) as usize);
+        let yes = random.below(2) == 0;
+        match random.below(4) {
+            0 => self.write(random, id, len, yes),
+            1 => self.read(random),
+            2 => self.count(counter, yes),
+            _ => self.swap(random, word, yes),
         }
     }
 
@@ -825,6 +1071,81 @@ fn cancel(side: &Side, context: *mut c_void) {
     // SAFETY: the endpoint is open.
     let answer = unsafe { (*(*side.ep).ops).cancel.unwrap()(side.ep.cast(), context) };
     assert!(answer == 0 || answer == -(sys::FI_ENOENT as isize), "{answer}");
+}
+
+/// Where a counter is in the memory of its side, and a word.
+fn counter_at(counter: usize) -> usize {
+    SLOTS * SLOT + 8 * counter
+}
+
+fn word_at(word: usize) -> usize {
+    counter_at(COUNTERS + word)
+}
+
+/// The number of pieces or places of an access: as often one as several.
+fn several(random: &mut Random) -> usize {
+    if random.below(2) == 0 { 1 } else { 2 + random.below(PIECES as u64 - 1) as usize }
+}
+
+/// Cuts so many bytes into `count` parts of at least 8, or into fewer if they are too few for that.
+fn cut(random: &mut Random, len: usize, count: usize) -> Vec<usize> {
+    let count = count.min(len / 8).max(1);
+    let most = len / count;
+    let mut lens: Vec<usize> = (1..count).map(|_| 8 + random.below(most as u64 - 7) as usize).collect();
+    lens.push(len - lens.iter().sum::<usize>());
+    lens
+}
+
+/// Memory in pieces of these lengths, of which each lies before the one before it.
+fn in_pieces(at: *mut u8, lens: &[usize]) -> Vec<sys::iovec> {
+    let mut begin: usize = lens.iter().sum();
+    let piece = |len: &usize| {
+        begin -= len;
+        sys::iovec { iov_base: at.wrapping_add(begin).cast(), iov_len: *len }
+    };
+    lens.iter().map(piece).collect()
+}
+
+/// Bytes that are in pieces of these lengths, with the pieces in the opposite order.
+fn turned<'a>(bytes: &[u8], lens: impl Iterator<Item = &'a usize>) -> Vec<u8> {
+    let (mut pieces, mut rest) = (Vec::new(), bytes);
+    for len in lens {
+        let (piece, behind) = rest.split_at(*len);
+        pieces.push(piece);
+        rest = behind;
+    }
+    pieces.reverse();
+    pieces.concat()
+}
+
+/// An access of several places, with `data` if its flags say so.
+fn of_places(
+    iov: &[sys::iovec],
+    places: &[sys::fi_rma_iov],
+    addr: u64,
+    context: *mut c_void,
+    data: u64,
+) -> sys::fi_msg_rma {
+    sys::fi_msg_rma {
+        msg_iov: iov.as_ptr(),
+        desc: null_mut(),
+        iov_count: iov.len(),
+        addr,
+        rma_iov: places.as_ptr(),
+        rma_iov_count: places.len(),
+        context,
+        data,
+    }
+}
+
+/// Whether these bytes are in the slot.
+fn is_there(memory: &[u8], slot: usize, (id, len): Written) -> bool {
+    peek(memory, slot * SLOT, len) == content(id, len)
+}
+
+/// A number in memory that others write to.
+fn number_at(memory: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(peek(memory, at, 8).try_into().unwrap())
 }
 
 /// Memory in two adjacent pieces.

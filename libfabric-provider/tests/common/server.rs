@@ -11,6 +11,7 @@ use weft::core::worker::session::{ServerEvent, SessionConfig, SessionServer};
 use weft::{Builder, Endpoint, Limits};
 
 use super::fabric::{How, Side, Wish};
+use super::lossy::{Faults, Relay};
 
 /// A server that ends when this is dropped.
 pub(crate) struct Server {
@@ -96,6 +97,22 @@ pub(crate) fn server(
 /// Two servers, hosts `first` and the next one.
 pub(crate) fn servers(directory: &tempfile::TempDir, first: u8) -> [Server; 2] {
     [first, first + 1].map(|host| server(directory, host, |builder| builder))
+}
+
+/// Two servers, hosts `first` and the next one, and a relay between them. All know the servers by the next two hosts, where the relay is.
+pub(crate) fn servers_over_relay(
+    directory: &tempfile::TempDir,
+    first: u8,
+    faults: Faults,
+    seed: u64,
+) -> ([Server; 2], Relay) {
+    let [a, b, as_a, as_b] = [0, 1, 2, 3].map(|n| address(first + n));
+    let relay = Relay::between_servers([a, b, as_a, as_b], faults, seed);
+    let servers = [(a, as_a), (b, as_b)].map(|(host, called)| {
+        let builder = Endpoint::builder(format!("udp:{host},called={called}")).trimming(true);
+        Server::start(builder, &directory.path().join(host.to_string()))
+    });
+    (servers, relay)
 }
 
 /// An endpoint of a server.

@@ -32,6 +32,7 @@ mod serve;
 mod served_access;
 mod served_gone;
 mod served_long;
+mod served_lossy;
 mod served_memory;
 mod served_random;
 mod served_unexpected;

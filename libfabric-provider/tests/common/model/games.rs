@@ -121,6 +121,11 @@ fn play(seed: u64, players: &mut [Player; 2], is_filled: bool) -> usize {
         let (own, other) = if random.below(2) == 0 { (a, b) } else { (b, a) };
         own.play(other, &mut random, id);
         if random.below(3) == 0 {
+            // Looks take nothing from others, and what they do not find tells much.
+            let pattern = pattern(&mut random);
+            own.look(other, pattern, sys::FI_PEEK);
+        }
+        if random.below(3) == 0 {
             own.drain(other);
             other.drain(own);
         }
@@ -136,6 +141,17 @@ fn play(seed: u64, players: &mut [Player; 2], is_filled: bool) -> usize {
             }
         }
         players.iter().all(|player| !player.is_busy())
+    });
+    // Chance may have left a kind out, or the endpoints have refused all calls of it.
+    let mut id = CALLS as u64;
+    until(players, "an access of each kind", |players| {
+        let [a, b] = players;
+        let is_missing = a.kinds.iter().zip(b.kinds).any(|(of_a, of_b)| of_a + of_b == 0);
+        if is_missing && !a.is_busy() {
+            id += 1;
+            a.access(&mut random, id, LONGEST);
+        }
+        !is_missing && !a.is_busy()
     });
     if is_filled {
         check_stand_ins(players);
@@ -157,8 +173,7 @@ fn play(seed: u64, players: &mut [Player; 2], is_filled: bool) -> usize {
     let (mut cancelled, mut fetched) = (0, 0);
     for (own, other) in [(a, b), (b, a)] {
         for counter in 0..COUNTERS {
-            let place = SLOTS * SLOT + 8 * counter;
-            let value = u64::from_le_bytes(peek(&other.memory, place, 8).try_into().unwrap());
+            let value = number_at(&other.memory, counter_at(counter));
             assert_eq!(value, own.counted[counter], "counter {counter}");
             let mut seen = own.fetched[counter].clone();
             seen.sort_unstable();
@@ -166,6 +181,12 @@ fn play(seed: u64, players: &mut [Player; 2], is_filled: bool) -> usize {
             assert_eq!(seen.len(), own.fetched[counter].len(), "no two saw the same");
             assert!(seen.last().is_none_or(|last| *last < value));
             fetched += seen.len();
+        }
+        for (number, slot) in own.slots.iter().enumerate() {
+            assert!(is_there(&other.memory, number, slot.written), "slot {number}: {slot:?}");
+        }
+        for (number, (value, _)) in own.words.iter().enumerate() {
+            assert_eq!(number_at(&other.memory, word_at(number)), *value, "word {number}");
         }
         let sorted = |list: &[u64]| {
             let mut list = list.to_vec();
@@ -199,5 +220,10 @@ fn play(seed: u64, players: &mut [Player; 2], is_filled: bool) -> usize {
          looks"
     );
     assert!(fetched > 0 && cancelled > 0);
+    for (number, kind) in KINDS.iter().enumerate() {
+        let count = a.kinds[number] + b.kinds[number];
+        println!("seed {seed}: {count} {kind}");
+        assert!(count > 0);
+    }
     gathered
 }
