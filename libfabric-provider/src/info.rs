@@ -40,7 +40,7 @@ const ON_DEMAND: u64 = sys::FI_DIRECTED_RECV | sys::FI_SOURCE | sys::FI_RMA_EVEN
 const OF_PEERS: u64 = sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE;
 /// Capabilities of every endpoint.
 const ALWAYS: u64 = sys::FI_LOCAL_COMM | sys::FI_REMOTE_COMM;
-/// Capabilities of every endpoint that receives messages.
+/// Capabilities of every endpoint that receives messages, unless they bound the length of these and hints do not name them.
 const RECEIVING: u64 = sys::FI_MULTI_RECV;
 /// All that reliable endpoints are offered with.
 pub(crate) const RELIABLE_CAPS: u64 =
@@ -150,6 +150,8 @@ struct Answer {
     endpoints: usize,
     /// The longest message, bytes; of datagrams the longest that the hints ask for.
     longest: u64,
+    /// The longest that receives for many messages take, if that is less.
+    longest_of_many: Option<u64>,
     /// The most bytes to inject that the hints ask for.
     inject: usize,
     /// Receives that may be posted.
@@ -213,6 +215,7 @@ impl Answer {
                 Place::Named(_) => facts.map_or(IN_A_SERVER, |facts| facts.endpoints),
             },
             longest: if kind == Kind::Rdm { MAX_MESSAGE } else { 0 },
+            longest_of_many: place.longest_of_many(params),
             inject: 0,
             receives: kind.receives(),
             caps: kind.caps(),
@@ -231,8 +234,9 @@ impl Answer {
             open_fabric: 0,
             open_domain: 0,
         };
-        if let Some(hints) = hints {
-            answer.narrow(hints)?;
+        match hints {
+            Some(hints) => answer.narrow(hints)?,
+            None => answer.bound_by_many(),
         }
         let wanted = answer.transmit.caps | answer.receive.caps;
         demand(wanted & !answer.caps == 0, "a capability of one direction that the endpoint is not to have")?;
@@ -271,6 +275,15 @@ impl Answer {
                 hints.fabric_attr.as_ref(),
             )
         };
+        if let Some(most) = self.longest_of_many {
+            let of_one_way = parts.2.map_or(0, |receive| receive.caps | receive.op_flags);
+            let is_named = (hints.caps | of_one_way) & RECEIVING != 0;
+            let wants_longer = parts.0.is_some_and(|endpoint| endpoint.max_msg_size as u64 > most);
+            if !is_named && (hints.caps != 0 || wants_longer) {
+                self.caps &= !RECEIVING;
+            }
+            self.bound_by_many();
+        }
         parts.0.map_or(Ok(()), |endpoint| self.endpoint(endpoint))?;
         parts.1.map_or(Ok(()), |transmit| self.transmit(transmit))?;
         parts.2.map_or(Ok(()), |receive| self.receive(receive))?;
@@ -287,6 +300,13 @@ impl Answer {
             demand(fabric.api_version <= unsafe { sys::fi_version() }, "that version of libfabric")?;
         }
         Ok(())
+    }
+
+    /// No message is longer than what receives for many messages take, if the endpoint has those.
+    fn bound_by_many(&mut self) {
+        if let Some(most) = self.longest_of_many.filter(|_| self.caps & RECEIVING != 0) {
+            self.longest = self.longest.min(most);
+        }
     }
 
     /// Bytes of a sender's messages without a receive that are kept.

@@ -17,7 +17,7 @@ use crate::addresses::Addresses;
 use crate::error::FiError;
 use crate::kind::Kind;
 use crate::params::Params;
-use crate::rdm::{DEPTH, RECEIVES, RESERVED_TAG, is_key_of_notes};
+use crate::rdm::{DEPTH, PART_OF_ONE, RECEIVES, RESERVED_TAG, is_key_of_notes};
 
 /// Prefixes of the names of ports and servers.
 const SCHEMES: [&str; 4] = ["serve:", "memif:", "udp:", DEVICE];
@@ -126,6 +126,12 @@ impl Place {
     /// The bits of tags that applications have.
     pub(crate) fn tag_format(&self) -> u64 {
         if self.socket().is_some() { !RESERVED_TAG } else { u64::MAX }
+    }
+
+    /// The longest message that a receive for many messages takes there, if that is less than any other receive takes: the server divides
+    /// the room of such a receive, so that its messages cannot be fetched.
+    pub(crate) fn longest_of_many(&self, params: &Params) -> Option<u64> {
+        self.socket().map(|_| u64::from(params.memory / PART_OF_ONE))
     }
 
     /// Whether endpoints there have memory of their own under this key.

@@ -44,6 +44,7 @@ use std::time::{Duration, Instant};
 
 use weft::{Completion, Endpoint, OperationId, Rights};
 
+pub(crate) use self::backlog::PART_OF_ONE;
 pub(crate) use self::bindings::{Binding, Bindings, EndpointEvents, Wanted};
 pub(crate) use self::carried::RESERVED_TAG;
 pub(crate) use self::notes::is_key as is_key_of_notes;

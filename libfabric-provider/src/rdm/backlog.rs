@@ -32,6 +32,8 @@ use crate::abi::{AppRoom, zeroed};
 use crate::error::FiError;
 use crate::queue::Problem;
 
+/// The part of the memory that one message may have that is not fetched.
+pub(crate) const PART_OF_ONE: u32 = 4;
 /// How long the first message to a peer waits for memory, or for its budget, unless others to that get it, before something stands
 /// for it: as long as these come back, it goes faster at once than it would be fetched.
 pub(super) const PATIENCE: Duration = Duration::from_millis(100);
@@ -174,7 +176,7 @@ impl Parts {
     fn new(endpoint: &mut Endpoint, carried: u64) -> Result<Parts, FiError> {
         let memory = endpoint.memory();
         let size = memory.size() as u64;
-        let most = (memory.size() / 4) as u32;
+        let most = (memory.size() / PART_OF_ONE as usize) as u32;
         let mut reserve =
             || memory.allocate(most).map(|slice| Reserve(Some(slice))).map_err(|error| FiError::from(&error));
         let (for_a_send, for_a_claimed) = (reserve()?, reserve()?);

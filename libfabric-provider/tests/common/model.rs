@@ -270,7 +270,7 @@ impl Player {
     /// One whose queue has room for so many entries.
     fn open(domain: Option<String>, queue: usize, selective: bool) -> Player {
         let caps = sys::FI_MSG | sys::FI_TAGGED | sys::FI_RMA | sys::FI_ATOMIC | sys::FI_RMA_EVENT;
-        let caps = caps | sys::FI_DIRECTED_RECV | sys::FI_SOURCE;
+        let caps = caps | sys::FI_DIRECTED_RECV | sys::FI_SOURCE | sys::FI_MULTI_RECV;
         let counters = Some(sys::FI_WAIT_NONE);
         let mut how = How { queue, counters, of_peers: true, ..How::default() };
         let mut wish = Wish { caps, domain, ..Wish::default() };

@@ -2,10 +2,11 @@
 //! the receivers fetch them.
 
 use crate::common;
+use std::cell::Cell;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
-use crate::common::fabric::{BOUND, Entry, Failed, How, Side, Wish, table};
+use crate::common::fabric::{BOUND, Entry, Failed, How, Side, Wish, getinfo, table};
 use crate::common::processes::{self, Process};
 use crate::common::server::{Server, open, server, servers};
 use crate::common::stand_ins::until_there;
@@ -210,6 +211,61 @@ fn messages_without_tags_are_fetched_if_no_memory_holds_them_and_not_by_receives
         // SAFETY: the message is there.
         assert!(unsafe { std::slice::from_raw_parts(place as *const u8, len) } == sent);
     }
+}
+
+/// What is offered at a server for hints with these capabilities and this `max_msg_size`: the capabilities, and the longest message.
+fn offered(server: &Server, caps: u64, longest: usize) -> Result<(u64, usize), i32> {
+    thread_local! {
+        static LONGEST: Cell<usize> = const { Cell::new(0) };
+    }
+    LONGEST.set(longest);
+    // SAFETY: new hints have all their parts.
+    let change: fn(&mut sys::fi_info) = |hints| unsafe { (*hints.ep_attr).max_msg_size = LONGEST.get() };
+    let wish = Wish { domain: Some(server.name()), caps, kind: sys::FI_EP_RDM, change, ..Wish::default() };
+    // SAFETY: an info has all its parts.
+    getinfo(&wish).map(|info| unsafe { (info.get().caps, (*info.get().ep_attr).max_msg_size) })
+}
+
+/// `max_msg_size` holds for all messages of an endpoint, also those that meet receives for many messages, if it has these.
+#[test]
+fn endpoints_with_receives_for_many_messages_have_the_longest_message_that_those_take() {
+    if !inside_with(
+        "endpoints_with_receives_for_many_messages_have_the_longest_message_that_those_take",
+        LITTLE,
+    ) {
+        return;
+    }
+    const QUARTER: usize = 4 << 20;
+    const ANY: usize = u32::MAX as usize;
+    let directory = tempfile::tempdir().unwrap();
+    let server = server(&directory, 79, |builder| builder);
+    let (one, many) = (sys::FI_MSG | sys::FI_TAGGED | sys::FI_RMA, sys::FI_MULTI_RECV);
+    for (named, wanted, has_many, longest) in [
+        (one, 0, false, ANY),
+        (one, ANY, false, ANY),
+        (one | many, 0, true, QUARTER),
+        (one | many, QUARTER, true, QUARTER),
+        // Hints that name none want any.
+        (0, 0, true, QUARTER),
+        (0, QUARTER, true, QUARTER),
+        (0, QUARTER + 1, false, ANY),
+    ] {
+        let (caps, most) = offered(&server, named, wanted).unwrap();
+        assert_eq!((caps & many != 0, most), (has_many, longest), "{named:#x}, {wanted}");
+        // A program may ask for what it was offered.
+        assert_eq!(offered(&server, caps, most), Ok((caps, most)), "{named:#x}, {wanted}");
+    }
+    assert_eq!(offered(&server, one | many, QUARTER + 1), Err(sys::FI_ENODATA));
+    // They take that.
+    let caps = one | many | sys::FI_DIRECTED_RECV;
+    let wish = Wish { domain: Some(server.name()), caps, ..Wish::default() };
+    let [a, b] = [(); 2].map(|()| Side::open(&wish, How::default()));
+    let (to_b, _) = (a.insert(&b.name()), b.insert(&a.name()));
+    let (message, mut room) = (bytes(QUARTER, 5), vec![0u8; QUARTER]);
+    b.receive_many(room.as_mut_ptr().cast(), QUARTER);
+    a.send(to_b, &message, None, 1);
+    let [sent, received] = ends(&a, &b);
+    assert_eq!((sent.unwrap().context, received.unwrap().len, room == message), (1, QUARTER, true));
 }
 
 fn open_as(server: &str) -> Side {
