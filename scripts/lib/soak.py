@@ -481,12 +481,13 @@ def libfabric(seed):
     first = seed % 2**32 * seeds + 1
     environment = {"WEFT_FI_SEEDS": f"{first}..{first + seeds}"}
     files = ["lossy::", "served_random::", "served_lossy::"]
+    before = datagrams()
     said = cargo_test("weft-libfabric-provider", "in_process", files, environment, 900)
-    # A test says it in a process of its own, and shows that only if it has failed.
+    payload = sum(map(int, re.findall(r"payload: (\d+) bytes", said)))
     passed = sum(map(int, re.findall(r"(\d+) passed", said)))
     if passed != 8:
         raise Failed(f"{passed} tests have passed instead of 8:\n{said[-2000:]}")
-    return Counts(passed * seeds)
+    return Counts(passed * seeds, datagrams() - before, payload)
 
 
 CAMPAIGNS = [fabrics, endpoints, joint, siege, path, stopped, killed, soft, serve, libfabric]

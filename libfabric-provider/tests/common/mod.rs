@@ -71,6 +71,8 @@ impl Provider {
     }
 }
 
+/// How a line begins that says what messages a test has exchanged.
+pub(crate) const PAYLOAD: &str = "payload: ";
 /// The variable that tells a test that it runs with the provider.
 const INSIDE: &str = "WEFT_FI_TEST";
 
@@ -104,6 +106,8 @@ pub(crate) fn inside_with(name: &str, variables: &[(&str, &str)]) -> bool {
     let output = command.envs(variables.iter().copied()).env(INSIDE, "1").output().unwrap();
     let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && said.contains("1 passed"), "{said} {errors}");
+    // The soak counts what was exchanged.
+    said.lines().filter(|line| line.starts_with(PAYLOAD)).for_each(|line| println!("{line}"));
     false
 }
 

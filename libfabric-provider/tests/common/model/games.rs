@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use super::super::PAYLOAD;
 use super::super::fabric::{BOUND, close};
 use super::super::lossy::{Faults, Relay};
 use super::super::server::Server;
@@ -215,6 +216,8 @@ fn play(seed: u64, players: &mut [Player; 2], is_filled: bool) -> usize {
     assert_eq!(quiet > 0, is_selective(seed));
     let [a, b] = &*players;
     let gathered = a.gathered + b.gathered;
+    let messages = players.iter().flat_map(|player| player.sent.values().chain(player.to_itself.values()));
+    println!("{PAYLOAD}{} bytes", messages.map(|message| message.len as u64).sum::<u64>());
     println!(
         "seed {seed}: {cancelled} cancelled, {fetched} fetched, {gathered} one of many, {misses} messages went to others than \
          looks"
