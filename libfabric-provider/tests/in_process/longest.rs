@@ -81,8 +81,8 @@ fn send_the_longest([a, b]: &[Side; 2], [to_b, from_a]: [u64; 2], message: &Mapp
     message.write(0, b"the beginning");
     for tag in tags {
         let send = || match tag {
-            Some(tag) => table!(a.ep, tagged.send(message.0, MOST, null_mut(), to_b, *tag, 1 as *mut _)),
-            None => table!(a.ep, msg.send(message.0, MOST, null_mut(), to_b, 1 as *mut _)),
+            Some(tag) => table!(a.ep, tagged.send(message.0, MOST, null_mut(), to_b, *tag, 7 as *mut _)),
+            None => table!(a.ep, msg.send(message.0, MOST, null_mut(), to_b, 7 as *mut _)),
         };
         for is_expected in [true, false] {
             let mut room = [7u8; 5_000];
@@ -98,12 +98,12 @@ fn send_the_longest([a, b]: &[Side; 2], [to_b, from_a]: [u64; 2], message: &Mapp
             let beyond = MOST - room.len();
             let truncated = Err(Failed { context: 2, error: sys::FI_ETRUNC as i32, beyond });
             assert_eq!(b.cq.next(), truncated, "{tag:?}");
-            assert_eq!(a.cq.next().map(|sent| sent.context), Ok(1), "{tag:?}");
+            assert_eq!(a.cq.next().map(|sent| sent.context), Ok(7), "{tag:?}");
             assert!(room.starts_with(b"the beginning") && room[13..] == [0; 4_987], "{tag:?}");
         }
         a.post(send);
         assert_eq!(find(b, *tag, sys::FI_PEEK | sys::FI_DISCARD), MOST);
-        assert_eq!(a.cq.next().map(|sent| sent.context), Ok(1), "{tag:?}");
+        assert_eq!(a.cq.next().map(|sent| sent.context), Ok(7), "{tag:?}");
     }
 }
 
@@ -134,7 +134,7 @@ fn find(side: &Side, tag: Option<u64>, flags: u64) -> usize {
 
 /// Each call for a byte more is refused.
 fn refuse_longer(a: &Side, to: u64, message: &Mapping) {
-    let (at, len, none, context) = (message.0, MOST + 1, null_mut(), 1 as *mut c_void);
+    let (at, len, none, context) = (message.0, MOST + 1, null_mut(), 7 as *mut c_void);
     let pieces = message.pieces(len);
     let iov = pieces.as_ptr();
     let refused = [
@@ -186,7 +186,7 @@ fn access_the_longest([a, b]: &[Side; 2], to_b: u64, memory: &Mapping, own: &Map
         a.post(call);
         a.cq.next()
     };
-    let (none, context, last) = (null_mut(), 1 as *mut c_void, MOST as u64 - 8);
+    let (none, context, last) = (null_mut(), 7 as *mut c_void, MOST as u64 - 8);
     own.write(0, b"the last");
     assert!(done(&|| table!(a.ep, rma.write(own.0, 8, none, to_b, last, KEY, context))).is_ok());
     assert_eq!(memory.read(MOST - 9..MOST + 1), b"\0the last\0");
@@ -195,7 +195,7 @@ fn access_the_longest([a, b]: &[Side; 2], to_b: u64, memory: &Mapping, own: &Map
     assert_eq!(own.read(0..9), b"the end.\0");
     // All bytes of the access are beyond the memory.
     let refused = done(&|| table!(a.ep, rma.read(own.0, MOST, none, to_b, MOST as u64, KEY, context)));
-    assert_eq!(refused, Err(Failed { context: 1, error: sys::FI_EREMOTEIO as i32, beyond: 0 }));
+    assert_eq!(refused, Err(Failed { context: 7, error: sys::FI_EREMOTEIO, beyond: 0 }));
     assert_eq!(own.read(0..9), b"the end.\0");
     assert_eq!(close(mr.cast()), 0);
 }

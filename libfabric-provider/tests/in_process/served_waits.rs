@@ -149,13 +149,13 @@ fn accesses_of_peers_wake_programs_that_sleep_by_epoll_on_counters_and_queues_th
             let caller = scope.spawn(|| Sleeper::of_queue(&a).next());
             sleeper.sleep();
             sleeper.until(|b| is_there(b).then_some(()));
-            assert_eq!(caller.join().unwrap().map(|entry| entry.context), Ok(1));
+            assert_eq!(caller.join().unwrap().map(|entry| entry.context), Ok(7));
         });
     };
     // Accesses of one piece, and of several.
     for (n, len) in (1..).zip([8, 300_000]) {
         let mut own = bytes(len, 1);
-        let (at, context) = (own.as_mut_ptr(), 1 as *mut _);
+        let (at, context) = (own.as_mut_ptr(), 7 as *mut _);
         let read = || table!(a.ep, rma.read(at.cast(), len, null_mut(), to_b, 0, KEY, context));
         let write = || table!(a.ep, rma.write(at.cast(), len, null_mut(), to_b, 0, KEY, context));
         let write_data = || table!(a.ep, rma.writedata(at.cast(), len, null_mut(), 9, to_b, 0, KEY, context));
@@ -256,7 +256,6 @@ fn programs_that_sleep_by_epoll_exchange_messages_through_servers_with_few_looks
         let other = scope.spawn(|| exchange(1));
         [exchange(0), other.join().unwrap()]
     });
-    eprintln!("{found_nothing:?}");
     for (misses, wakes) in found_nothing {
         assert!(misses <= 10 * ROUNDS, "{misses} looks have found nothing in {ROUNDS} exchanges");
         assert!(wakes <= 30, "{wakes} wakes while nothing happens");

@@ -208,6 +208,11 @@ pub(crate) fn stay_with_their_sender(a: &Side, b: &Side, most: usize) {
     b.insert(&a.name());
     let mut room = [0; 100];
     assert_eq!(receive_many(b, &mut room, 1), 0);
+    // A server learns of the receive a little later, and it takes what waits then whatever the queue has room for.
+    b.receive(&mut [], FI_ADDR_UNSPEC, Some((1, 0)), 2);
+    // SAFETY: the endpoint is open.
+    b.post(|| unsafe { (*(*b.ep).ops).cancel.unwrap()(b.ep.cast(), 2 as *mut _) });
+    assert!(b.cq.next().is_err_and(|failed| failed.context == 2));
     for n in 0..COUNT {
         a.send(to_b, &[], None, n);
     }
