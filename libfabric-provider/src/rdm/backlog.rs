@@ -83,6 +83,8 @@ struct Parts {
     /// Messages that the server has.
     messages: usize,
     receives: u64,
+    /// Bytes of receives for many messages, which may have both parts.
+    many: u64,
     for_a_send: Reserve,
     for_a_claimed: Reserve,
 }
@@ -182,7 +184,17 @@ impl Parts {
         let (for_a_send, for_a_claimed) = (reserve()?, reserve()?);
         let part = size.saturating_sub(Memory::size_for(2, most) + carried) / 2;
         let short = SHORTS.min(part / 4);
-        Ok(Parts { most, part, short, sends: 0, messages: 0, receives: 0, for_a_send, for_a_claimed })
+        Ok(Parts {
+            most,
+            part,
+            short,
+            sends: 0,
+            messages: 0,
+            receives: 0,
+            many: 0,
+            for_a_send,
+            for_a_claimed,
+        })
     }
 
     /// Bytes of memory that `len` bytes take.
@@ -320,10 +332,31 @@ impl Backlog {
         Some(taken)
     }
 
-    /// It has ended.
-    pub(super) fn end_receive(&mut self, taken: Option<u64>) {
+    /// A receive for many messages with so many bytes is to be posted. Returns how many it counts for.
+    ///
+    /// # Errors
+    /// [`FiError::NO_MEMORY`] if these receives have so much memory that there will be none for this one before some of them have ended. A
+    /// program that posts a number of them before it looks for messages would wait for ever.
+    pub(super) fn begin_many(&mut self, len: usize) -> Result<Option<u64>, FiError> {
+        let Some(parts) = &mut self.parts else { return Ok(None) };
+        let (taken, most) = (Parts::taken(len), 2 * parts.part);
+        if parts.many + taken > most {
+            crate::log::warn(&format!(
+                "receives for many messages have {} bytes of the server's memory, of {most} at most, and there is no room for {len} \
+                 more: set FI_WEFT_MEMORY to more",
+                parts.many
+            ));
+            return Err(FiError::NO_MEMORY);
+        }
+        parts.many += taken;
+        Ok(Some(taken))
+    }
+
+    /// A receive has ended, which may have been one for many messages.
+    pub(super) fn end_receive(&mut self, taken: Option<u64>, many: bool) {
         if let (Some(parts), Some(taken)) = (&mut self.parts, taken) {
-            parts.receives -= taken;
+            let of_its_kind = if many { &mut parts.many } else { &mut parts.receives };
+            *of_its_kind -= taken;
             // There may be room for others.
             self.rests = None;
         }

@@ -118,11 +118,12 @@ impl State {
             return Ok(());
         }
         let room = space.whole()?;
-        if many {
+        operation.memory = if many {
             self.allow_many()?;
+            self.backlog.begin_many(len)?
         } else {
-            operation.memory = self.backlog.begin_receive(len);
-        }
+            self.backlog.begin_receive(len)
+        };
         operation.kind = self.backlog.begin_kind(filter);
         let (memory, kind) = (operation.memory, operation.kind);
         let number = self.operations.insert(operation);
@@ -137,7 +138,7 @@ impl State {
         match noted {
             Ok(()) => self.receives += 1,
             Err(_) => {
-                self.backlog.end_receive(memory);
+                self.backlog.end_receive(memory, many);
                 self.backlog.end_kind(kind);
             }
         }
@@ -235,7 +236,7 @@ impl State {
             }
         }
         if !more {
-            self.backlog.end_receive(operation.memory);
+            self.backlog.end_receive(operation.memory, operation.many);
             self.backlog.end_kind(operation.kind);
             self.backlog.take_received(buffer);
             self.operations.remove(number);

@@ -486,7 +486,11 @@ impl Player {
         let (taker, before) = (self.taker(None, from, true), self.next);
         self.takers[taker].many = true;
         self.post(Operation::Many { taker }, vec![0; MANY], |player, at, context| {
-            player.call((None, from), at, MANY, context, sys::FI_MULTI_RECV)
+            // A server with little memory may never have room for one more.
+            match player.call((None, from), at, MANY, context, sys::FI_MULTI_RECV) {
+                answer if answer == -(sys::FI_ENOMEM as isize) => -(sys::FI_EAGAIN as isize),
+                answer => answer,
+            }
         });
         if self.next == before {
             self.takers.pop();

@@ -292,3 +292,49 @@ fn messages_wait_for_a_receiver_that_posts_late() {
     // In their order, though all have the same tag.
     assert!(rooms.iter().zip(&messages).all(|(room, message)| room == message));
 }
+
+/// A program that posts a number of them before it reads any entry would wait for ever.
+#[test]
+fn receives_for_many_messages_that_will_have_no_memory_are_refused() {
+    if !inside_with("receives_for_many_messages_that_will_have_no_memory_are_refused", LITTLE) {
+        return;
+    }
+    const ROOM: usize = 300_000;
+    let directory = tempfile::tempdir().unwrap();
+    let servers = servers(&directory, 98);
+    let b = open(&servers[0]);
+    let mut rooms = vec![vec![0u8; ROOM]; 16];
+    let begin = Instant::now();
+    let mut posted = 0;
+    let refused = loop {
+        let piece = sys::iovec { iov_base: rooms[posted].as_mut_ptr().cast(), iov_len: ROOM };
+        let message = sys::fi_msg {
+            msg_iov: &piece,
+            desc: null_mut(),
+            iov_count: 1,
+            addr: FI_ADDR_UNSPEC,
+            context: posted as *mut _,
+            data: 0,
+        };
+        match table!(b.ep, msg.recvmsg(&message, sys::FI_MULTI_RECV)) {
+            0 => posted += 1,
+            again if again == -(sys::FI_EAGAIN as isize) => {
+                assert!(begin.elapsed() < BOUND, "{posted} receives have memory, and one waits for it");
+            }
+            refused => break refused,
+        }
+    };
+    assert_eq!(refused, -(sys::FI_ENOMEM as isize));
+    assert!((1..=6).contains(&posted), "{posted} receives have half of 4 MiB at most");
+    // Others have their own memory, and one that ends makes room.
+    let own = b.insert(&b.name());
+    let (message, mut room) = (large(3), vec![0; LARGE]);
+    b.receive(&mut room, own, Some((1, 0)), 100);
+    b.send(own, &message, Some(1), 101);
+    (0..2).for_each(|_| assert!(b.cq.next().is_ok()));
+    assert!(room == message);
+    // SAFETY: the endpoint is open.
+    assert_eq!(unsafe { (*(*b.ep).ops).cancel.unwrap()(b.ep.cast(), null_mut()) }, 0);
+    assert_eq!(b.cq.next().unwrap_err().error, sys::FI_ECANCELED);
+    b.receive_many(rooms[0].as_mut_ptr().cast(), ROOM);
+}

@@ -45,7 +45,7 @@ impl State {
     ) {
         let Some(operation) = self.operations.get_mut(number) else { return };
         operation.id = None;
-        self.backlog.end_receive(operation.memory.take());
+        self.backlog.end_receive(operation.memory.take(), operation.many);
         self.backlog.end_kind(operation.kind.take());
         let len = stand_in_len(whole);
         let beginning = len - 1;
