@@ -896,6 +896,7 @@ mod tests {
                 sends: 0,
                 messages: 0,
                 receives: 0,
+                many: 0,
                 for_a_send: none(),
                 for_a_claimed: none(),
             });
