@@ -130,13 +130,31 @@ static struct end open_end(struct fi_info *info, struct fid_domain **domain, int
     return end;
 }
 
+struct run {
+    size_t size, messages, window;
+    int checked, tagged;
+    unsigned char *bytes;
+    void *desc;
+    struct fi_context *contexts;
+    /* The buffers that no operation has: they end in any order. */
+    size_t *free, frees;
+};
+
+static void free_all(struct run *run) {
+    for (run->frees = 0; run->frees < run->window; run->frees++)
+        run->free[run->frees] = run->frees;
+}
+
 /* Takes what has ended, and returns how many. The queue of the other direction works as well: a provider may do nothing
  * unless it is read. */
-static size_t ended(struct fid_cq *queue, struct fid_cq *other) {
+static size_t ended(struct fid_cq *queue, struct fid_cq *other, struct run *run) {
     struct fi_cq_msg_entry entries[READ_AT_ONCE];
     ssize_t read = fi_cq_read(queue, entries, READ_AT_ONCE);
-    if (read > 0)
+    if (read > 0) {
+        for (ssize_t n = 0; n < read && !run->checked; n++)
+            run->free[run->frees++] = (size_t)((struct fi_context *)entries[n].op_context - run->contexts);
         return (size_t)read;
+    }
     if (read == -FI_EAVAIL) {
         struct fi_cq_err_entry error = {0};
         check("fi_cq_readerr", fi_cq_readerr(queue, &error, 0));
@@ -163,23 +181,16 @@ static void compare(const unsigned char *bytes, size_t len, size_t number) {
     }
 }
 
-struct run {
-    size_t size, messages, window;
-    int checked, tagged;
-    unsigned char *bytes;
-    void *desc;
-    struct fi_context *contexts;
-};
-
-/* Sends all messages, at most a window of them at a time. They end in any order: a whole window ends before its buffers are
- * used again. */
+/* Sends all messages, at most a window of them at a time. They end in any order: where their bytes are compared, a whole window ends
+ * before its buffers are used again. */
 static void send_all(struct end *end, struct run *run, size_t messages) {
     size_t posted = 0, done = 0;
     double since = seconds();
+    free_all(run);
     while (done < messages) {
         int full = posted - done >= run->window || (run->checked && done < posted / run->window * run->window);
         if (posted < messages && !full) {
-            size_t slot = posted % run->window;
+            size_t slot = run->checked ? posted % run->window : run->free[run->frees - 1];
             unsigned char *bytes = run->bytes + slot * run->size;
             if (run->checked)
                 fill(bytes, run->size, posted);
@@ -188,12 +199,14 @@ static void send_all(struct end *end, struct run *run, size_t messages) {
                 : fi_send(end->ep, bytes, run->size, run->desc, end->peer, &run->contexts[slot]);
             if (answer == 0) {
                 posted++;
+                if (!run->checked)
+                    run->frees--;
                 continue;
             }
             if (answer != -FI_EAGAIN)
                 die("fi_send", answer);
         }
-        size_t now = ended(end->sent, end->received);
+        size_t now = ended(end->sent, end->received, run);
         done += now;
         if (now)
             since = seconds();
@@ -220,10 +233,11 @@ static void post_receive(struct end *end, struct run *run, size_t slot) {
 static void receive_all(struct end *end, struct run *run, size_t messages) {
     size_t posted = 0, done = 0;
     double since = seconds();
+    free_all(run);
     while (done < messages) {
         while (posted < messages && posted - done < run->window && !(run->checked && done % run->window != 0 && posted % run->window == 0))
-            post_receive(end, run, posted++ % run->window);
-        size_t now = ended(end->received, end->sent), whole = done / run->window;
+            post_receive(end, run, run->checked ? posted % run->window : run->free[--run->frees]), posted++;
+        size_t now = ended(end->received, end->sent, run), whole = done / run->window;
         done += now;
         if (now)
             since = seconds();
@@ -239,12 +253,12 @@ static void receive_all(struct end *end, struct run *run, size_t messages) {
 
 /* One byte in either direction, so that both have come so far. */
 static void say(struct end *end, struct run *run) {
-    struct run one = {.size = 1, .messages = 1, .window = 1, .tagged = run->tagged, .bytes = run->bytes, .desc = run->desc, .contexts = run->contexts};
+    struct run one = {.size = 1, .messages = 1, .window = 1, .tagged = run->tagged, .bytes = run->bytes, .desc = run->desc, .contexts = run->contexts, .free = run->free};
     send_all(end, &one, 1);
 }
 
 static void hear(struct end *end, struct run *run) {
-    struct run one = {.size = 1, .messages = 1, .window = 1, .tagged = run->tagged, .bytes = run->bytes, .desc = run->desc, .contexts = run->contexts};
+    struct run one = {.size = 1, .messages = 1, .window = 1, .tagged = run->tagged, .bytes = run->bytes, .desc = run->desc, .contexts = run->contexts, .free = run->free};
     receive_all(end, &one, 1);
 }
 
@@ -280,7 +294,8 @@ int main(int argc, char **argv) {
     struct end end = open_end(info, &domain, connection);
     run.bytes = aligned_alloc(4096, (run.window * run.size + 4095) / 4096 * 4096);
     run.contexts = calloc(run.window, sizeof *run.contexts);
-    if (!run.bytes || !run.contexts)
+    run.free = calloc(run.window, sizeof *run.free);
+    if (!run.bytes || !run.contexts || !run.free)
         die("memory", -FI_ENOMEM);
     memset(run.bytes, 1, run.window * run.size);
     if (info->domain_attr->mr_mode & FI_MR_LOCAL) {
