@@ -152,7 +152,8 @@ fn receives_are_cancelled_whatever_the_server_has_not_come_to() {
     let own = side.insert(&side.name());
     // The host is known to the server.
     side.send(own, b"first", Some(TAG), 1);
-    side.receive(&mut [0; 5], own, Some((TAG, 0)), 2);
+    let mut room = [0; 5];
+    side.receive(&mut room, own, Some((TAG, 0)), 2);
     (0..2).for_each(|_| assert!(side.cq.next().is_ok()));
     stop(&process);
     let contexts = 10..10 + RECEIVES;
