@@ -194,7 +194,7 @@ impl State {
         // Bytes that lie in the server's memory already need no further memory.
         let len = if let SendBuffer::Bytes(bytes) = &buffer { bytes.len() } else { 0 };
         let is_counted = options.tag.is_some() && self.carrier.is_some();
-        // What is too short for a stand-in does not wait for a budget.
+        // A message that is too short for a stand-in does not wait for a budget.
         let is_new = is_new(&options);
         let may_stand_in = self.may_stand_in(peer, options.tag, len);
         let never = self.has_to_be_fetched(peer, &options, len);

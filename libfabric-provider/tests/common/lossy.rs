@@ -60,9 +60,9 @@ pub(crate) struct Relay {
 
 /// The ports that stand for an endpoint, or a server.
 struct Stand {
-    /// What is sent to the endpoint arrives here.
+    /// Where datagrams to the endpoint arrive.
     at: UdpSocket,
-    /// What the endpoint sends leaves from these.
+    /// The sockets from which datagrams of the endpoint leave.
     sources: Vec<UdpSocket>,
     /// Where the endpoint receives, and the first of the ports that it sends from.
     endpoint: SocketAddr,

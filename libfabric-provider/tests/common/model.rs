@@ -74,7 +74,7 @@ fn content(id: u64, len: usize) -> Vec<u8> {
 /// The bytes that a write has left, by its number and its length.
 type Written = (u64, usize);
 
-/// What is in a slot in the beginning.
+/// The content that a slot has before the first write to it.
 fn at_first(slot: usize) -> Written {
     ((slot as u64 + 1) << 40, LENGTHS[slot % LENGTHS.len()])
 }
@@ -86,7 +86,7 @@ struct Slot {
     busy: bool,
 }
 
-/// What a write has for one slot: what it writes, and what was there before.
+/// The part of a write that goes to one slot: its content, and the content before it.
 #[derive(Clone, Copy, Debug)]
 struct Write {
     slot: usize,
@@ -94,7 +94,7 @@ struct Write {
     before: Written,
 }
 
-/// What a read has of one slot: so many bytes from `begin` on.
+/// The part of a read that comes from one slot: so many bytes from `begin` on.
 #[derive(Clone, Copy, Debug)]
 struct Read {
     slot: usize,

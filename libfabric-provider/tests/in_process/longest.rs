@@ -33,7 +33,7 @@ impl Mapping {
         Mapping(at)
     }
 
-    /// What is written there is written from nowhere else meanwhile.
+    /// Nothing else writes to these bytes meanwhile.
     fn write(&self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= Mapping::LEN);
         // SAFETY: there are so many bytes.

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use crate::common::fabric::{BOUND, Failed, Side, table};
 use crate::common::inside_with;
 use crate::common::server::{open, servers};
+use crate::waiting::receive_many;
 use weft_fi::sys::{self, FI_ADDR_UNSPEC};
 
 /// Little memory for messages: 4 MiB, of which a quarter is for what is sent, and one for receives.
@@ -307,16 +308,7 @@ fn receives_for_many_messages_that_will_have_no_memory_are_refused() {
     let begin = Instant::now();
     let mut posted = 0;
     let refused = loop {
-        let piece = sys::iovec { iov_base: rooms[posted].as_mut_ptr().cast(), iov_len: ROOM };
-        let message = sys::fi_msg {
-            msg_iov: &piece,
-            desc: null_mut(),
-            iov_count: 1,
-            addr: FI_ADDR_UNSPEC,
-            context: posted as *mut _,
-            data: 0,
-        };
-        match table!(b.ep, msg.recvmsg(&message, sys::FI_MULTI_RECV)) {
+        match receive_many(&b, &mut rooms[posted], posted) {
             0 => posted += 1,
             again if again == -(sys::FI_EAGAIN as isize) => {
                 assert!(begin.elapsed() < BOUND, "{posted} receives have memory, and one waits for it");

@@ -161,7 +161,8 @@ fn a_cancelled_receive_and_a_look_never_get_the_same_message() {
     assert!(cancelled > 0 && received > 0, "{cancelled} {received}");
 }
 
-fn receive_many(side: &Side, room: &mut [u8], context: usize) -> isize {
+/// Posts a receive for many messages.
+pub(crate) fn receive_many(side: &Side, room: &mut [u8], context: usize) -> isize {
     let piece = sys::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
     let message = sys::fi_msg {
         msg_iov: &piece,
