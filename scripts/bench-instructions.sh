@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Measures instructions per ACK of the congestion control, for each algorithm and case, and the size of its state;
-# instructions and cache lines per packet of an endpoint; and instructions per packet of both ends of a real path,
-# everything included.
-# Usage: bench-instructions.sh [cc|endpoint|path|all] [ACKs per case, or data packets]
+# instructions and cache lines per packet of an endpoint; instructions per message of a server of sessions; and
+# instructions per packet of both ends of a real path, everything included.
+# Usage: bench-instructions.sh [cc|endpoint|sessions|path|all] [ACKs per case, messages, or data packets]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -58,6 +58,19 @@ endpoint() {
     done
 }
 
+# A turn of the server's loop, with headers and a port in memory. Start and end cost the same in two runs of different
+# length, and cancel out.
+sessions() {
+    local messages=$1 program case few many
+    program=$(build weft-stack sessions --no-default-features)
+    printf '%-16s %s\n' 'the application' instructions/message
+    "$program" list | while read -r case; do
+        few=$(counted sessions::serve "$program" "$case" "$messages" | sed -n 's/.*Collected : \([0-9]*\).*/\1/p')
+        many=$(counted sessions::serve "$program" "$case" $((3 * messages)) | sed -n 's/.*Collected : \([0-9]*\).*/\1/p')
+        printf '%-16s %s\n' "$case" "$(mean $((many - few)) $((2 * messages)))"
+    done
+}
+
 # Both ends over net_ring on one thread: everything from `post_send` to the receiver's completion, including
 # acknowledgements and the driver. Start and end cost the same in two runs of different length, and cancel out.
 path() {
@@ -94,16 +107,19 @@ mean() {
 case $what in
     cc) congestion_control "${2:-10000}" ;;
     endpoint) endpoint "${2:-4096}" ;;
+    sessions) sessions "${2:-8192}" ;;
     path) path "${2:-32768}" ;;
     all)
         congestion_control 10000
         echo
         endpoint 4096
         echo
+        sessions 8192
+        echo
         path 32768
         ;;
     *)
-        echo "bench-instructions: $what is none of cc, endpoint, path, all" >&2
+        echo "bench-instructions: $what is none of cc, endpoint, sessions, path, all" >&2
         exit 1
         ;;
 esac
