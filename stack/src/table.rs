@@ -89,13 +89,13 @@ impl<T> Table<T> {
     }
 
     /// Adds an entry.
-    #[inline]
+    #[inline(always)]
     pub fn insert(&mut self, value: T) -> Key {
         self.insert_with(|_| value)
     }
 
     /// Adds the entry that `make` returns for its key.
-    #[inline]
+    #[inline(always)]
     pub fn insert_with(&mut self, make: impl FnOnce(Key) -> T) -> Key {
         if self.oldest_free == NONE {
             if self.len as usize >= Self::BLOCK {

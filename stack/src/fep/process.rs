@@ -24,8 +24,8 @@ use crate::wire::ses::StandardRequest;
 // In order of use: the rare things first, which puts process 0 at the start of a cache line: see `Fep`.
 #[repr(C)]
 pub(super) struct Processes {
-    /// Processes other than 0.
-    others: BTreeMap<u16, Receives>,
+    /// Processes other than 0, by their numbers: each packet and each command looks one up.
+    others: Vec<Option<Box<Receives>>>,
     next_receive: u64,
     /// Process 0, while it is open.
     pub(super) zero: Option<Receives>,
@@ -47,7 +47,7 @@ impl Processes {
         let per_peer = (limits.unexpected_messages_per_peer, limits.unexpected_bytes_per_peer);
         let room = Room::new(limits.processes, all, per_peer);
         Processes {
-            others: BTreeMap::new(),
+            others: Vec::new(),
             room,
             zero: Some(Receives::new(0, seed)),
             next_receive: 0,
@@ -78,27 +78,27 @@ impl Processes {
     pub(super) fn get_mut(&mut self, process: u16) -> Option<(&mut Receives, &mut Room)> {
         let receives = match process {
             0 => self.zero.as_mut(),
-            _ => self.others.get_mut(&process),
+            _ => self.others.get_mut(usize::from(process)).and_then(Option::as_deref_mut),
         };
         receives.map(|receives| (receives, &mut self.room))
     }
 
+    /// The receives of `process`, if it is open.
+    fn get(&self, process: u16) -> Option<&Receives> {
+        match process {
+            0 => self.zero.as_ref(),
+            _ => self.others.get(usize::from(process)).and_then(Option::as_deref),
+        }
+    }
+
     /// See [`Fep::kept_of`](super::Fep::kept_of).
     pub(super) fn kept_of(&self, process: u16, peer: Addr) -> u64 {
-        let receives = match process {
-            0 => self.zero.as_ref(),
-            _ => self.others.get(&process),
-        };
-        receives.map_or(0, |receives| receives.kept_of(peer))
+        self.get(process).map_or(0, |receives| receives.kept_of(peer))
     }
 
     /// See [`Fep::kept_messages_of`](super::Fep::kept_messages_of).
     pub(super) fn kept_messages_of(&self, process: u16, peer: Addr) -> u32 {
-        let receives = match process {
-            0 => self.zero.as_ref(),
-            _ => self.others.get(&process),
-        };
-        receives.map_or(0, |receives| receives.kept_messages_of(&self.room, peer))
+        self.get(process).map_or(0, |receives| receives.kept_messages_of(&self.room, peer))
     }
 
     /// The receives of all processes, those included that have left messages behind.
@@ -108,12 +108,12 @@ impl Processes {
 
     /// How many processes are open, or have left messages behind.
     fn count(&self) -> usize {
-        usize::from(self.zero.is_some()) + self.others.len() + self.closing.len()
+        self.open_ones().count() + self.closing.len()
     }
 
     /// The receives of the processes that are open.
     fn open_ones(&self) -> impl Iterator<Item = &Receives> {
-        self.zero.iter().chain(self.others.values())
+        self.zero.iter().chain(self.others.iter().flatten().map(Box::as_ref))
     }
 
     /// Bytes of heap allocated for posted receives of all processes, those that are closed included, without their memory.
@@ -141,10 +141,15 @@ impl Processes {
             return Err(CallError::Limit { what: Resource::Processes, limit });
         }
         let receives = Receives::new(process, self.seed);
-        match process {
-            0 => self.zero = Some(receives),
-            _ => drop(self.others.insert(process, receives)),
+        if process == 0 {
+            self.zero = Some(receives);
+            return Ok(());
         }
+        let place = usize::from(process);
+        if place >= self.others.len() {
+            self.others.resize_with(place + 1, || None);
+        }
+        self.others[place] = Some(Box::new(receives));
         Ok(())
     }
 
@@ -155,7 +160,7 @@ impl Processes {
     pub(super) fn close(&mut self, process: u16) -> Result<(), CallError> {
         let receives = match process {
             0 => self.zero.take(),
-            _ => self.others.remove(&process),
+            _ => self.others.get_mut(usize::from(process)).and_then(Option::take).map(|receives| *receives),
         };
         let receives = receives.ok_or(CallError::ProcessNotOpen(process))?;
         self.jobs.remove(&process);
@@ -186,10 +191,7 @@ impl Processes {
 
     /// Whether `process` is open.
     pub(super) fn is_open(&self, process: u16) -> bool {
-        match process {
-            0 => self.zero.is_some(),
-            _ => self.others.contains_key(&process),
-        }
+        self.get(process).is_some()
     }
 
     /// See [`Fep::expose`](super::Fep::expose).
@@ -273,11 +275,7 @@ impl Processes {
 
     #[cold]
     fn is_copying_one(&self, process: u16) -> bool {
-        let receives = match process {
-            0 => self.zero.as_ref(),
-            _ => self.others.get(&process),
-        };
-        receives.is_some_and(Receives::is_copying)
+        self.get(process).is_some_and(Receives::is_copying)
     }
 
     /// See [`Fep::copy`](super::Fep::copy).

@@ -96,6 +96,7 @@ impl Fep {
     /// of memory, which are taken from it. Returns whether the search is over: if so, a receive that is posted now, or
     /// [`Fep::peek`] or [`Fep::claim`], finds it at once; if not, the next call goes on. Only receives that ignore bits of
     /// the tag have to look at messages one by one.
+    #[inline]
     pub fn look_ahead(
         &mut self,
         process: u16,
@@ -103,7 +104,10 @@ impl Fep {
         matching: Matching,
         budget: &mut i64,
     ) -> bool {
-        self.target.processes.look_ahead(process, from, matching, budget)
+        let processes = &mut self.target.processes;
+        matching.is_exact()
+            || processes.room.keeps_none()
+            || processes.look_ahead(process, from, matching, budget)
     }
 
     /// What it has cost so far to hand messages over to receives that were posted later, to copy and to discard messages, in bytes of

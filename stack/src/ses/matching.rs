@@ -52,6 +52,14 @@ pub enum Matching {
     },
 }
 
+impl Matching {
+    /// Whether all bits of a tag matter.
+    #[inline]
+    pub fn is_exact(&self) -> bool {
+        matches!(self, Matching::Untagged | Matching::Tagged { ignore: 0, .. })
+    }
+}
+
 /// A receive: memory for one message, or for many.
 #[derive(Debug)]
 pub struct Posted {

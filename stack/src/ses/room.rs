@@ -225,6 +225,12 @@ impl Room {
         self.copies > 0
     }
 
+    /// Whether no message waits for a receive of any process.
+    #[inline]
+    pub(crate) fn keeps_none(&self) -> bool {
+        self.messages.is_unused()
+    }
+
     /// Whether `source`, of whom `process` has what `kept` says, may have so many `more` messages there.
     pub(super) fn has_messages(&self, process: u16, source: Source, kept: &Senders<Kept>, more: u32) -> bool {
         let further = u64::from(self.early_of(source.peer)) + u64::from(more);

@@ -97,7 +97,7 @@ impl<const W: usize> Producer<W> {
     ///
     /// # Errors
     /// The consumer's index is impossible.
-    #[inline]
+    #[inline(always)]
     pub fn stage(&mut self, words: &[u64; W]) -> Result<bool, Broken> {
         if self.room(1)? == 0 {
             return Ok(false);
