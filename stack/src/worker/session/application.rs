@@ -22,12 +22,13 @@ use super::unmapper::Kept;
 use super::{Slot, bits};
 use crate::buffer::Buffer;
 use crate::fep::{
-    CallError, ConnectOptions, ConnectionId, Datagram, DatagramReceive, Fep, PeerRefusal, Receive, Resource,
-    Send, SendError, SendId, Unreachable,
+    CallError, ConnectOptions, ConnectionId, Datagram, DatagramReceive, Fep, PeerRefusal, PostError, Receive,
+    Resource, Send, SendError, SendId, Unreachable,
 };
 use crate::packet::Addr;
 use crate::region::Region;
 use crate::ses::{Matching, ReceiveId, Source};
+use crate::wire::ethernet::MacAddr;
 use crate::worker::BookRoom;
 use crate::worker::places::EXAMINED;
 use crate::worker::ring::{Broken, Consumer, Producer};
@@ -54,6 +55,30 @@ pub(super) enum Posted {
         id: ReceiveId,
         offset: u32,
     },
+}
+
+impl Posted {
+    /// Where `buffer`, the memory of a message, begins in that of this receive.
+    #[inline]
+    pub(super) fn offset_of(&self, buffer: &Buffer) -> u32 {
+        match (self, buffer) {
+            (Posted::Receive { offset, .. }, Buffer::Region(slice)) => slice.offset().wrapping_sub(*offset),
+            _ => 0,
+        }
+    }
+}
+
+/// Why a command has not been executed.
+enum Undone {
+    /// It has to wait for a later turn.
+    PutOff,
+    Refused(CallError),
+}
+
+impl From<CallError> for Undone {
+    fn from(why: CallError) -> Undone {
+        Undone::Refused(why)
+    }
 }
 
 /// There is one for each operation that an application may have.
@@ -115,6 +140,14 @@ impl Application {
             // Commands that it left behind are of no interest to anybody.
             None => self.commands.is_deserted().then_some(Ended::Left),
         }
+    }
+
+    /// Whether there is nothing to do for it, which is so for most applications in most turns.
+    #[inline]
+    pub(super) fn is_idle(&mut self, fep: &Fep) -> bool {
+        let is_done =
+            self.put_off.is_paid() && self.backlog.is_empty() && !self.holds_many && !fep.has_copies();
+        is_done && self.commands.available() == Ok(0) && !self.commands.is_deserted() && self.broken.is_none()
     }
 
     /// Whether it has given no command that is not executed yet, or is leaving.
@@ -249,153 +282,198 @@ impl Application {
         mut budget: i64,
     ) -> i64 {
         for (n, slot) in slots.iter().enumerate() {
-            let command = Command::decode(slot);
-            if !self.is_ready(served.fep_mut(), command.as_ref().ok(), &mut budget) {
-                self.put_off.keep(&slots[n..]);
-                return budget;
-            }
-            let before = served.fep_mut().touched();
-            let outcome = match command {
-                Ok(command) => self.execute(served, now, all, command),
-                Err(_) => Err(CallError::Malformed),
+            self.resume(served.fep_mut(), &mut budget);
+            let outcome = match &Command::decode(slot) {
+                Ok(command) => self.execute(served, now, all, command, &mut budget),
+                Err(_) => Err(CallError::Malformed.into()),
             };
-            budget -= (served.fep_mut().touched() - before) as i64;
-            if let Err(error) = outcome {
-                // More of the address book is looked at in the next turn, before any other command of this application.
-                if self.put_off.looks > 0 {
+            match outcome {
+                Ok(()) => {}
+                Err(Undone::Refused(error)) => {
+                    let number = bits(slot[0], 32, 32) as u32;
+                    self.tell(&Report::Refused { request: Request::of(slot), number, error });
+                }
+                Err(Undone::PutOff) => {
                     self.put_off.keep(&slots[n..]);
                     return budget;
                 }
-                let number = bits(slot[0], 32, 32) as u32;
-                self.tell(&Report::Refused { request: Request::of(slot), number, error });
             }
         }
         // A receive for many messages may be the last command, or one of a long message.
-        self.is_ready(served.fep_mut(), None, &mut budget);
+        self.resume(served.fep_mut(), &mut budget);
         budget
     }
 
-    /// Does what has to be done before the next command can be executed at once, as far as `budget` permits, and whether
-    /// that is all. Commands that have nothing to do with messages that wait do not wait for those that have.
+    /// Goes on with what earlier commands have begun, as far as `budget` permits.
     #[inline]
-    fn is_ready(&mut self, fep: &mut Fep, command: Option<&Command>, budget: &mut i64) -> bool {
+    fn resume(&mut self, fep: &mut Fep, budget: &mut i64) {
         if fep.is_copying(self.process) {
             fep.copy(self.process, budget);
         }
         if self.put_off.gathers {
             self.put_off.gathers = !fep.gather(self.process, budget);
         }
-        match command {
-            // As long as a receive for many messages looks at some, no other search may take the place of its own. As long as a
-            // message is copied, nothing is left of the budget.
-            Some(
-                Command::Receive { many: Some(_), .. }
-                | Command::ReceiveClaimed { .. }
-                | Command::Discard { .. },
-            ) => !self.put_off.gathers && *budget > 0,
-            Some(Command::Receive { from, matching, .. } | Command::Peek { from, matching, .. }) => {
-                !self.put_off.gathers && fep.look_ahead(self.process, *from, *matching, budget) && *budget > 0
-            }
-            _ => true,
-        }
     }
 
+    /// Commands that have to do with messages that wait do so as long as a receive for many messages looks at some, as no other
+    /// search may take the place of its own, and as long as nothing is left of the budget, for example while a message is copied.
+    #[inline]
+    fn may_look(&self, budget: i64) -> Result<(), Undone> {
+        if self.put_off.gathers || budget <= 0 { Err(Undone::PutOff) } else { Ok(()) }
+    }
+
+    /// As [`Application::may_look`], and looks for the message that such a receive or peek finds, as far as `budget` permits.
+    #[inline]
+    fn look_ahead(
+        &self,
+        fep: &mut Fep,
+        (from, matching): (Option<Source>, Matching),
+        budget: &mut i64,
+    ) -> Result<(), Undone> {
+        if !self.put_off.gathers && !fep.look_ahead(self.process, from, matching, budget) {
+            return Err(Undone::PutOff);
+        }
+        self.may_look(*budget)
+    }
+
+    /// Executes a command, and takes what that makes the worker touch of messages that wait from `budget`.
+    #[inline]
     fn execute(
         &mut self,
         served: &mut impl Served,
         now: Time,
         all: &mut Connections,
-        command: Command,
-    ) -> Result<(), CallError> {
-        match command {
-            Command::Connect { connection, peer, options } => {
-                self.connect(served, now, all, connection, peer, options)
-            }
+        command: &Command,
+        budget: &mut i64,
+    ) -> Result<(), Undone> {
+        let before = served.fep_mut().touched();
+        let outcome = self.begin(served, now, all, command, budget);
+        *budget -= (served.fep_mut().touched() - before) as i64;
+        outcome
+    }
+
+    fn begin(
+        &mut self,
+        served: &mut impl Served,
+        now: Time,
+        all: &mut Connections,
+        command: &Command,
+        budget: &mut i64,
+    ) -> Result<(), Undone> {
+        match *command {
             Command::Send { operation, connection, extent, tag, header_data } => {
                 let id = self.connection(connection)?;
-                let context = self.reserve(operation)?;
-                let buffer = self.memory(extent)?;
-                let id = served.fep_mut().post_send(id, Send { buffer, tag, header_data, context })?;
-                self.begin(operation, Posted::Send(id));
-                Ok(())
+                self.post(operation, extent, |buffer, context| {
+                    let send = Send { buffer, tag, header_data, context };
+                    Ok(Posted::Send(served.fep_mut().post_send(id, send)?))
+                })?;
             }
             Command::Receive { operation, extent, from, matching, many } => {
-                let context = self.reserve(operation)?;
+                match many {
+                    None => self.look_ahead(served.fep_mut(), (from, matching), budget)?,
+                    Some(_) => self.may_look(*budget)?,
+                }
                 if let Some(Source { peer, .. }) = from
                     && served.is_forgotten(peer)
                 {
-                    return Err(CallError::Unreachable { peer, why: Unreachable::Unknown(peer) });
+                    return Err(CallError::Unreachable { peer, why: Unreachable::Unknown(peer) }.into());
                 }
-                let buffer = self.memory(extent)?;
-                let (receive, fep) = (Receive { buffer, from, matching, context }, served.fep_mut());
-                let id = match many {
-                    None => fep.post_receive_of(self.process, receive)?,
-                    Some(least) => {
-                        let id = fep.begin_receive_many_of(self.process, receive, least)?;
-                        self.put_off.gathers = true;
-                        id
+                let process = self.process;
+                self.post_receive(operation, extent, |buffer, context| {
+                    let (receive, fep) = (Receive { buffer, from, matching, context }, served.fep_mut());
+                    match many {
+                        None => fep.post_receive_of(process, receive),
+                        Some(least) => fep.begin_receive_many_of(process, receive, least),
                     }
-                };
-                self.begin_receive(operation, id, extent)
+                })?;
+                self.put_off.gathers |= many.is_some();
+            }
+            Command::Connect { connection, peer, options } => {
+                self.connect(served, now, all, connection, peer, options)?;
             }
             Command::Peek { operation, from, matching, found } => {
-                self.reserve(operation)?;
-                self.peek(served.fep_mut(), operation, (from, matching), found)
+                self.look_ahead(served.fep_mut(), (from, matching), budget)?;
+                self.check_vacant(operation)?;
+                self.peek(served.fep_mut(), operation, (from, matching), found)?;
             }
             Command::ReceiveClaimed { operation, extent, claim } => {
-                let context = self.reserve(operation)?;
-                let buffer = self.memory(extent)?;
-                let id = served.fep_mut().receive_claimed(self.process, claim, buffer, context)?;
-                self.begin_receive(operation, id, extent)
+                self.may_look(*budget)?;
+                let process = self.process;
+                self.post_receive(operation, extent, |buffer, context| {
+                    served.fep_mut().receive_claimed(process, claim, buffer, context)
+                })?;
             }
-            Command::Discard { claim } => served.fep_mut().discard(self.process, claim),
+            Command::Discard { claim } => {
+                self.may_look(*budget)?;
+                served.fep_mut().discard(self.process, claim)?;
+            }
             Command::AllowMany { more } => {
                 if !std::mem::replace(&mut self.allows_many, true) {
                     served.fep_mut().limit_many(self.process, 0);
                 }
                 served.fep_mut().allow_many(self.process, more);
-                Ok(())
             }
             Command::SendDatagram { operation, to, extent, header_data } => {
-                self.send_datagram(served, now, all, operation, to, (extent, header_data))
+                self.send_datagram(served, now, all, operation, to, (extent, header_data))?;
             }
             Command::ReceiveDatagram { operation, extent } => {
-                let context = self.reserve(operation)?;
-                let receive = DatagramReceive { buffer: self.memory(extent)?, context };
-                let id = served.fep_mut().post_datagram_receive_of(self.process, receive)?;
-                self.begin_receive(operation, id, extent)
+                let process = self.process;
+                self.post_receive(operation, extent, |buffer, context| {
+                    served.fep_mut().post_datagram_receive_of(process, DatagramReceive { buffer, context })
+                })?;
             }
-            Command::Cancel { operation } => match self.posted(operation)? {
-                Posted::Nothing => Err(CallError::NumberNotInUse(operation)),
-                Posted::Send(id) => served.fep_mut().cancel_send(id),
-                Posted::Held { question, number } => {
-                    all.datagrams.remove(self.id.slot, HeldDatagram { question, number });
-                    let result = Err(SendError::Cancelled);
-                    self.finish(operation, Report::Sent { operation, retransmissions: 0, result });
-                    Ok(())
-                }
-                Posted::Receive { id, .. } => served.fep_mut().cancel_receive(id),
-            },
-            Command::Close { connection } => served.fep_mut().close(now, self.connection(connection)?),
-            Command::Abort { connection } => served.fep_mut().begin_abort(now, self.connection(connection)?),
+            Command::Cancel { operation } => self.cancel(served.fep_mut(), all, operation)?,
+            Command::Close { connection } => served.fep_mut().close(now, self.connection(connection)?)?,
+            Command::Abort { connection } => {
+                served.fep_mut().begin_abort(now, self.connection(connection)?)?;
+            }
             Command::Peer { operation, ip, mac } => {
-                let looks = std::mem::take(&mut self.put_off.looks);
-                self.reserve(operation)?;
-                let addr = match served.find_peer(ip, mac)? {
-                    Some(addr) => addr,
-                    None => self.add_peer(served, now, all, ip, looks)?,
-                };
-                self.hold_peer(served, all, addr)?;
-                let may_name = self.named.len() < self.peers as usize && !self.named.contains(&addr);
-                if let Some(mac) = mac.filter(|_| may_name)
-                    && served.suppose(addr, mac)
-                {
-                    self.named.insert(addr);
-                }
-                self.tell(&Report::Peer { operation, addr });
-                Ok(())
+                let found = self.peer(served, now, all, operation, (ip, mac));
+                // More of the address book is looked at in the next turn, before any other command of this application.
+                found.map_err(|why| if self.put_off.looks > 0 { Undone::PutOff } else { why.into() })?;
             }
         }
+        Ok(())
+    }
+
+    fn cancel(&mut self, fep: &mut Fep, all: &mut Connections, operation: u32) -> Result<(), CallError> {
+        match self.posted(operation)? {
+            Posted::Nothing => Err(CallError::NumberNotInUse(operation)),
+            Posted::Send(id) => fep.cancel_send(id),
+            Posted::Held { question, number } => {
+                all.datagrams.remove(self.id.slot, HeldDatagram { question, number });
+                let result = Err(SendError::Cancelled);
+                self.finish(operation, Report::Sent { operation, retransmissions: 0, result });
+                Ok(())
+            }
+            Posted::Receive { id, .. } => fep.cancel_receive(id),
+        }
+    }
+
+    /// Finds a peer in the address book, or enters it there.
+    fn peer(
+        &mut self,
+        served: &mut impl Served,
+        now: Time,
+        all: &mut Connections,
+        operation: u32,
+        (ip, mac): (IpAddr, Option<MacAddr>),
+    ) -> Result<(), CallError> {
+        let looks = std::mem::take(&mut self.put_off.looks);
+        self.check_vacant(operation)?;
+        let addr = match served.find_peer(ip, mac)? {
+            Some(addr) => addr,
+            None => self.add_peer(served, now, all, ip, looks)?,
+        };
+        self.hold_peer(served, all, addr)?;
+        let may_name = self.named.len() < self.peers as usize && !self.named.contains(&addr);
+        if let Some(mac) = mac.filter(|_| may_name)
+            && served.suppose(addr, mac)
+        {
+            self.named.insert(addr);
+        }
+        self.tell(&Report::Peer { operation, addr });
+        Ok(())
     }
 
     /// Whether the application can send to `peer`. Only those that have named an Ethernet address send there before a host answers.
@@ -416,9 +494,10 @@ impl Application {
         to: Source,
         (extent, header_data): (Extent, u64),
     ) -> Result<(), CallError> {
-        let context = self.reserve(operation)?;
+        self.check_vacant(operation)?;
+        let (buffer, context) = (memory(&self.regions, extent)?, self.context(operation));
         let Source { peer, process } = to;
-        let datagram = Datagram { buffer: self.memory(extent)?, peer, process, header_data, context };
+        let datagram = Datagram { buffer, peer, process, header_data, context };
         let most = served.fep_mut().config().mtu;
         if extent.len > most {
             return Err(CallError::DatagramTooLong { most });
@@ -432,7 +511,8 @@ impl Application {
             }
             Err(why) => return Err(CallError::Unreachable { peer, why }),
         };
-        self.begin(operation, posted);
+        self.operations.set(operation, posted);
+        self.in_use += 1;
         Ok(())
     }
 
@@ -636,55 +716,71 @@ impl Application {
         self.operations.get(number).ok_or(CallError::NoSuchNumber { number, count })
     }
 
-    /// The context at the endpoint of an operation whose number is not in use.
-    fn reserve(&self, operation: u32) -> Result<u64, CallError> {
+    /// # Errors
+    /// The number is in use, or there is no such number.
+    fn check_vacant(&self, operation: u32) -> Result<(), CallError> {
         match self.posted(operation)? {
-            Posted::Nothing => Ok(u64::from(self.id.slot) << 32 | u64::from(operation)),
+            Posted::Nothing => Ok(()),
             _ => Err(CallError::NumberInUse(operation)),
         }
     }
 
-    /// `operation` is reserved.
-    fn begin(&mut self, operation: u32, posted: Posted) {
-        self.operations.set(operation, posted);
-        self.in_use += 1;
+    /// The context of an operation at the endpoint.
+    #[inline]
+    fn context(&self, operation: u32) -> u64 {
+        u64::from(self.id.slot) << 32 | u64::from(operation)
     }
 
-    fn begin_receive(&mut self, operation: u32, id: ReceiveId, extent: Extent) -> Result<(), CallError> {
-        self.begin(operation, Posted::Receive { id, offset: extent.offset as u32 });
+    /// Posts an operation, by `post` with its memory and its context.
+    #[inline]
+    fn post(
+        &mut self,
+        operation: u32,
+        extent: Extent,
+        post: impl FnOnce(Buffer, u64) -> Result<Posted, PostError>,
+    ) -> Result<(), CallError> {
+        let context = self.context(operation);
+        let place = self.operations.vacant(operation)?;
+        *place = post(memory(&self.regions, extent)?, context)?;
+        self.in_use += 1;
         Ok(())
     }
 
-    fn memory(&self, extent: Extent) -> Result<Buffer, CallError> {
-        let region = self.regions.get(extent.region as usize).ok_or(CallError::OutsideMemory)?;
-        region.slice(extent.offset, extent.len).map(Buffer::Region).map_err(|_| CallError::OutsideMemory)
+    /// As [`Application::post`], for receives.
+    #[inline]
+    fn post_receive(
+        &mut self,
+        operation: u32,
+        extent: Extent,
+        post: impl FnOnce(Buffer, u64) -> Result<ReceiveId, PostError>,
+    ) -> Result<(), CallError> {
+        let offset = extent.offset as u32;
+        self.post(operation, extent, |buffer, context| {
+            Ok(Posted::Receive { id: post(buffer, context)?, offset })
+        })
     }
 
     /// Frees the number of an operation that has ended, and reports it. The numbers of receives that were dropped with
     /// the session are free already.
+    #[inline(always)]
     pub(super) fn finish(&mut self, operation: u32, report: Report) {
-        if self.operations.free(operation) {
-            self.in_use -= 1;
-            self.tell(&report);
-        }
+        self.finish_with(operation, |_| report);
     }
 
-    /// Where the memory of a message begins in that of its receive.
-    pub(super) fn offset(&self, operation: u32, buffer: &Buffer) -> u32 {
-        match (self.operations.get(operation), buffer) {
-            (Some(Posted::Receive { offset, .. }), Buffer::Region(slice)) => {
-                slice.offset().wrapping_sub(offset)
-            }
-            _ => 0,
+    /// As [`Application::finish`], with the report that is made with what had the number.
+    #[inline(always)]
+    pub(super) fn finish_with(&mut self, operation: u32, report: impl FnOnce(Posted) -> Report) {
+        if let Some(posted) = self.operations.free(operation) {
+            self.in_use -= 1;
+            self.tell_words(report(posted).encode());
         }
     }
 
     /// Reports a message of a receive that goes on. Returns whether such receives may: from the first report that waits on they take
     /// no messages, until the application has read so many that none does.
-    pub(super) fn go_on(&mut self, operation: u32, report: Report) -> bool {
-        let is_known = self.operations.get(operation).is_some_and(|p| !matches!(p, Posted::Nothing));
-        if is_known {
-            self.tell(&report);
+    pub(super) fn go_on(&mut self, operation: u32, report: impl FnOnce(Posted) -> Report) -> bool {
+        if let Some(posted) = self.operations.get(operation).filter(|p| !matches!(p, Posted::Nothing)) {
+            self.tell(&report(posted));
         }
         let must_hold = !self.backlog.is_empty() && !self.holds_many;
         self.holds_many |= must_hold;
@@ -692,16 +788,23 @@ impl Application {
     }
 
     /// Reports to the application, now or when its ring has room.
+    #[inline(never)]
     pub(super) fn tell(&mut self, report: &Report) {
+        self.tell_words(report.encode());
+    }
+
+    /// As [`Application::tell`], with the words of a report.
+    #[inline(always)]
+    fn tell_words(&mut self, slot: Slot) {
         if self.leaving {
             return;
         }
-        let slot = report.encode();
         if !self.backlog.is_empty() || !self.stage(&slot) {
             self.backlog.push_back(slot);
         }
     }
 
+    #[inline(always)]
     fn stage(&mut self, slot: &Slot) -> bool {
         match self.reports.stage(slot) {
             Ok(staged) => {
@@ -749,6 +852,12 @@ impl Application {
             }
         }
     }
+}
+
+#[inline]
+fn memory(regions: &[Region], extent: Extent) -> Result<Buffer, CallError> {
+    let region = regions.get(extent.region as usize).ok_or(CallError::OutsideMemory)?;
+    region.slice(extent.offset, extent.len).map(Buffer::Region).map_err(|_| CallError::OutsideMemory)
 }
 
 impl Drop for Application {

@@ -75,30 +75,21 @@ impl Attention {
         self.due = if all { u64::MAX } else { FIRST << (self.turn % PERIOD) };
     }
 
-    /// The first place from `place` on whose application is looked at in this turn.
-    #[inline]
-    pub(super) fn next(&self, place: usize) -> Option<usize> {
-        self.first(place, self.due)
+    /// How many words there are, of 64 places each.
+    pub(super) fn words(&self) -> usize {
+        self.awake.len()
     }
 
-    /// The same of those that are not quiet.
+    /// The places of a word whose applications are looked at in this turn.
     #[inline]
-    pub(super) fn next_awake(&self, place: usize) -> Option<usize> {
-        self.first(place, 0)
+    pub(super) fn due(&self, word: usize) -> Places {
+        Places { word, bits: self.awake[word] | self.quiet[word] & self.due }
     }
 
+    /// The places of a word whose applications are awake.
     #[inline]
-    fn first(&self, place: usize, due: u64) -> Option<usize> {
-        let mut wanted = u64::MAX << (place % 64);
-        let words = self.awake.iter().zip(&self.quiet).enumerate().skip(place / 64);
-        for (word, (awake, quiet)) in words {
-            let found = (awake | quiet & due) & wanted;
-            if found != 0 {
-                return Some(word * 64 + found.trailing_zeros() as usize);
-            }
-            wanted = u64::MAX;
-        }
-        None
+    pub(super) fn awake(&self, word: usize) -> Places {
+        Places { word, bits: self.awake[word] }
     }
 
     /// The worker has looked at the application at a place, and `found` whether there was something to do.
@@ -120,6 +111,27 @@ impl Attention {
     }
 }
 
+/// Some places of a word, in order.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Places {
+    word: usize,
+    bits: u64,
+}
+
+impl Iterator for Places {
+    type Item = usize;
+
+    #[inline]
+    fn next(&mut self) -> Option<usize> {
+        if self.bits == 0 {
+            return None;
+        }
+        let first = self.bits.trailing_zeros() as usize;
+        self.bits &= self.bits - 1;
+        Some(self.word * 64 + first)
+    }
+}
+
 #[inline]
 fn bit(place: usize) -> u64 {
     1 << (place % 64)
@@ -132,13 +144,18 @@ mod tests {
     /// The places that a turn looks at, in which there is nothing to do.
     fn turn(attention: &mut Attention) -> Vec<usize> {
         attention.begin_turn();
-        let (mut looked, mut from) = (Vec::new(), 0);
-        while let Some(place) = attention.next(from) {
-            attention.looked(place, false);
-            looked.push(place);
-            from = place + 1;
+        let mut looked = Vec::new();
+        for word in 0..attention.words() {
+            for place in attention.due(word) {
+                attention.looked(place, false);
+                looked.push(place);
+            }
         }
         looked
+    }
+
+    fn awake(attention: &Attention) -> Vec<usize> {
+        (0..attention.words()).flat_map(|word| attention.awake(word)).collect()
     }
 
     fn quiet(places: &[usize]) -> Attention {
@@ -154,7 +171,7 @@ mod tests {
     fn a_few_quiet_applications_are_looked_at_in_each_turn() {
         let mut attention = quiet(&[1, 129]);
         assert_eq!(attention.count, 2);
-        assert_eq!(attention.next_awake(0), None);
+        assert_eq!(awake(&attention), []);
         assert!((0..20).all(|_| turn(&mut attention) == [1, 129]));
     }
 
@@ -179,7 +196,7 @@ mod tests {
         let places: Vec<usize> = (0..100).collect();
         let mut attention = quiet(&places);
         attention.wake(70);
-        assert_eq!((attention.next_awake(0), attention.next_awake(71)), (Some(70), None));
+        assert_eq!(awake(&attention), [70]);
         for _ in 0..PATIENCE - 1 {
             assert!(turn(&mut attention).contains(&70));
         }

@@ -208,38 +208,54 @@ pub(super) const SEND_DATAGRAM: u8 = 11;
 const RECEIVE_DATAGRAM: u8 = 12;
 const ALLOW_MANY: u8 = 13;
 /// Kinds of commands are below this number.
-#[cfg(any(test, feature = "fuzzing"))]
 pub(super) const KINDS: u8 = 14;
 
-/// The bits of each word that a kind of command gives a meaning to.
-pub(super) fn meaningful(kind: u8) -> Option<Slot> {
+/// The bits of each word that each kind of command gives a meaning to. There is no kind 0.
+const MEANINGFUL: [Slot; KINDS as usize] = {
     const ALL: u64 = u64::MAX;
     const LOW: u64 = u32::MAX as u64;
     const NAME: u64 = 0xffff_ffff_0000_00ff;
-    let flags = |flags: u8| u64::from(flags) << 8;
-    Some(match kind {
-        CONNECT => [NAME | flags(ORDERED | PATIENT) | 0xff_0000, ALL, 0, 0, 0, 0, 0, 0],
-        SEND => [NAME | flags(TAGGED), ALL, ALL, LOW, ALL, ALL, 0, 0],
-        RECEIVE => [NAME | flags(TAGGED | FROM_ONE) | 0xffff_0000, ALL, ALL, LOW, ALL, ALL, LOW, 0],
-        PEEK => {
-            let flags = flags(TAGGED | FROM_ONE | CLAIM | DISCARD_IT);
-            [NAME | flags | 0xffff_0000, LOW, 0, 0, ALL, ALL, 0, 0]
-        }
-        RECEIVE_CLAIMED => [NAME, !LOW, ALL, LOW, 0, ALL, 0, 0],
-        DISCARD => [0xff, 0, 0, 0, 0, ALL, 0, 0],
-        SEND_DATAGRAM => [NAME | 0xffff_0000, ALL, ALL, LOW, 0, ALL, 0, 0],
-        RECEIVE_DATAGRAM => [NAME, !LOW, ALL, LOW, 0, 0, 0, 0],
-        ALLOW_MANY => [0xff, ALL, 0, 0, 0, 0, 0, 0],
-        PEER => [NAME | flags(HAS_MAC) | 0xff_0000, (1 << 48) - 1, ALL, ALL, 0, 0, 0, 0],
-        CANCEL | CLOSE | ABORT => [NAME, 0, 0, 0, 0, 0, 0, 0],
-        _ => return None,
-    })
+    const fn flags(flags: u8) -> u64 {
+        (flags as u64) << 8
+    }
+    const NAMED: Slot = [NAME, 0, 0, 0, 0, 0, 0, 0];
+    let mut kinds = [[ALL; 8]; KINDS as usize];
+    kinds[CONNECT as usize] = [NAME | flags(ORDERED | PATIENT) | 0xff_0000, ALL, 0, 0, 0, 0, 0, 0];
+    kinds[SEND as usize] = [NAME | flags(TAGGED), ALL, ALL, LOW, ALL, ALL, 0, 0];
+    kinds[RECEIVE as usize] =
+        [NAME | flags(TAGGED | FROM_ONE) | 0xffff_0000, ALL, ALL, LOW, ALL, ALL, LOW, 0];
+    let found = flags(TAGGED | FROM_ONE | CLAIM | DISCARD_IT);
+    kinds[PEEK as usize] = [NAME | found | 0xffff_0000, LOW, 0, 0, ALL, ALL, 0, 0];
+    kinds[RECEIVE_CLAIMED as usize] = [NAME, !LOW, ALL, LOW, 0, ALL, 0, 0];
+    kinds[DISCARD as usize] = [0xff, 0, 0, 0, 0, ALL, 0, 0];
+    kinds[SEND_DATAGRAM as usize] = [NAME | 0xffff_0000, ALL, ALL, LOW, 0, ALL, 0, 0];
+    kinds[RECEIVE_DATAGRAM as usize] = [NAME, !LOW, ALL, LOW, 0, 0, 0, 0];
+    kinds[ALLOW_MANY as usize] = [0xff, ALL, 0, 0, 0, 0, 0, 0];
+    kinds[PEER as usize] = [NAME | flags(HAS_MAC) | 0xff_0000, (1 << 48) - 1, ALL, ALL, 0, 0, 0, 0];
+    kinds[CANCEL as usize] = NAMED;
+    kinds[CLOSE as usize] = NAMED;
+    kinds[ABORT as usize] = NAMED;
+    kinds
+};
+
+/// The bits of each word that a kind of command gives a meaning to.
+#[inline]
+pub(super) fn meaningful(kind: u8) -> Option<&'static Slot> {
+    MEANINGFUL.get(usize::from(kind)).filter(|_| kind != 0)
+}
+
+/// The first word of a command that has bits which mean nothing.
+#[cold]
+fn reserved(slot: &Slot, meaningful: &Slot) -> DescriptorError {
+    let has_some = |(word, bits): (&u64, &u64)| word & !bits != 0;
+    DescriptorError::Reserved(slot.iter().zip(meaningful).position(has_some).unwrap_or(0))
 }
 
 /// The process with this number.
 ///
 /// # Errors
 /// There is no such process.
+#[inline]
 pub(super) fn process(number: u64) -> Result<u16, DescriptorError> {
     let process = u16::try_from(number).ok().filter(|process| *process <= MAX_PROCESS);
     process.ok_or(DescriptorError::Value("the process", number))
@@ -336,49 +352,48 @@ impl Command {
     ///
     /// # Errors
     /// It stands for none.
+    #[inline]
     pub fn decode(slot: &Slot) -> Result<Command, DescriptorError> {
-        let (kind, flags) = (slot[0] as u8, (slot[0] >> 8) as u8);
+        let kind = slot[0] as u8;
         let meaningful = meaningful(kind).ok_or(DescriptorError::Kind(kind))?;
-        if let Some(word) = slot.iter().zip(meaningful).position(|(word, bits)| word & !bits != 0) {
-            return Err(DescriptorError::Reserved(word));
+        if slot.iter().zip(meaningful).fold(0, |others, (word, bits)| others | word & !bits) != 0 {
+            return Err(reserved(slot, meaningful));
         }
-        let (name, low, high) = ((slot[0] >> 32) as u32, slot[1] as u32, (slot[1] >> 32) as u32);
-        let extent = Extent { region: high, offset: slot[2], len: slot[3] as u32 };
-        // Absent values are 0, so that each command has one form.
-        let unless = |flag: u8, word: usize, value: u64| match flags & flag == 0 && value != 0 {
-            true => Err(DescriptorError::Reserved(word)),
-            false => Ok(()),
-        };
+        // These are by far the most.
+        match kind {
+            SEND => Ok(Command::Send {
+                operation: name(slot),
+                connection: slot[1] as u32,
+                extent: extent(slot),
+                tag: tag(slot)?,
+                header_data: slot[5],
+            }),
+            RECEIVE => {
+                let (from, matching) = wanted(slot)?;
+                let many = NonZeroU32::new(slot[6] as u32);
+                Ok(Command::Receive { operation: name(slot), extent: extent(slot), from, matching, many })
+            }
+            _ => Command::decode_other(slot),
+        }
+    }
+
+    /// As [`Command::decode`], for words of a kind that exists and neither sends nor receives a message. They have no bits that mean
+    /// nothing.
+    #[inline(never)]
+    fn decode_other(slot: &Slot) -> Result<Command, DescriptorError> {
+        let (kind, name, low) = (slot[0] as u8, name(slot), slot[1] as u32);
         Ok(match kind {
             CONNECT => {
-                let process = process(high.into())?;
-                let mode = if flags & ORDERED != 0 { DeliveryMode::Rod } else { DeliveryMode::Rud };
+                let process = process(bits(slot[1], 32, 32))?;
+                let mode = if has(slot, ORDERED) { DeliveryMode::Rod } else { DeliveryMode::Rud };
                 let class = TrafficClass(bits(slot[0], 16, 8) as u8);
-                let patient = flags & PATIENT != 0;
+                let patient = has(slot, PATIENT);
                 let options = ConnectOptions { mode, class, process, patient };
                 Command::Connect { connection: name, peer: Addr(low), options }
             }
-            SEND => {
-                unless(TAGGED, 4, slot[4])?;
-                let tag = (flags & TAGGED != 0).then_some(slot[4]);
-                Command::Send { operation: name, connection: low, extent, tag, header_data: slot[5] }
-            }
-            RECEIVE | PEEK => {
-                unless(TAGGED, 4, slot[4])?;
-                unless(TAGGED, 5, slot[5])?;
-                unless(FROM_ONE, 1, low.into())?;
-                let process = process(bits(slot[0], 16, 16))?;
-                unless(FROM_ONE, 0, process.into())?;
-                let matching = match flags & TAGGED {
-                    0 => Matching::Untagged,
-                    _ => Matching::Tagged { tag: slot[4], ignore: slot[5] },
-                };
-                let from = (flags & FROM_ONE != 0).then_some(Source { peer: Addr(low), process });
-                if kind == RECEIVE {
-                    let many = NonZeroU32::new(slot[6] as u32);
-                    return Ok(Command::Receive { operation: name, extent, from, matching, many });
-                }
-                let found = match flags & (CLAIM | DISCARD_IT) {
+            PEEK => {
+                let (from, matching) = wanted(slot)?;
+                let found = match flags(slot) & (CLAIM | DISCARD_IT) {
                     0 => Found::Stays,
                     CLAIM => Found::IsClaimed,
                     DISCARD_IT => Found::IsDiscarded,
@@ -388,21 +403,21 @@ impl Command {
             }
             RECEIVE_CLAIMED => {
                 let claim = Claim::from_bits(slot[5]);
-                Command::ReceiveClaimed { operation: name, extent, claim }
+                Command::ReceiveClaimed { operation: name, extent: extent(slot), claim }
             }
             DISCARD => Command::Discard { claim: Claim::from_bits(slot[5]) },
             ALLOW_MANY => Command::AllowMany { more: slot[1] },
             SEND_DATAGRAM => {
                 let to = Source { peer: Addr(low), process: process(bits(slot[0], 16, 16))? };
-                Command::SendDatagram { operation: name, to, extent, header_data: slot[5] }
+                Command::SendDatagram { operation: name, to, extent: extent(slot), header_data: slot[5] }
             }
-            RECEIVE_DATAGRAM => Command::ReceiveDatagram { operation: name, extent },
+            RECEIVE_DATAGRAM => Command::ReceiveDatagram { operation: name, extent: extent(slot) },
             CANCEL => Command::Cancel { operation: name },
             CLOSE => Command::Close { connection: name },
             PEER => {
-                unless(HAS_MAC, 1, slot[1])?;
+                unless(slot, HAS_MAC, 1, slot[1])?;
                 let [a, b, c, d, e, f, ..] = slot[1].to_le_bytes();
-                let mac = (flags & HAS_MAC != 0).then_some(MacAddr([a, b, c, d, e, f]));
+                let mac = has(slot, HAS_MAC).then_some(MacAddr([a, b, c, d, e, f]));
                 let ip = ip(bits(slot[0], 16, 8) as u8, slot[2], slot[3])?;
                 if ip.is_ipv4() && (slot[2] >> 32 != 0 || slot[3] != 0) {
                     return Err(DescriptorError::Reserved(if slot[3] == 0 { 2 } else { 3 }));
@@ -412,6 +427,56 @@ impl Command {
             _ => Command::Abort { connection: name },
         })
     }
+}
+
+#[inline]
+fn flags(slot: &Slot) -> u8 {
+    (slot[0] >> 8) as u8
+}
+
+#[inline]
+fn has(slot: &Slot, flag: u8) -> bool {
+    flags(slot) & flag != 0
+}
+
+/// The number of the connection or operation.
+#[inline]
+fn name(slot: &Slot) -> u32 {
+    (slot[0] >> 32) as u32
+}
+
+#[inline]
+fn extent(slot: &Slot) -> Extent {
+    Extent { region: (slot[1] >> 32) as u32, offset: slot[2], len: slot[3] as u32 }
+}
+
+/// # Errors
+/// `value`, which is a part of `word`, is there without its flag: absent values are 0, so that each command has one form.
+#[inline]
+fn unless(slot: &Slot, flag: u8, word: usize, value: u64) -> Result<(), DescriptorError> {
+    if !has(slot, flag) && value != 0 { Err(DescriptorError::Reserved(word)) } else { Ok(()) }
+}
+
+#[inline]
+fn tag(slot: &Slot) -> Result<Option<u64>, DescriptorError> {
+    unless(slot, TAGGED, 4, slot[4])?;
+    Ok(has(slot, TAGGED).then_some(slot[4]))
+}
+
+/// The messages that a receive takes, or a look at those that wait finds.
+#[inline]
+fn wanted(slot: &Slot) -> Result<(Option<Source>, Matching), DescriptorError> {
+    let tag = tag(slot)?;
+    unless(slot, TAGGED, 5, slot[5])?;
+    let matching = tag.map_or(Matching::Untagged, |tag| Matching::Tagged { tag, ignore: slot[5] });
+    let (peer, number) = (slot[1] as u32, bits(slot[0], 16, 16));
+    if !has(slot, FROM_ONE) && number | u64::from(peer) == 0 {
+        return Ok((None, matching));
+    }
+    unless(slot, FROM_ONE, 1, peer.into())?;
+    let process = process(number)?;
+    unless(slot, FROM_ONE, 0, number)?;
+    Ok((Some(Source { peer: Addr(peer), process }), matching))
 }
 
 #[cfg(test)]

@@ -4,11 +4,18 @@
 //! the worker the time to write to all of it.
 
 use super::application::Posted;
+use crate::fep::CallError;
 
 /// Numbers in a page, which is made when the first of them is used.
 const PAGE: usize = 256;
 
 type Page = [Posted; PAGE];
+
+#[cold]
+#[inline(never)]
+fn new_page() -> Box<Page> {
+    Box::new([Posted::Nothing; PAGE])
+}
 
 /// The operations of an application, by their numbers.
 #[derive(Debug)]
@@ -41,21 +48,37 @@ impl Operations {
         Some(page.as_ref().map_or(Posted::Nothing, |page| page[number as usize % PAGE]))
     }
 
-    /// `posted` has the number from now on, if there is such a number.
+    /// Where to write what has the number from now on, which is not in use.
+    ///
+    /// # Errors
+    /// It is in use, or there is no such number.
     #[inline]
-    pub(super) fn set(&mut self, number: u32, posted: Posted) {
-        if let Some(page) = self.pages.get_mut(number as usize / PAGE) {
-            let page = page.get_or_insert_with(|| Box::new([Posted::Nothing; PAGE]));
-            page[number as usize % PAGE] = posted;
+    pub(super) fn vacant(&mut self, number: u32) -> Result<&mut Posted, CallError> {
+        let count = self.count;
+        let no_such = CallError::NoSuchNumber { number, count };
+        let page = self.pages.get_mut(number as usize / PAGE).filter(|_| number < count).ok_or(no_such)?;
+        let page = page.get_or_insert_with(new_page);
+        match &mut page[number as usize % PAGE] {
+            place @ Posted::Nothing => Ok(place),
+            _ => Err(CallError::NumberInUse(number)),
         }
     }
 
-    /// The number is free from now on. Returns whether it was in use.
+    /// `posted` has the number from now on, if there is such a number.
+    pub(super) fn set(&mut self, number: u32, posted: Posted) {
+        if let Some(page) = self.pages.get_mut(number as usize / PAGE) {
+            page.get_or_insert_with(new_page)[number as usize % PAGE] = posted;
+        }
+    }
+
+    /// The number is free from now on. Returns what had it, if it was in use.
     #[inline]
-    pub(super) fn free(&mut self, number: u32) -> bool {
-        let Some(Some(page)) = self.pages.get_mut(number as usize / PAGE) else { return false };
-        let before = std::mem::replace(&mut page[number as usize % PAGE], Posted::Nothing);
-        !matches!(before, Posted::Nothing)
+    pub(super) fn free(&mut self, number: u32) -> Option<Posted> {
+        let page = self.pages.get_mut(number as usize / PAGE)?.as_mut()?;
+        match std::mem::replace(&mut page[number as usize % PAGE], Posted::Nothing) {
+            Posted::Nothing => None,
+            posted => Some(posted),
+        }
     }
 
     /// How many pages there are, of which some are not made yet.
@@ -108,13 +131,13 @@ mod tests {
         assert_eq!((operations.count(), made(&operations)), (1 << 20, 0));
         for number in [0, 255, 256, (1 << 20) - 1] {
             assert!(matches!(operations.get(number), Some(Posted::Nothing)));
-            assert!(!operations.free(number));
+            assert!(operations.free(number).is_none());
             operations.set(number, receive(number));
             assert!(has(&operations, number));
         }
         assert_eq!(made(&operations), 3);
         assert!(matches!(operations.get(1), Some(Posted::Nothing)));
-        assert!(operations.free(255) && !operations.free(255) && has(&operations, 0));
+        assert!(operations.free(255).is_some() && operations.free(255).is_none() && has(&operations, 0));
     }
 
     #[test]
@@ -138,6 +161,6 @@ mod tests {
         assert_eq!(operations.pages(), 3);
         assert_eq!([0, 1, 2].map(|page| operations.free_page(page, is_receive).0), [2, 0, 1]);
         assert_eq!(made(&operations), 1);
-        assert!(matches!(operations.get(3), Some(Posted::Held { .. })) && !operations.free(513));
+        assert!(matches!(operations.get(3), Some(Posted::Held { .. })) && operations.free(513).is_none());
     }
 }

@@ -103,7 +103,7 @@ impl Outcome {
 }
 
 /// The outcome of a message.
-#[inline]
+#[inline(always)]
 pub(super) fn of_send(result: Result<(), SendError>) -> Outcome {
     match result {
         Ok(()) => Outcome::default(),
@@ -127,7 +127,7 @@ pub(super) fn send(slot: &Slot) -> Result<Result<(), SendError>, DescriptorError
 }
 
 /// The outcome of a receive.
-#[inline]
+#[inline(always)]
 pub(super) fn of_receive(result: Result<(), ReceiveError>) -> Outcome {
     match result {
         Ok(()) => Outcome::default(),

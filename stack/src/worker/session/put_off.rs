@@ -88,6 +88,12 @@ impl PutOff {
         self.commands.is_empty() && !self.gathers
     }
 
+    /// The same, and whether nothing has to be made up for.
+    #[inline]
+    pub(super) fn is_paid(&self) -> bool {
+        self.debt == 0 && self.is_done()
+    }
+
     /// The number of commands that were put off.
     pub(super) fn commands(&self) -> usize {
         self.commands.len()

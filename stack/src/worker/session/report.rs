@@ -189,6 +189,8 @@ fn word0(kind: u8, flags: u8, code: u8, detail: u8, number: u32) -> u64 {
 
 impl Report {
     /// The report's words.
+    // Most are of a kind that the caller knows.
+    #[inline(always)]
     pub fn encode(&self) -> Slot {
         match *self {
             Report::Connected { connection } => [word0(CONNECTED, 0, 0, 0, connection), 0, 0, 0, 0, 0, 0, 0],

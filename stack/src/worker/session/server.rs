@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rustc_hash::FxHasher;
 use weft_cc::Time;
 
-use super::application::Application;
+use super::application::{Application, Posted};
 use super::attention::Attention;
 use super::client::Client;
 use super::config::{OpenError, SessionConfig};
@@ -561,28 +561,33 @@ impl Sessions {
         if !self.connections.datagrams.is_empty() {
             count += self.settle_datagrams(served, now);
         }
-        let (mut cleared, mut from) = (0, 0);
+        let mut cleared = 0;
         // A message that is to be copied may belong to a quiet application: its last packet is no command.
         if served.fep_mut().has_copies() {
             self.attention.look_at_all();
         }
         self.attention.begin_turn();
-        while let Some(slot) = self.attention.next(from) {
-            from = slot + 1;
-            let Some(session) = &mut self.slots[slot] else { continue };
-            if session.leaving {
-                cleared += usize::from(session.clear_away(served.fep_mut(), &mut self.connections));
-                continue;
-            }
-            if !session.is_sealed() {
-                continue;
-            }
-            let mut done = session.flush(served.fep_mut());
-            done += session.obey(served, now, &mut self.connections);
-            self.attention.looked(slot, done > 0);
-            count += done;
-            if let Some(how) = session.has_ended() {
-                self.end(served.fep_mut(), now, slot, how);
+        for word in 0..self.attention.words() {
+            for slot in self.attention.due(word) {
+                let Some(session) = &mut self.slots[slot] else { continue };
+                if session.leaving {
+                    cleared += usize::from(session.clear_away(served.fep_mut(), &mut self.connections));
+                    continue;
+                }
+                if !session.is_sealed() {
+                    continue;
+                }
+                if session.is_idle(served.fep_mut()) {
+                    self.attention.looked(slot, false);
+                    continue;
+                }
+                let mut done = session.flush(served.fep_mut());
+                done += session.obey(served, now, &mut self.connections);
+                self.attention.looked(slot, done > 0);
+                count += done;
+                if let Some(how) = session.has_ended() {
+                    self.end(served.fep_mut(), now, slot, how);
+                }
             }
         }
         // Of all applications together, which take turns.
@@ -598,19 +603,19 @@ impl Sessions {
         count += self.distribute(served.fep_mut(), now);
         // Those that have been told something are awake, as are those that leave.
         let mut releases = RELEASES_PER_TURN;
-        from = 0;
-        while let Some(slot) = self.attention.next_awake(from) {
-            from = slot + 1;
-            let Some(session) = &mut self.slots[slot] else { continue };
-            session.publish();
-            if session.leaving && session.in_use == 0 && !session.clears_away {
-                let before = releases;
-                if self.release_peers(served, slot, &mut releases) {
-                    self.slots[slot] = None;
-                    self.attention.end(slot);
-                    self.connections.accounts.end(slot as u32);
+        for word in 0..self.attention.words() {
+            for slot in self.attention.awake(word) {
+                let Some(session) = &mut self.slots[slot] else { continue };
+                session.publish();
+                if session.leaving && session.in_use == 0 && !session.clears_away {
+                    let before = releases;
+                    if self.release_peers(served, slot, &mut releases) {
+                        self.slots[slot] = None;
+                        self.attention.end(slot);
+                        self.connections.accounts.end(slot as u32);
+                    }
+                    count += before - releases;
                 }
-                count += before - releases;
             }
         }
         count + self.release_parted(served)
@@ -760,6 +765,7 @@ impl Sessions {
     }
 
     /// Reports the endpoint's completions to the applications that they belong to.
+    #[inline(never)]
     fn distribute(&mut self, fep: &mut Fep, now: Time) -> usize {
         let mut count = 0;
         while let Some(completion) = fep.poll_completion() {
@@ -837,24 +843,31 @@ impl Sessions {
     }
 
     /// Reports a completion; or, with `refusal`, that the command which asked for it was refused.
+    // Nearly all completions are reported by one caller, without a refusal.
+    #[inline(always)]
     fn report(&mut self, fep: &mut Fep, now: Time, completion: Completion, refusal: Option<CallError>) {
-        let refused = |request, number| refusal.map(|error| Report::Refused { request, number, error });
         match completion {
             Completion::Sent { context, retransmissions, result, .. } => {
                 let (slot, operation) = unpack(context);
                 if let Some(session) = self.at(slot) {
-                    let sent = Report::Sent { operation, retransmissions, result };
-                    session.finish(operation, refused(Request::Send, operation).unwrap_or(sent));
+                    let (request, number) = (Request::Send, operation);
+                    match refusal {
+                        None => {
+                            session.finish(operation, Report::Sent { operation, retransmissions, result })
+                        }
+                        Some(error) => session.finish(operation, Report::Refused { request, number, error }),
+                    }
                 }
             }
             Completion::Received { context, source, tag, header_data, len, buffer, more, result, .. } => {
                 let (slot, operation) = unpack(context);
                 if let Some(session) = self.at(slot) {
-                    let offset = session.offset(operation, &buffer);
-                    let report =
-                        Report::Received { operation, source, tag, header_data, len, offset, more, result };
+                    let report = |posted: Posted| {
+                        let offset = posted.offset_of(&buffer);
+                        Report::Received { operation, source, tag, header_data, len, offset, more, result }
+                    };
                     if !more {
-                        session.finish(operation, report);
+                        session.finish_with(operation, report);
                     } else if !session.go_on(operation, report) {
                         fep.hold_many(session.process, true);
                     }
@@ -871,8 +884,11 @@ impl Sessions {
                     && place.take().is_some()
                 {
                     session.in_use -= 1;
-                    let closed = Report::Closed { connection, peer, result };
-                    session.tell(&refused(Request::Connect, connection).unwrap_or(closed));
+                    let (request, number) = (Request::Connect, connection);
+                    session.tell(&match refusal {
+                        None => Report::Closed { connection, peer, result },
+                        Some(error) => Report::Refused { request, number, error },
+                    });
                 }
             }
             // Sessions have no command for reads.
@@ -891,10 +907,13 @@ impl Sessions {
         }
     }
 
+    #[inline]
     fn at(&mut self, slot: u32) -> Option<&mut Application> {
         let session = self.slots.get_mut(slot as usize)?.as_mut()?;
-        // Its caller has something to tell it.
-        self.attention.wake(slot as usize);
+        // Its caller has something to tell it. One that has been told something in this turn is awake.
+        if !session.news {
+            self.attention.wake(slot as usize);
+        }
         Some(session)
     }
 
