@@ -7,8 +7,8 @@ use weft::core::worker::session::{
     LimitRow, REPORTS_PER_TURN, reserved_part,
 };
 use weft::core::{
-    BOOK, CONNECTIONS_PER_CALL, CONTEXTS_PER_PEER, INCOMPLETE_PER_PDC, Limits, MESSAGES_PER_CALL,
-    PACKETS_PER_CALL, QUESTIONS_PER_CALL, REFUSED_PER_PDC, SILENT_PER_CALL,
+    BOOK, CONNECTIONS_PER_CALL, CONTEXTS_PER_PEER, CONTROL_IN_ORDER, INCOMPLETE_PER_PDC, Limits,
+    MESSAGES_PER_CALL, PACKETS_PER_CALL, QUESTIONS_PER_CALL, REFUSED_PER_PDC, SILENT_PER_CALL,
 };
 
 use super::{LEAST_UNEXPECTED, PEERS, RESPONSES, ServeArgs};
@@ -279,9 +279,9 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
         Row {
             what: LimitRow::ControlQueue,
             all: control_queue.to_string(),
-            holder: "–",
-            reserved: none(),
-            most: none(),
+            holder: "peer",
+            reserved: "0".into(),
+            most: format!("as much as it leaves, and {CONTROL_IN_ORDER} that leave in order"),
             then: "dropped and counted (`control_dropped`)".into(),
         },
         Row {

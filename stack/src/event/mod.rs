@@ -117,8 +117,8 @@ pub enum Event {
         /// The type of the control packet.
         kind: ControlKind,
     },
-    /// An acknowledgement, NACK or control packet was dropped before it left: the queue of such packets was full
-    /// ([`Limits::control_queue`](crate::fep::Limits::control_queue)). It counts as sent as well.
+    /// An acknowledgement, NACK or control packet was dropped before it left: the queue of such packets was full, or had no room for
+    /// more of this peer ([`Limits::control_queue`](crate::fep::Limits::control_queue)). It counts as sent as well.
     ControlDropped {
         /// Address of the packet's receiver.
         peer: Addr,

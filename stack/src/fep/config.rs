@@ -149,7 +149,8 @@ pub struct Limits {
     /// Bytes that the responses stored for all peers together count for. A peer may have as many as it leaves; beyond that
     /// it is refused as for [`Limits::response_bytes_per_peer`], with the same exceptions.
     pub response_bytes: u64,
-    /// Acknowledgements, NACKs and control packets waiting for the port.
+    /// Acknowledgements, NACKs and control packets that wait for the port. Once more than [`CONTROL_IN_ORDER`](super::CONTROL_IN_ORDER)
+    /// wait, a peer may have as many as it leaves; others for it are dropped.
     pub control_queue: usize,
     /// Packets that a ROD target keeps for one PDC until the missing ones before them arrive.
     pub reorder_packets: usize,

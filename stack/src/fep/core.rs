@@ -8,6 +8,7 @@ use weft_cc::{Span, Time};
 
 use super::abort::Aborts;
 use super::acquaintance::Acquaintances;
+use super::control_queue::ControlQueue;
 use super::owed::Owed;
 use super::reply::Replies;
 use super::timers::TimerKey;
@@ -46,7 +47,7 @@ pub(super) struct Core {
     /// How long the packet at hand has waited at this host, for acknowledgements to report; zero if nobody measured it.
     pub(super) waited: Span,
     /// Acknowledgements, NACKs and control packets that wait for the port.
-    pub(super) control: VecDeque<Packet>,
+    pub(super) control: ControlQueue,
     pub(super) events: Events,
     /// Timers that expire now; empty between calls, kept for its memory.
     pub(super) due: Vec<TimerKey>,
@@ -188,7 +189,7 @@ impl Core {
             has_datagrams: false,
             has_jobs: false,
             waited: Span::ZERO,
-            control: VecDeque::new(),
+            control: ControlQueue::default(),
             events: Events::default(),
             due: Vec::new(),
             late: Turns::default(),
@@ -227,14 +228,13 @@ impl Core {
         Network { src: self.addr, dst, entropy, class, priority, ecn: false, hops: 0 }
     }
 
-    /// Queues a packet for the control class. When the queue is full the packet is dropped, as a
+    /// Queues a packet for the control class. When the queue has no room for its peer the packet is dropped, as a
     /// switch might have done: acknowledgements are cumulative and everything else is repeated.
     #[inline]
     pub(super) fn push_control(&mut self, now: Time, packet: Packet) {
-        if self.control.len() < self.config.limits.control_queue {
-            self.control.push_back(packet);
-        } else {
-            self.drop_control(now, packet.net.dst);
+        let peer = packet.net.dst;
+        if !self.control.push(packet, self.config.limits.control_queue) {
+            self.drop_control(now, peer);
         }
     }
 
@@ -288,7 +288,7 @@ impl Core {
 
     /// Bytes of heap held by its queues, without those of the wheel.
     pub(super) fn queue_bytes(&self) -> u64 {
-        heap::of_deque(&self.control)
+        self.control.heap_bytes()
             + heap::of_vec(&self.due)
             + self.late.heap_bytes()
             + heap::of_deque(&self.completions)

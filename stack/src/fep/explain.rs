@@ -67,8 +67,8 @@ impl Fep {
     pub fn shortages(&self) -> impl Iterator<Item = String> {
         let (dropped, limit) = (self.counters().control_dropped, self.config().limits.control_queue);
         let text = format!(
-            "endpoint {}: {dropped} acknowledgements, NACKs and control packets were dropped, because {limit} waited for \
-             the port",
+            "endpoint {}: {dropped} acknowledgements, NACKs and control packets were dropped: {limit} may wait for the \
+             port, and of one peer as many as it leaves to others",
             self.addr().0
         );
         let lost = self.counters().datagrams_dropped;

@@ -50,6 +50,7 @@ mod api;
 mod config;
 mod connection;
 mod context;
+mod control_queue;
 mod core;
 mod credit;
 mod datagram;
@@ -96,6 +97,7 @@ pub use api::{
 };
 pub use config::{BusyTimeout, ConfigError, FepConfig, Limits, Windows};
 pub use context::TrafficClass;
+pub use control_queue::FEW as CONTROL_IN_ORDER;
 pub use credit::CONTEXTS_PER_PEER;
 pub use datagram::{Datagram, DatagramReceive};
 pub use explain::Wait;
@@ -589,14 +591,33 @@ impl Fep {
         if self.core.in_burst {
             self.end_burst(now, Span::ZERO);
         }
-        if let Some(control) = self.core.control.pop_front() {
+        if let Some(control) = self.core.control.pop() {
             control.write_to(packet);
-            if self.core.control.is_empty() {
-                // The queue begins again at the start of its memory, which is in the cache.
-                self.core.control.clear();
-            }
             return Some(PayloadRef::NONE);
         }
+        if self.core.control.takes_turns() {
+            return self.poll_beside_control(now, packet);
+        }
+        self.poll_data(now, packet)
+    }
+
+    /// The next packet where so many control packets wait that they take turns with others.
+    #[cold]
+    #[inline(never)]
+    fn poll_beside_control(&mut self, now: Time, packet: &mut Packet) -> Option<PayloadRef> {
+        if self.core.control.is_turn_of_others()
+            && let Some(payload) = self.poll_data(now, packet)
+        {
+            return Some(payload);
+        }
+        let control = self.core.control.pop_in_turn()?;
+        control.write_to(packet);
+        Some(PayloadRef::NONE)
+    }
+
+    /// The next packet of a connection, a response or a datagram.
+    #[inline(always)]
+    fn poll_data(&mut self, now: Time, packet: &mut Packet) -> Option<PayloadRef> {
         if self.core.has_datagrams
             && let Some(payload) = self.poll_datagram(now, packet, false)
         {

@@ -287,7 +287,7 @@ impl TargetPdc {
         if core.control.len() <= first {
             return false;
         }
-        let Some(Packet { net, pds: Pds::Ack(ack), .. }) = core.control.back_mut() else { return false };
+        let Some(Packet { net, pds: Pds::Ack(ack), .. }) = core.control.last_mut() else { return false };
         let is_own = (net.dst, ack.spdcid) == (self.rx.peer, self.rx.id);
         if !is_own || ack.trigger != AckTrigger::Psn(0) || ack.request != AckRequest::None {
             return false;

@@ -559,7 +559,8 @@ fn a_full_control_queue_is_counted_and_explained() {
     assert_eq!(
         alone.fep.explain(alone.now),
         [
-            "endpoint 0: 2 acknowledgements, NACKs and control packets were dropped, because 3 waited for the port"
+            "endpoint 0: 2 acknowledgements, NACKs and control packets were dropped: 3 may wait for the port, and of one peer as \
+             many as it leaves to others"
         ]
     );
 }

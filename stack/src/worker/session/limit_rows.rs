@@ -4,8 +4,8 @@ macro_rules! rows {
     ($($row:ident = $name:literal,)*) => {
         /// A row of the table of limits: something of which an endpoint has a limited amount.
         ///
-        /// The table is made of these, and a test says for each of them how one holder fills it (`tests/filled.rs` here), so that
-        /// no limit is without a row, and no row without its test.
+        /// The table is made of these, and a test says for each of them how one holder fills it (`tests/filled.rs` here), so that no
+        /// row is without its test. What belongs to something that has a row has none itself; `docs/limits.md` names it.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum LimitRow {
             $(#[doc = $name] $row,)*

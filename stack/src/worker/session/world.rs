@@ -16,6 +16,11 @@ use crate::worker::resolutions::Resolutions;
 use crate::worker::{AddressBook, BookError, BookRoom, HostAddr};
 
 pub(super) fn config() -> Arc<FepConfig> {
+    Arc::new(config_with(&CcChoice::default()))
+}
+
+/// The same with another congestion control.
+pub(super) fn config_with(cc: &CcChoice) -> FepConfig {
     let network = CcParams {
         mtu: 1024,
         overhead: 64,
@@ -24,8 +29,7 @@ pub(super) fn config() -> Arc<FepConfig> {
         trimming: true,
         delays: Delays::Known,
     };
-    let base = FepConfig::new(&CcChoice::default(), &network);
-    Arc::new(base.with_zones(|zone| zone.pdc.rto_init = Span::from_us(100)))
+    FepConfig::new(cc, &network).with_zones(|zone| zone.pdc.rto_init = Span::from_us(100))
 }
 
 /// Sessions of 8 commands, 8 reports, 16 operations, 4 connections, 256 KiB and 2 peers.

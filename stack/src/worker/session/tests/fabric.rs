@@ -172,10 +172,6 @@ pub(super) struct Fabric {
 }
 
 impl Fabric {
-    pub(super) fn new(limits: Limits) -> Fabric {
-        Fabric::with(FepConfig { limits, ..(*config()).clone() })
-    }
-
     pub(super) fn with(config: FepConfig) -> Fabric {
         let config = Arc::new(config);
         let fep = |n| Fep::new(Addr(n), config.clone(), Rng::new(5, n.into()), Time::ZERO).unwrap();

@@ -6,15 +6,18 @@ use std::cell::Cell;
 
 use proptest::prelude::*;
 use proptest::sample::Index;
+use weft_cc::CcChoice;
 
 use super::explore::explore;
 use super::fabric::{APPLICATIONS, BOOK_ROOM, Fabric, Guest, MEMORY, PEERS, ROOM, added_ip};
 use super::*;
 use crate::buffer::Buffer;
-use crate::fep::{ConnectionId, Datagram, DatagramReceive, Limits, Receive, Send};
+use crate::fep::{ConnectionId, Datagram, DatagramReceive, FepConfig, Limits, Receive, Send};
 use crate::ledger::reserved_part;
+use crate::pdc::RodReceive;
 use crate::wire::pds::DeliveryMode;
 use crate::worker::session::Found;
+use crate::worker::session::world::config_with;
 
 /// Limits that a few applications and peers reach.
 fn limits() -> Limits {
@@ -35,6 +38,39 @@ fn limits() -> Limits {
         reorder_bytes: 8_000,
         reorder_packets: 8,
         ..Limits::default()
+    }
+}
+
+/// What differs between the endpoints of cases.
+#[derive(Clone, Copy, Debug)]
+struct Endpoints {
+    /// Whether targets keep ROD packets that arrive early.
+    reorders: bool,
+    /// Whether targets grant credit.
+    grants: bool,
+    /// Whether receives, responses and control packets have limits that are reached, too.
+    is_tight: bool,
+}
+
+impl Endpoints {
+    fn any() -> impl Strategy<Value = Endpoints> {
+        any::<[bool; 3]>().prop_map(|[reorders, grants, is_tight]| Endpoints { reorders, grants, is_tight })
+    }
+
+    fn config(self) -> FepConfig {
+        let cc = if self.grants { CcChoice::parse("rccc").unwrap() } else { CcChoice::default() };
+        let tight = Limits {
+            receive_kinds: 4,
+            response_bytes_per_peer: 400,
+            response_bytes: 1_000,
+            control_queue: 40,
+            ..limits()
+        };
+        FepConfig {
+            limits: if self.is_tight { tight } else { limits() },
+            rod_receive: if self.reorders { RodReceive::Reorder } else { RodReceive::GoBackN },
+            ..config_with(&cc)
+        }
     }
 }
 
@@ -387,8 +423,9 @@ fn whatever_applications_and_peers_do_limits_add_up_and_nothing_is_left() {
     let joins = prop::collection::vec((process(), 1u32..15, 1u32..5), 0..4);
     let steps = prop::collection::vec(step(1), 0..250);
     let reached = Cell::new([0; 9]);
-    let cases = explore("JOINT", CASES, (joins, steps, any::<bool>()), |(joins, steps, are_connected)| {
-        let mut fabric = Fabric::new(limits());
+    let cases = (joins, steps, any::<bool>(), Endpoints::any());
+    let cases = explore("JOINT", CASES, cases, |(joins, steps, are_connected, endpoints)| {
+        let mut fabric = Fabric::with(endpoints.config());
         fabric.compares = true;
         for (process, operations, connections) in joins {
             fabric.join_of(process, SessionConfig { operations, connections, ..SMALL });

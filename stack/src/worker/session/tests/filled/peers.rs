@@ -7,7 +7,9 @@ use crate::fep::{Datagram, QUESTIONS_PER_CALL, REFUSED_PER_PDC, SILENT_PER_CALL}
 use crate::packet::{Class, Network};
 use crate::spray::Entropy;
 use crate::wire::class::Priority;
-use crate::wire::pds::{Destination, NextHeader, PdcId, Pds, Psn, Request as PdsRequest, VendorFlags};
+use crate::wire::pds::{
+    Control, ControlKind, Destination, NextHeader, PdcId, Pds, Psn, Request as PdsRequest, VendorFlags,
+};
 use crate::wire::ses::{Opcode, Placement, RequestFlags, Ses, StandardRequest};
 
 /// The length of a message of which all packets are lost.
@@ -95,6 +97,38 @@ pub(super) fn pdcs_of_a_peer(fabric: &mut Fabric) {
     until(fabric, "the last PDC", |fabric| fabric.feps[0].open_targets() == 16);
     run(fabric, 300);
     assert_eq!(fabric.feps[0].open_targets(), 16);
+}
+
+/// Peer 2 asks about PDCs that are not there, twice as often as the endpoint's port sends answers.
+fn asks_too_much(fabric: &mut Fabric) {
+    for n in 0..64 {
+        let control = Control {
+            kind: ControlKind::AckRequest,
+            rod: false,
+            retx: false,
+            ack_request: true,
+            probe_opaque: 0,
+            psn: Psn(1),
+            spdcid: PdcId(n + 1),
+            destination: Destination::Pdc(PdcId(60_000)),
+            payload: 0,
+        };
+        let net = Network {
+            src: Addr(2),
+            dst: Addr(0),
+            entropy: Entropy(0),
+            class: Class::Control,
+            priority: Priority::LOWEST,
+            ecn: false,
+            hops: 1,
+        };
+        fabric.arrive(&Packet { net, payload_len: 0, pds: Pds::Control(control), ses: Ses::None }, &[]);
+    }
+}
+
+pub(super) fn control_packets(fabric: &mut Fabric) {
+    fabric.meanwhile = Some(asks_too_much);
+    until(fabric, "a packet that is dropped", |fabric| fabric.feps[0].counters().control_dropped > 0);
 }
 
 /// Nothing that is sent to peer 3 arrives.
