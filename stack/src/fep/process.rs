@@ -37,6 +37,8 @@ pub(super) struct Processes {
     closing: BTreeMap<u16, LeftBehind>,
     /// The jobs of processes that belong to one.
     pub(super) jobs: BTreeMap<u16, u32>,
+    /// How many processes are open.
+    open: usize,
     /// The seed of the hash tables in which processes look up messages.
     seed: u64,
 }
@@ -48,6 +50,7 @@ impl Processes {
         let room = Room::new(limits.processes, all, per_peer);
         Processes {
             others: Vec::new(),
+            open: 1,
             room,
             zero: Some(Receives::new(0, seed)),
             next_receive: 0,
@@ -108,7 +111,7 @@ impl Processes {
 
     /// How many processes are open, or have left messages behind.
     fn count(&self) -> usize {
-        self.open_ones().count() + self.closing.len()
+        self.open + self.closing.len()
     }
 
     /// The receives of the processes that are open.
@@ -141,6 +144,7 @@ impl Processes {
             return Err(CallError::Limit { what: Resource::Processes, limit });
         }
         let receives = Receives::new(process, self.seed);
+        self.open += 1;
         if process == 0 {
             self.zero = Some(receives);
             return Ok(());
@@ -163,6 +167,7 @@ impl Processes {
             _ => self.others.get_mut(usize::from(process)).and_then(Option::take).map(|receives| *receives),
         };
         let receives = receives.ok_or(CallError::ProcessNotOpen(process))?;
+        self.open -= 1;
         self.jobs.remove(&process);
         self.closing.insert(process, receives.close());
         Ok(())

@@ -225,7 +225,7 @@ impl Room {
         self.copies > 0
     }
 
-    /// Whether no message waits for a receive of any process.
+    /// Whether no message waits for a receive of any process, or is claimed.
     #[inline]
     pub(crate) fn keeps_none(&self) -> bool {
         self.messages.is_unused()

@@ -68,6 +68,13 @@ impl Posted {
     }
 }
 
+/// There is a [`Posted`] for each operation that an application may have.
+const _: () = assert!(size_of::<Posted>() == 16);
+
+/// Bytes that the worker may have for each operation of an application, beside what its endpoint has: what has the number, and the
+/// report while that waits for room in the ring.
+pub const BYTES_PER_OPERATION: u64 = (size_of::<Posted>() + size_of::<Slot>()) as u64;
+
 /// Why a command has not been executed.
 enum Undone {
     /// It has to wait for a later turn.
@@ -80,13 +87,6 @@ impl From<CallError> for Undone {
         Undone::Refused(why)
     }
 }
-
-/// There is one for each operation that an application may have.
-const _: () = assert!(size_of::<Posted>() == 16);
-
-/// Bytes that the worker may have for each operation of an application, beside what its endpoint has: what has the number, and the
-/// report while that waits for room in the ring.
-pub const BYTES_PER_OPERATION: u64 = (size_of::<Posted>() + size_of::<Slot>()) as u64;
 
 pub(super) struct Application {
     pub(super) id: SessionId,
@@ -142,7 +142,8 @@ impl Application {
         }
     }
 
-    /// Whether there is nothing to do for it, which is so for most applications in most turns.
+    /// Whether there is nothing to do for it, which is so for most applications in most turns: [`Application::flush`],
+    /// [`Application::obey`] and [`Application::has_ended`] would do nothing.
     #[inline]
     pub(super) fn is_idle(&mut self, fep: &Fep) -> bool {
         let is_done =
@@ -315,8 +316,8 @@ impl Application {
         }
     }
 
-    /// Commands that have to do with messages that wait do so as long as a receive for many messages looks at some, as no other
-    /// search may take the place of its own, and as long as nothing is left of the budget, for example while a message is copied.
+    /// A command that has to do with messages that wait is put off while a receive for many messages looks at some, as no other search
+    /// may take the place of its own, and while nothing is left of the budget, for example because a message is copied.
     #[inline]
     fn may_look(&self, budget: i64) -> Result<(), Undone> {
         if self.put_off.gathers || budget <= 0 { Err(Undone::PutOff) } else { Ok(()) }
@@ -347,12 +348,13 @@ impl Application {
         budget: &mut i64,
     ) -> Result<(), Undone> {
         let before = served.fep_mut().touched();
-        let outcome = self.begin(served, now, all, command, budget);
+        let outcome = self.do_command(served, now, all, command, budget);
         *budget -= (served.fep_mut().touched() - before) as i64;
         outcome
     }
 
-    fn begin(
+    /// As [`Application::execute`], without what commands touch of messages that wait.
+    fn do_command(
         &mut self,
         served: &mut impl Served,
         now: Time,
@@ -376,6 +378,7 @@ impl Application {
                 if let Some(Source { peer, .. }) = from
                     && served.is_forgotten(peer)
                 {
+                    self.check_vacant(operation)?;
                     return Err(CallError::Unreachable { peer, why: Unreachable::Unknown(peer) }.into());
                 }
                 let process = self.process;
@@ -436,6 +439,7 @@ impl Application {
         Ok(())
     }
 
+    /// Cancels an operation, if that is not too late.
     fn cancel(&mut self, fep: &mut Fep, all: &mut Connections, operation: u32) -> Result<(), CallError> {
         match self.posted(operation)? {
             Posted::Nothing => Err(CallError::NumberNotInUse(operation)),

@@ -219,7 +219,7 @@ const MEANINGFUL: [Slot; KINDS as usize] = {
         (flags as u64) << 8
     }
     const NAMED: Slot = [NAME, 0, 0, 0, 0, 0, 0, 0];
-    let mut kinds = [[ALL; 8]; KINDS as usize];
+    let mut kinds = [[0; 8]; KINDS as usize];
     kinds[CONNECT as usize] = [NAME | flags(ORDERED | PATIENT) | 0xff_0000, ALL, 0, 0, 0, 0, 0, 0];
     kinds[SEND as usize] = [NAME | flags(TAGGED), ALL, ALL, LOW, ALL, ALL, 0, 0];
     kinds[RECEIVE as usize] =
@@ -377,8 +377,8 @@ impl Command {
         }
     }
 
-    /// As [`Command::decode`], for words of a kind that exists and neither sends nor receives a message. They have no bits that mean
-    /// nothing.
+    /// As [`Command::decode`], for words of a kind that exists and neither sends nor receives a message. All their bits mean
+    /// something.
     #[inline(never)]
     fn decode_other(slot: &Slot) -> Result<Command, DescriptorError> {
         let (kind, name, low) = (slot[0] as u8, name(slot), slot[1] as u32);

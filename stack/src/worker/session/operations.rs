@@ -6,7 +6,7 @@
 use super::application::Posted;
 use crate::fep::CallError;
 
-/// Numbers in a page, which is made when the first of them is used.
+/// Numbers in a page, which is made when the first of them is asked for.
 const PAGE: usize = 256;
 
 type Page = [Posted; PAGE];
@@ -22,7 +22,7 @@ fn new_page() -> Box<Page> {
 pub(super) struct Operations {
     /// How many there may be.
     count: u32,
-    /// `None` for pages of which no number was used.
+    /// `None` for pages of which no number was asked for.
     pages: Box<[Option<Box<Page>>]>,
 }
 
