@@ -19,7 +19,7 @@ use weft_stack::worker::session::{Client, Extent, Report, SessionConfig, Session
 use weft_stack::worker::{Clock, Worker};
 
 const MESSAGE: u32 = 64;
-/// What each message says.
+/// The bytes of each message.
 const CONTENT: [u8; MESSAGE as usize] = [7; MESSAGE as usize];
 /// Messages under way.
 const BURST: u64 = 32;

@@ -2,7 +2,7 @@
 //!
 //! A port sends them as fast as packets arrive, so that hardly any wait, and those leave in order, before everything else. Where one
 //! cannot, some peer may have the endpoint answer more than the port sends: an answer can be longer than its question. Once many
-//! wait, peers take turns, each may have as many as it leaves to others, and every second packet is another one.
+//! wait, peers take turns, each may have as many as it leaves to others, and every second packet that leaves is data.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,7 +16,7 @@ pub const FEW: usize = if cfg!(test) { 16 } else { 256 };
 pub(super) struct ControlQueue {
     /// These leave first.
     few: VecDeque<Packet>,
-    /// Those that came while there were many, or that have come since; `None` if none is left.
+    /// Packets that found [`FEW`] of those waiting, or others here; `None` if there are none.
     many: Option<Box<Many>>,
 }
 
@@ -29,8 +29,8 @@ struct Many {
     order: VecDeque<Addr>,
     /// The peer of the last one that came.
     last: Option<Addr>,
-    /// Whether the next turn is one of other packets.
-    is_others_turn: bool,
+    /// Whether the next turn belongs to data.
+    is_datas_turn: bool,
 }
 
 impl ControlQueue {
@@ -92,22 +92,25 @@ impl ControlQueue {
         Some(packet)
     }
 
-    /// Whether there are none of those that leave in order, but others, so that these and all other packets take turns.
+    /// Whether so many wait that they take turns with data.
     #[inline]
     pub(super) fn takes_turns(&self) -> bool {
         self.many.is_some()
     }
 
-    /// Whether it is the turn of all other packets. The next turn is one of packets that wait here, and the other way round.
-    pub(super) fn is_turn_of_others(&mut self) -> bool {
-        self.many.as_mut().is_some_and(|many| {
-            many.is_others_turn = !many.is_others_turn;
-            !many.is_others_turn
-        })
+    /// Takes the next one if it is not the turn of data, and passes the turn on.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn pop_in_turn(&mut self) -> Option<Packet> {
+        let many = self.many.as_mut()?;
+        many.is_datas_turn = !many.is_datas_turn;
+        if many.is_datas_turn { self.pop_of_next_peer() } else { None }
     }
 
-    /// Takes one of the peer whose turn it is, where [turns are taken](ControlQueue::takes_turns).
-    pub(super) fn pop_in_turn(&mut self) -> Option<Packet> {
+    /// Takes one of the peer whose turn it is among peers.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn pop_of_next_peer(&mut self) -> Option<Packet> {
         let many = self.many.as_mut()?;
         let peer = many.order.pop_front()?;
         let queue = many.of.get_mut(&peer)?;
@@ -145,13 +148,9 @@ mod tests {
         packet
     }
 
-    /// What is taken, by peers and numbers; `None` where it is the turn of others, of which there are any number.
+    /// Takes the next packet, and returns its peer and its number; `None` if it is the turn of data.
     fn next(queue: &mut ControlQueue) -> Option<(u32, u32)> {
-        let packet = match queue.pop() {
-            Some(packet) => packet,
-            None if queue.is_turn_of_others() => return None,
-            None => queue.pop_in_turn()?,
-        };
+        let packet = queue.pop().or_else(|| queue.pop_in_turn())?;
         Some((packet.net.dst.0, packet.payload_len))
     }
 
@@ -169,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_each_peer_has_turns_and_every_second_packet_is_another_one() {
+    fn of_many_each_peer_has_turns_and_every_second_packet_is_data() {
         let mut queue = ControlQueue::default();
         assert!((0..500).all(|n| queue.push(answer(1, n), 4_000)));
         assert!((0..3).all(|n| queue.push(answer(2, n), 4_000)));
@@ -185,7 +184,7 @@ mod tests {
         assert_eq!(taken, expected);
         // The rest is in order.
         let rest: Vec<_> =
-            std::iter::from_fn(|| queue.pop_in_turn()).map(|packet| packet.payload_len).collect();
+            std::iter::from_fn(|| queue.pop_of_next_peer()).map(|packet| packet.payload_len).collect();
         assert!(rest.into_iter().eq(few + 4..500));
         assert!(queue.is_empty() && !queue.takes_turns());
     }

@@ -101,6 +101,12 @@ impl Fep {
         self.target.processes.check(limits)
     }
 
+    /// Whether ROD packets that arrived early are kept.
+    #[cfg(test)]
+    pub(crate) fn has_early_packets(&self) -> bool {
+        self.target.pdcs.usage.has_early()
+    }
+
     /// State left over when all work is done, one line for each kind, for tests of leaks. A closed PDC that is
     /// remembered for a while is not a leak.
     pub fn leaks(&self) -> impl Iterator<Item = String> {

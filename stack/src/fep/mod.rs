@@ -595,24 +595,19 @@ impl Fep {
             control.write_to(packet);
             return Some(PayloadRef::NONE);
         }
-        if self.core.control.takes_turns() {
-            return self.poll_beside_control(now, packet);
-        }
-        self.poll_data(now, packet)
-    }
-
-    /// The next packet where so many control packets wait that they take turns with others.
-    #[cold]
-    #[inline(never)]
-    fn poll_beside_control(&mut self, now: Time, packet: &mut Packet) -> Option<PayloadRef> {
-        if self.core.control.is_turn_of_others()
-            && let Some(payload) = self.poll_data(now, packet)
+        if self.core.control.takes_turns()
+            && let Some(control) = self.core.control.pop_in_turn()
         {
-            return Some(payload);
+            control.write_to(packet);
+            return Some(PayloadRef::NONE);
         }
-        let control = self.core.control.pop_in_turn()?;
-        control.write_to(packet);
-        Some(PayloadRef::NONE)
+        let payload = self.poll_data(now, packet);
+        if payload.is_none() && self.core.control.takes_turns() {
+            let control = self.core.control.pop_of_next_peer()?;
+            control.write_to(packet);
+            return Some(PayloadRef::NONE);
+        }
+        payload
     }
 
     /// The next packet of a connection, a response or a datagram.

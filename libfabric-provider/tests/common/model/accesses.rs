@@ -323,7 +323,7 @@ pub(super) fn is_there(memory: &[u8], slot: usize, (id, len): Written) -> bool {
     peek(memory, slot * SLOT, len) == content(id, len)
 }
 
-/// A number in memory that others write to.
+/// Reads a number that others may write meanwhile.
 pub(super) fn number_at(memory: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(peek(memory, at, 8).try_into().unwrap())
 }
@@ -337,7 +337,7 @@ pub(super) fn halves(at: *mut u8, len: usize) -> [sys::iovec; 2] {
     [piece(0, len / 2), piece(len / 2, len)]
 }
 
-/// What is in memory that others write to.
+/// Reads bytes that others may write meanwhile.
 pub(super) fn peek(memory: &[u8], begin: usize, len: usize) -> Vec<u8> {
     // SAFETY: the bytes are there.
     (begin..begin + len).map(|at| unsafe { memory.as_ptr().add(at).read_volatile() }).collect()

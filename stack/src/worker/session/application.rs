@@ -284,10 +284,12 @@ impl Application {
     ) -> i64 {
         for (n, slot) in slots.iter().enumerate() {
             self.resume(served.fep_mut(), &mut budget);
+            let before = served.fep_mut().touched();
             let outcome = match &Command::decode(slot) {
                 Ok(command) => self.execute(served, now, all, command, &mut budget),
                 Err(_) => Err(CallError::Malformed.into()),
             };
+            budget -= (served.fep_mut().touched() - before) as i64;
             match outcome {
                 Ok(()) => {}
                 Err(Undone::Refused(error)) => {
@@ -337,24 +339,8 @@ impl Application {
         self.may_look(*budget)
     }
 
-    /// Executes a command, and takes what that makes the worker touch of messages that wait from `budget`.
-    #[inline]
+    /// Executes a command. What a search for a message that waits touches before is taken from `budget`.
     fn execute(
-        &mut self,
-        served: &mut impl Served,
-        now: Time,
-        all: &mut Connections,
-        command: &Command,
-        budget: &mut i64,
-    ) -> Result<(), Undone> {
-        let before = served.fep_mut().touched();
-        let outcome = self.do_command(served, now, all, command, budget);
-        *budget -= (served.fep_mut().touched() - before) as i64;
-        outcome
-    }
-
-    /// As [`Application::execute`], without what commands touch of messages that wait.
-    fn do_command(
         &mut self,
         served: &mut impl Served,
         now: Time,
@@ -771,7 +757,7 @@ impl Application {
         self.finish_with(operation, |_| report);
     }
 
-    /// As [`Application::finish`], with the report that is made with what had the number.
+    /// As [`Application::finish`]. `report` makes the report from the operation that had the number.
     #[inline(always)]
     pub(super) fn finish_with(&mut self, operation: u32, report: impl FnOnce(Posted) -> Report) {
         if let Some(posted) = self.operations.free(operation) {

@@ -48,7 +48,7 @@ impl Operations {
         Some(page.as_ref().map_or(Posted::Nothing, |page| page[number as usize % PAGE]))
     }
 
-    /// Where to write what has the number from now on, which is not in use.
+    /// The place of a number that is not in use, for the operation that gets it.
     ///
     /// # Errors
     /// It is in use, or there is no such number.

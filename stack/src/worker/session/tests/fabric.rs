@@ -11,6 +11,7 @@ use super::*;
 use crate::buffer::Buffer;
 use crate::fep::{Completion, ConnectionId, FepConfig, Limits};
 use crate::packet::{Packet, Payload};
+use crate::wire::pds::{ControlKind, Pds};
 use crate::worker::session::world::{Peers, Side};
 
 /// The peers are endpoints 1 to this.
@@ -166,6 +167,8 @@ pub(super) struct Fabric {
     /// Peers that applications got from the address book, and that were refused because others may need their places.
     pub(super) peers_added: u64,
     pub(super) peers_refused: u64,
+    /// Packets of credit that have left.
+    pub(super) credits: u64,
     /// What somebody does before each turn of [`Fabric::go_on`].
     pub(super) meanwhile: Option<fn(&mut Fabric)>,
     seed: u64,
@@ -200,6 +203,7 @@ impl Fabric {
             connections_refused: 0,
             peers_added: 0,
             peers_refused: 0,
+            credits: 0,
             meanwhile: None,
             seed: 0,
         }
@@ -351,6 +355,8 @@ impl Fabric {
                 let mut bytes = vec![0; payload.len() as usize];
                 payload.copy_to(&mut bytes);
                 self.overheard = Some(transmit.packet);
+                let is_credit = matches!(&transmit.packet.pds, Pds::Control(control) if control.kind == ControlKind::Credit);
+                self.credits += u64::from(is_credit);
                 if !(loses && self.rng.next_u64().is_multiple_of(8) && !(self.spared)(&transmit.packet)
                     || self.lost.iter().any(|is_lost| is_lost(&transmit.packet)))
                 {
