@@ -263,7 +263,7 @@ impl Connection {
         }
     }
 
-    /// As [`Connection::make_ready`], for a connection that has just sent a packet.
+    /// As [`Connection::make_ready`], for a connection that has had its turn at the gate, so that it does not wait for one now.
     #[inline]
     pub(super) fn stay_ready(&mut self, ready: &mut Turns, key: Key) {
         if self.has_work() {

@@ -213,7 +213,7 @@ impl Initiator {
     pub(super) fn go_on(&mut self, key: Key) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         connection.standing = Standing::Idle;
-        // It has had its turn at the gate.
+        // It has had its turn at the gate, and may still hold it. As one that is new it would wait behind those that wait for it.
         connection.stay_ready(&mut self.ready, key);
         if connection.standing == Standing::Idle {
             // Its messages were cancelled, so it has nothing to send.

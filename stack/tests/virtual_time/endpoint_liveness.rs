@@ -11,7 +11,7 @@ use weft_stack::fep::{
     BusyTimeout, CallError, Completion, ConnectOptions, ConnectionId, Failure, FepConfig, Limits, Receive,
     Send, SendError,
 };
-use weft_stack::packet::{Addr, Packet};
+use weft_stack::packet::{Addr, Packet, Payload};
 use weft_stack::rng::Rng;
 use weft_stack::ses::Matching;
 use weft_stack::wire::pds::{ControlKind, DeliveryMode, NackCode, PdcId, Pds, Psn};
@@ -730,6 +730,48 @@ fn overdue_connections_send_when_the_peer_is_heard(processes: u16) {
     assert!(sent > 0, "their timers let the first of them try, and it sends");
     let later: usize = turns(&mut alone, |_| None).iter().map(|turn| turn.failed).sum();
     assert_eq!(failed + later, MANY, "each fails");
+}
+
+/// Connections of two processes wait for a window that another one has used up. All have made no progress for too long when a
+/// packet of one arrives that is waited for without end. The connection whose turn it is at the window was overdue until then:
+/// it must not wait behind the others as one does that has just got a message, since they wait for it.
+#[test]
+fn a_connection_that_was_overdue_does_not_wait_behind_those_that_wait_for_it() {
+    const MANY: usize = 20;
+    // They are given up before anything is sent again.
+    let config = FepConfig { busy_timeout: SHORT_RTO.mul_f64(0.5).into(), ..wide() };
+    let mut peer = fep(1, config.clone(), 3, Time::ZERO);
+    peer.post_receive(receive_any(1_000)).unwrap();
+    let mut alone = Alone::new(config);
+    let connect = |alone: &mut Alone, process: u16, patient: bool| {
+        let options = ConnectOptions::default().patient(patient);
+        alone.fep.connect_of(process, alone.now, Addr(1), options).unwrap()
+    };
+    let long = connect(&mut alone, 0, false);
+    alone.post_send(long, virtual_message(1_000));
+    assert_eq!(alone.transmit_all().len(), 1);
+    alone.now += Span::from_us(1);
+    let patient = connect(&mut alone, 0, true);
+    alone.post_send(patient, virtual_message(1_000));
+    let [first] = alone.transmit_all()[..] else { panic!("one packet leaves") };
+    alone.post_send(long, virtual_message(1_000_000));
+    assert!(alone.transmit_all().len() < 1_000, "the window is full");
+    alone.fep.open_process(1).unwrap();
+    for process in [0, 1].into_iter().cycle().take(MANY) {
+        let connection = connect(&mut alone, process, false);
+        alone.post_send(connection, virtual_message(1_000));
+    }
+    assert_eq!(alone.transmit_all().len(), 0, "they wait");
+    alone.expire_at(Time::ZERO + SHORT_RTO);
+    let failed = alone.completions().iter().filter(|done| failure(done).is_some()).count();
+    assert!((1..MANY).contains(&failed), "{failed} have failed, the others wait");
+    assert_eq!(alone.transmit_all().len(), 0, "the first of them is overdue");
+    peer.on_packet(alone.now, &first, Payload::Virtual(first.payload_len));
+    let answer = peer.poll_transmit(alone.now).expect("an acknowledgement");
+    alone.arrive(&answer.packet, &[]);
+    alone.fep.on_timeout(alone.now);
+    // Among those that have failed is the one that had the window.
+    assert_eq!(alone.transmit_all().len(), MANY + 1 - failed, "all others send");
 }
 
 /// A message of a closing connection waits for the window, which another connection has used up, and is cancelled when the peer has
