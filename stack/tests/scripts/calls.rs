@@ -3,6 +3,7 @@
 use std::num::NonZeroU32;
 
 use bytes::BytesMut;
+use weft_stack::Span;
 use weft_stack::buffer::Buffer;
 use weft_stack::fep::{
     AccessId, AccessKind, Atomic, Completion, ConnectOptions, Datagram, DatagramReceive, Exposure, JobId,
@@ -165,7 +166,11 @@ impl Run {
                     rights: Rights { write, atomic, ..Rights::READ },
                     from: source,
                 };
-                return Ok(self.fep().expose(process, exposure).map_err(|error| error.to_string()));
+                let exposed = self.fep().expose(process, exposure).map_err(|error| error.to_string());
+                if option("limited").is_some() {
+                    self.fep().limit_announcements(process, option("key").unwrap_or(0));
+                }
+                return Ok(exposed);
             }
             Verb::Withdraw => {
                 let withdrawn = self.fep().withdraw(process, option("key").unwrap_or(0));
@@ -192,6 +197,15 @@ impl Run {
             }
             Verb::AskToClose => {
                 self.fep().ask_to_close(now);
+                return Ok(Ok(()));
+            }
+            Verb::GiveUp => {
+                let silence = Span::from_us(option("silence").unwrap_or(0));
+                self.fep().give_up_peer(now, Addr(option("from").unwrap_or(1) as u32), silence);
+                return Ok(Ok(()));
+            }
+            Verb::Announcements => {
+                self.fep().allow_announcements(call.number as usize);
                 return Ok(Ok(()));
             }
             Verb::Cancel => {
