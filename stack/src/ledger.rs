@@ -97,6 +97,18 @@ impl<H: Copy + Eq + Hash> Shares<H> {
         u64::try_from(self.free).unwrap_or(0).saturating_sub(taken).div_ceil(2)
     }
 
+    /// Has as much as possible of what `holder` has count for nobody: it is taken of the rest from now on, until it is
+    /// [given back](Shares::give_back_of_rest). Returns how much that is: what is of the rest already, and beyond that no more than
+    /// the rest has left.
+    pub(crate) fn disown(&mut self, holder: H) -> u64 {
+        let used = self.used(holder);
+        let free = u64::try_from(self.free).unwrap_or(0);
+        let amount = used.min(used.saturating_sub(self.each) + free);
+        self.give_back(holder, amount);
+        self.take_of_rest(amount);
+        amount
+    }
+
     /// Takes back so much of what `holder` has.
     pub(crate) fn give_back(&mut self, holder: H, amount: u64) {
         let Some(used) = self.used.get_mut(&holder) else { return };
@@ -185,6 +197,22 @@ mod tests {
         let mut larger = smaller.resized(3_200, 8);
         larger.check(3_200, 8, 0);
         assert_eq!(take_all(&mut larger, 0), 200 + 800);
+    }
+
+    #[test]
+    fn what_a_holder_has_counts_for_nobody_if_the_rest_has_it() {
+        let mut shares = Shares::new(1_600, 8);
+        assert_eq!(take_all(&mut shares, 0), 100 + 400);
+        assert_eq!(shares.disown(0), 500, "of which 400 are of the rest already");
+        shares.check(1_600, 8, 500);
+        assert_eq!((shares.used(0), shares.available(0)), (0, 100 + 150));
+        assert_eq!(take_all(&mut shares, 1), 100 + 150);
+        assert!(shares.take(2, 100 + 75) && shares.take(3, 100 + 38));
+        assert_eq!(shares.disown(1), 150 + 37, "37 are left of the rest");
+        assert_eq!((shares.used(1), shares.available(1), shares.disown(1)), (63, 37, 0));
+        shares.check(1_600, 8, 500 + 187);
+        shares.give_back_of_rest(500 + 187);
+        shares.check(1_600, 8, 63 + 175 + 138 - 376);
     }
 
     #[test]

@@ -29,6 +29,13 @@ struct Account {
     peers: u64,
 }
 
+impl Account {
+    /// Whether the process `tenant` had it last, as far as it is known.
+    fn is_of(&self, tenant: Option<u32>) -> bool {
+        tenant.is_some() && self.tenant == tenant
+    }
+}
+
 impl Accounts {
     /// Those of up to `applications`, of which none is there.
     pub(super) fn new(applications: usize) -> Accounts {
@@ -69,7 +76,7 @@ impl Accounts {
     /// ranks lowest by `rank`. By joining several times, or leaving and coming again, a process does not get what others may use.
     /// The sessions of this process have accounts of their own: its owner has opened them for whom it likes.
     pub(super) fn choose<R: Ord>(&self, tenant: Option<u32>, rank: impl Fn(u32) -> R) -> Option<u32> {
-        let is_its_own = |account: &Account| tenant.is_some() && account.tenant == tenant;
+        let is_its_own = |account: &Account| account.is_of(tenant);
         if tenant != Some(std::process::id())
             && let Some((account, _)) = self.look().find(|(_, one)| is_its_own(one) && one.sessions > 0)
         {
@@ -77,6 +84,12 @@ impl Accounts {
         }
         let free = self.look().filter(|(_, one)| one.sessions == 0);
         free.min_by_key(|(account, one)| (!is_its_own(one), rank(*account))).map(|(account, _)| account)
+    }
+
+    /// Whether a session of `tenant` with `account` is the first one after those of another process.
+    pub(super) fn changes_hands(&self, account: u32, tenant: Option<u32>) -> bool {
+        let account = &self.all[account as usize];
+        account.sessions == 0 && !account.is_of(tenant)
     }
 
     /// Looks at one after the other.

@@ -30,13 +30,32 @@ pub(super) struct Connections {
     pub(super) accounts: Accounts,
     /// The PDCs that this endpoint has at each peer, shared by accounts. A peer lets all of
     /// an endpoint have [`Limits::pdcs_per_peer`](crate::fep::Limits::pdcs_per_peer); its limit is taken to be ours.
-    at_peer: HashMap<Addr, Shares<u32>, BuildHasherDefault<FxHasher>>,
+    at_peer: HashMap<Addr, AtPeer, BuildHasherDefault<FxHasher>>,
     /// How many of them each session has, if it has some, by its peer, account and slot.
     of_sessions: BTreeMap<(Addr, u32, u32), u64>,
     /// PDCs that failed connections may have left at peers, the account for which they count, and until when.
     left_behind: VecDeque<(Time, Addr, u32)>,
+    /// How many of them each account has left at each peer, if there are some.
+    left_at: BTreeMap<(u32, Addr), LeftBehind>,
     /// How many of them count for each account.
     counts: Vec<u32>,
+}
+
+/// The PDCs that this endpoint has at a peer.
+#[derive(Debug)]
+struct AtPeer {
+    shares: Shares<u32>,
+    /// How many of them count for nobody.
+    of_nobody: u64,
+}
+
+/// The PDCs that failed connections of an account may have left behind at a peer.
+#[derive(Clone, Copy, Debug, Default)]
+struct LeftBehind {
+    /// Those that count for the account.
+    counted: u64,
+    /// Those of a process that had the account before, which are taken of what is reserved for nobody. They are older.
+    of_nobody: u64,
 }
 
 impl Connections {
@@ -53,6 +72,7 @@ impl Connections {
             at_peer: HashMap::default(),
             of_sessions: BTreeMap::new(),
             left_behind: VecDeque::new(),
+            left_at: BTreeMap::new(),
             counts: vec![0; applications],
         }
     }
@@ -82,12 +102,12 @@ impl Connections {
     /// its account, which has none.
     pub(super) fn claim(&mut self, peer: Addr, slot: u32, limit: u32) -> Result<(), CallError> {
         let account = self.account(slot);
-        let all = || Shares::new(limit.into(), self.applications as u64);
-        let available = self.at_peer.entry(peer).or_insert_with(all).available(account);
+        let none = || AtPeer { shares: Shares::new(limit.into(), self.applications as u64), of_nobody: 0 };
+        let available = self.at_peer.entry(peer).or_insert_with(none).shares.available(account);
         if available == 0 || self.must_leave(peer, account, slot, available) {
             return Err(CallError::Limit { what: Resource::PeerConnections, limit: limit as usize });
         }
-        self.at_peer.entry(peer).and_modify(|shares| shares.put(account, 1));
+        self.at_peer.entry(peer).and_modify(|all| all.shares.put(account, 1));
         *self.of_sessions.entry((peer, account, slot)).or_default() += 1;
         Ok(())
     }
@@ -107,7 +127,7 @@ impl Connections {
     /// The application in `slot` has a PDC less at `peer`.
     pub(super) fn release(&mut self, peer: Addr, slot: u32) {
         self.forget(peer, slot);
-        self.give_back(peer, self.account(slot));
+        self.give_back(peer, Some(self.account(slot)));
     }
 
     /// The session in `slot` has a PDC less at `peer`, whether its account has it still or not.
@@ -120,12 +140,31 @@ impl Connections {
         }
     }
 
-    fn give_back(&mut self, peer: Addr, account: u32) {
-        if let Some(shares) = self.at_peer.get_mut(&peer) {
-            shares.give_back(account, 1);
-            if shares.is_unused() {
-                self.at_peer.remove(&peer);
+    fn give_back(&mut self, peer: Addr, account: Option<u32>) {
+        let Some(all) = self.at_peer.get_mut(&peer) else { return };
+        match account {
+            Some(account) => all.shares.give_back(account, 1),
+            None => {
+                all.shares.give_back_of_rest(1);
+                all.of_nobody -= 1;
             }
+        }
+        if all.of_nobody == 0 && all.shares.is_unused() {
+            self.at_peer.remove(&peer);
+        }
+    }
+
+    /// Another process gets `account`, which has no connections. PDCs that it was left at peers are taken of what is reserved for
+    /// nobody, as far as there is so much, so that the process gets what is reserved for it at each peer. A join is not refused for
+    /// peers where there is less: the process may want others.
+    pub(super) fn take_over(&mut self, account: u32) {
+        for (&(_, peer), left) in self.left_at.range_mut((account, Addr(0))..=(account, Addr(u32::MAX))) {
+            let Some(all) = self.at_peer.get_mut(&peer) else { continue };
+            let count = all.shares.disown(account);
+            all.of_nobody += count;
+            left.counted -= count;
+            left.of_nobody += count;
+            self.counts[account as usize] -= count as u32;
         }
     }
 
@@ -148,6 +187,7 @@ impl Connections {
                 self.forget(peer, slot);
                 let account = self.account(slot);
                 self.left_behind.push_back((now + idle.times(2), peer, account));
+                self.left_at.entry((account, peer)).or_default().counted += 1;
                 self.counts[account as usize] += 1;
             }
         }
@@ -161,9 +201,25 @@ impl Connections {
             && now.is_at_or_after(until)
         {
             self.left_behind.pop_front();
-            self.counts[account as usize] -= 1;
-            self.give_back(peer, account);
+            self.forget_left(peer, account);
         }
+    }
+
+    /// The oldest PDC that was left at `peer` by `account` is not there any more.
+    #[cold]
+    fn forget_left(&mut self, peer: Addr, account: u32) {
+        let Entry::Occupied(mut left) = self.left_at.entry((account, peer)) else { return };
+        let of_account = left.get().of_nobody == 0;
+        let LeftBehind { counted, of_nobody } = left.get_mut();
+        match of_account {
+            true => *counted -= 1,
+            false => *of_nobody -= 1,
+        }
+        if *counted + *of_nobody == 0 {
+            left.remove();
+        }
+        self.counts[account as usize] -= u32::from(of_account);
+        self.give_back(peer, of_account.then_some(account));
     }
 
     /// How many PDCs that were left behind count for `account`.
@@ -182,8 +238,14 @@ impl Connections {
     #[cfg(test)]
     pub(super) fn check(&self, limit: u32) -> HashMap<u32, u64> {
         let mut of_each = HashMap::<u32, u64>::new();
-        for shares in self.at_peer.values() {
-            shares.check(limit.into(), self.applications as u64, 0);
+        assert_eq!(
+            self.left_at.values().map(|left| left.counted + left.of_nobody).sum::<u64>() as usize,
+            self.left_behind.len()
+        );
+        for (peer, AtPeer { shares, of_nobody }) in &self.at_peer {
+            let left = self.left_at.iter().filter(|((_, at), _)| at == peer);
+            assert_eq!(left.map(|(_, left)| left.of_nobody).sum::<u64>(), *of_nobody);
+            shares.check(limit.into(), self.applications as u64, *of_nobody);
             for account in 0..self.applications as u32 {
                 *of_each.entry(account).or_default() += shares.used(account);
             }
@@ -197,7 +259,7 @@ impl Connections {
             *of_accounts.entry((peer, account)).or_default() += count;
         }
         for ((peer, account), count) in of_accounts {
-            assert!(self.at_peer.get(&peer).is_some_and(|shares| count <= shares.used(account)));
+            assert!(self.at_peer.get(&peer).is_some_and(|all| count <= all.shares.used(account)));
         }
         of_each
     }

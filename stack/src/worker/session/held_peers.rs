@@ -1,36 +1,39 @@
 //! Peers that stay in the address book as long as applications hold them: each counts for the process of one of its holders, or, while
 //! somebody uses it whom it does not count for, for that of the last one.
 
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::BuildHasherDefault;
 
 use rustc_hash::FxHasher;
 
-use crate::ledger::Shares;
+use crate::ledger::{Shares, reserved_part};
 use crate::packet::Addr;
 
 /// The most entries without holders that are looked at to find some that are not in use any more. The next look goes on behind them.
 const LOOKS: usize = 64;
+
+/// Whom entries count for that are taken of what is reserved for nobody.
+const NOBODY: u32 = u32::MAX;
 
 /// The entries of the address book that applications hold: they have asked for them, or have connections to them.
 ///
 /// An entry counts for the account of the application that was the first to hold it, whoever holds it as well: hundreds of
 /// processes with the same peers need no more room than one. Once that account holds it no more, it counts for another one. If none
 /// may have it, nobody holds it any more. While it is in use nevertheless, it takes a place of the book, and goes on to count for the
-/// account that had it last: otherwise two processes that take turns could have all places, each in use and counted for nobody.
+/// account that had it last: otherwise two processes that take turns could have all places, each in use and counted for nobody. When
+/// another process gets that account, such entries are taken of what is reserved for nobody.
 #[derive(Debug)]
 pub(super) struct HeldPeers {
     /// How many accounts there are.
     accounts: u64,
     /// The slots of the applications that hold each peer.
     holders: BTreeSet<(Addr, u32)>,
-    /// The account that each peer counts for.
+    /// The account that each peer counts for, or [`NOBODY`].
     counts_for: HashMap<Addr, u32, BuildHasherDefault<FxHasher>>,
-    /// Those of them that nobody holds, and that were in use when the last holder released them.
-    left: BTreeSet<Addr>,
+    /// Those of them that nobody holds, and that were in use when the last holder released them, with what they count for.
+    left: BTreeSet<(u32, Addr)>,
     /// Where the next look at these begins.
-    next_look: Addr,
+    next_look: (u32, Addr),
     /// Whether entries that nobody holds have been looked at in this turn because an application may add none.
     has_looked: bool,
     /// How many entries the book has for applications, as far as has been heard.
@@ -47,7 +50,7 @@ impl HeldPeers {
             holders: BTreeSet::new(),
             counts_for: HashMap::default(),
             left: BTreeSet::new(),
-            next_look: Addr(0),
+            next_look: (0, Addr(0)),
             has_looked: false,
             room: 0,
             shares: Shares::new(0, accounts),
@@ -81,20 +84,54 @@ impl HeldPeers {
         }
         let from = self.next_look;
         let round = self.left.range(from..).chain(self.left.range(..from));
-        let looked: Vec<Addr> = round.take(LOOKS).copied().collect();
-        self.next_look = looked.last().map_or(Addr(0), |last| Addr(last.0.wrapping_add(1)));
-        for peer in looked.into_iter().filter(|peer| !is_in_use(*peer)) {
-            self.left.remove(&peer);
-            if let Some(account) = self.counts_for.remove(&peer) {
-                self.shares.give_back(account, 1);
-            }
+        let looked: Vec<(u32, Addr)> = round.take(LOOKS).copied().collect();
+        self.next_look =
+            looked.last().map_or((0, Addr(0)), |(account, peer)| (*account, Addr(peer.0.wrapping_add(1))));
+        for (account, peer) in looked.into_iter().filter(|(_, peer)| !is_in_use(*peer)) {
+            self.left.remove(&(account, peer));
+            self.counts_for.remove(&peer);
+            self.give_back(account);
         }
+    }
+
+    /// An entry counts for `account` no more.
+    fn give_back(&mut self, account: u32) {
+        match account {
+            NOBODY => self.shares.give_back_of_rest(1),
+            _ => self.shares.give_back(account, 1),
+        }
+    }
+
+    /// Whether nobody holds `peer`, which counts for `account`.
+    fn is_left(&self, account: u32, peer: Addr) -> bool {
+        self.left.contains(&(account, peer))
+    }
+
+    /// Another process gets `account`, of which no application is there, to add up to `peers`. What is left in use there is taken of
+    /// what is reserved for nobody, so that the process gets what is reserved for it.
+    ///
+    /// # Errors
+    /// There is too little for that: the peers that are reserved for the process, and how many of these it could add.
+    pub(super) fn take_over(&mut self, account: u32, peers: u64) -> Result<(), (u64, u64)> {
+        let count = self.shares.disown(account) as usize;
+        let all = self.left.range((account, Addr(0))..=(account, Addr(u32::MAX)));
+        let moved: Vec<Addr> = all.take(count).map(|(_, peer)| *peer).collect();
+        for peer in moved {
+            self.counts_for.insert(peer, NOBODY);
+            self.left.remove(&(account, peer));
+            self.left.insert((NOBODY, peer));
+        }
+        let each = reserved_part(self.room, self.accounts);
+        let (wanted, left) = (peers.min(each), each.saturating_sub(self.shares.used(account)));
+        if wanted <= left { Ok(()) } else { Err((wanted, left)) }
     }
 
     /// The book has `room` for all: it changes with the entries that the owner keeps.
     fn hear_of(&mut self, room: u64) {
         if room != self.room {
+            let of_nobody = self.left.range((NOBODY, Addr(0))..).count() as u64;
             self.shares = self.shares.resized(room, self.accounts);
+            self.shares.take_of_rest(of_nobody);
             self.room = room;
         }
     }
@@ -108,21 +145,20 @@ impl HeldPeers {
         room: u64,
         is_in_use: impl FnMut(Addr) -> bool,
     ) -> bool {
-        let counts = |for_account: &u32| *for_account == account || !self.left.contains(&peer);
+        let counts = |for_account: &u32| *for_account == account || !self.is_left(*for_account, peer);
         self.counts_for.get(&peer).is_some_and(counts) || self.may_add(account, room, is_in_use)
     }
 
     /// The application in `slot`, of `account`, holds `peer`, as it [may](HeldPeers::may_hold).
     pub(super) fn hold(&mut self, peer: Addr, slot: u32, account: u32) {
         self.holders.insert((peer, slot));
-        let nobody_holds_it = self.left.remove(&peer);
-        match self.counts_for.entry(peer) {
-            Entry::Vacant(free) => _ = free.insert(account),
-            Entry::Occupied(mut counted) if nobody_holds_it => {
-                self.shares.give_back(counted.insert(account), 1);
+        if let Some(before) = self.counts_for.get(&peer).copied() {
+            if !self.left.remove(&(before, peer)) {
+                return;
             }
-            Entry::Occupied(_) => return,
+            self.give_back(before);
         }
+        self.counts_for.insert(peer, account);
         self.shares.put(account, 1);
     }
 
@@ -166,11 +202,16 @@ impl HeldPeers {
         }
         if is_in_use {
             self.shares.put(account, 1);
-            self.left.insert(peer);
+            self.left.insert((account, peer));
         } else {
             self.counts_for.remove(&peer);
         }
         losers
+    }
+
+    /// How many entries the book has for applications, as far as has been heard.
+    pub(super) fn room(&self) -> u64 {
+        self.room
     }
 
     /// How many entries count for `account`. If none of its applications is there, nobody holds them.
@@ -196,10 +237,12 @@ impl HeldPeers {
     pub(super) fn check(&self, holders: &BTreeSet<(Addr, u32)>, account_of: impl Fn(u32) -> u32) {
         assert_eq!(self.holders, *holders);
         let held: BTreeSet<Addr> = holders.iter().map(|(peer, _)| *peer).collect();
-        assert!(held.is_disjoint(&self.left), "{:?} have holders", held.intersection(&self.left));
+        assert!(self.left.iter().all(|(_, peer)| !held.contains(peer)), "{:?}: some have holders", self.left);
         assert_eq!(held.len() + self.left.len(), self.counts_for.len());
-        assert!(self.left.iter().all(|peer| self.counts(*peer)));
-        for (peer, account) in self.counts_for.iter().filter(|(peer, _)| !self.left.contains(peer)) {
+        assert!(self.left.iter().all(|(account, peer)| self.counts_for.get(peer) == Some(account)));
+        for (peer, account) in
+            self.counts_for.iter().filter(|(peer, account)| !self.is_left(**account, **peer))
+        {
             let mut of_peer = holders.range((*peer, 0)..=(*peer, u32::MAX));
             assert!(of_peer.any(|(_, slot)| account_of(*slot) == *account), "{peer:?} counts for {account}");
         }
@@ -208,7 +251,8 @@ impl HeldPeers {
             assert_eq!(counted as u64, self.shares.used(account), "entries that count for {account}");
         }
         if self.room > 0 {
-            self.shares.check(self.room, self.accounts, 0);
+            let of_nobody = self.counts_for.values().filter(|account| **account == NOBODY).count();
+            self.shares.check(self.room, self.accounts, of_nobody as u64);
         }
     }
 }
@@ -295,6 +339,54 @@ mod tests {
         assert!(held.may_hold(2, PEER, ROOM, |_| true));
         held.hold(PEER, 2, 2);
         assert_eq!(held.used(2), used);
+    }
+
+    /// Of 32 entries two are reserved for each of eight accounts.
+    #[test]
+    fn entries_in_use_of_an_account_that_changes_hands_are_taken_of_what_is_reserved_for_nobody() {
+        const ROOM: u64 = 32;
+        let mut held = HeldPeers::new(8);
+        held.hear_of(ROOM);
+        let take = |held: &mut HeldPeers, account: u32, count: u32| {
+            for peer in (0..count).map(|n| Addr(1000 * (account + 1) + n)) {
+                assert!(held.may_add(account, ROOM, |_| true));
+                held.hold(peer, account, account);
+            }
+        };
+        for account in 0..6 {
+            take(&mut held, account, 4);
+        }
+        for account in 0..6 {
+            for peer in (0..4).map(|n| Addr(1000 * (account + 1) + n)) {
+                assert_eq!(held.release(peer, account, ROOM, true, |slot| slot, |_| true), [0; 0]);
+            }
+        }
+        // Of each account's four two are of the rest already, so that each takes two more of the four that are left of it.
+        for account in 0..2 {
+            assert_eq!(held.take_over(account, 2), Ok(()));
+            assert_eq!(held.used(account), 0);
+            held.check(&BTreeSet::new(), |slot| slot);
+        }
+        assert_eq!(
+            held.take_over(2, 2),
+            Err((2, 0)),
+            "it would have none of the two that are reserved for it"
+        );
+        assert_eq!(held.take_over(2, 0), Ok(()), "it wants none");
+        held.check(&BTreeSet::new(), |slot| slot);
+        // Who holds one of them has it count for itself.
+        let peer = Addr(1000);
+        assert!(held.may_hold(7, peer, ROOM, |_| true));
+        held.hold(peer, 7, 7);
+        assert_eq!(held.used(7), 1);
+        held.check(&[(peer, 7)].into(), |slot| slot);
+        // Once they are not in use any more there is room again.
+        held.look_at_left(|peer| peer.0 / 1000 != 2);
+        held.check(&[(peer, 7)].into(), |slot| slot);
+        assert_eq!(held.take_over(2, 2), Ok(()));
+        // A book with more room takes what is nobody's into account.
+        held.hear_of(ROOM + 8);
+        held.check(&[(peer, 7)].into(), |slot| slot);
     }
 
     #[test]

@@ -160,8 +160,8 @@ impl Sessions {
     /// that has been free for longest.
     ///
     /// # Errors
-    /// A number in `config` is out of range, all sessions are in use, the endpoint has less left than `config` asks for
-    /// ([`OpenError::NotLeft`]), the process is open, or the system has no memory or socket left.
+    /// A number in `config` is out of range, all sessions are in use, the endpoint has less left than `config` asks for, or of peers
+    /// than are reserved for an application ([`OpenError::NotLeft`]), the process is open, or the system has no memory or socket left.
     pub fn open(
         &mut self,
         fep: &mut Fep,
@@ -211,6 +211,9 @@ impl Sessions {
         self.check_share(tenant, account, Share::one(layout.total as u64))?;
         // Last, as nothing else passes while an application waits for it.
         self.check_memory(layout.total as u64)?;
+        if self.connections.accounts.changes_hands(account, tenant) {
+            self.take_over(account, config)?;
+        }
         let process = self.open_process(fep, process)?;
         let region = &share(layout.total).inspect_err(|_| {
             // It has just been opened.
@@ -291,6 +294,17 @@ impl Sessions {
         let connections = self.reserved(|session| session.connections.len() as u64);
         let most = limits.most_connections() as u64;
         check_left(Resource::Connections, most, connections, config.connections.into())
+    }
+
+    /// A session with `config` is the first one of another process with `account`. What those before it have left in use is taken of
+    /// what is reserved for nobody, so that it gets what is reserved for it.
+    fn take_over(&mut self, account: u32, config: &SessionConfig) -> Result<(), OpenError> {
+        let taken = self.connections.held_peers.take_over(account, config.peers.into());
+        self.connections.take_over(account);
+        taken.map_err(|(asked, left)| {
+            let limit = self.connections.held_peers.room();
+            OpenError::NotLeft { what: Resource::Peers, asked, left, limit }
+        })
     }
 
     /// Checks that there are `memory` bytes left for a session. Memory is reserved by its number only: the system provides each

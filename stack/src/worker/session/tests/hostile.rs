@@ -517,6 +517,47 @@ fn a_process_that_joins_several_times_at_once_has_one_part_of_a_peer_s_pdcs() {
     }
 }
 
+/// A peer takes 32 PDCs of two applications, of which eight are reserved for each. One has its own eight and eight more. The eight
+/// of another one fail, which leaves, and the next process gets its account.
+#[test]
+fn an_application_has_its_part_of_a_peer_s_pdcs_though_those_of_the_one_before_it_have_failed() {
+    let limits = Limits { pdcs_per_peer: 32, ..Limits::default() };
+    let config = FepConfig { limits, idle_timeout: Span::from_ms(500), ..(*config()).clone() };
+    let mut world = World::with(&Arc::new(config));
+    world.sessions[0] = Sessions::new(2);
+    let bob = world.open(1);
+    let many = SessionConfig { connections: 64, commands: 64, ..SMALL };
+    let mut hog = join_as(&mut world, 1, &many);
+    assert_eq!(connect_all(&mut world, &mut hog, to(&bob)).len(), 8 + 8);
+    let mut fails = join_as(&mut world, 2, &SessionConfig { connections: 8, ..many });
+    let connections = [(); 8].map(|()| {
+        let connection = fails.connect(Addr(1), to(&bob), 0).unwrap();
+        assert!(matches!(world.event(&mut fails).report, Report::Connected { .. }));
+        connection
+    });
+    for connection in connections {
+        fails.send(connection, extent(0, 1), None, 0, 1).unwrap();
+    }
+    let mut failed = 0;
+    while failed < connections.len() {
+        world.step_through(4, |packet| packet.net.src == Addr(0));
+        while let Some(event) = fails.poll().unwrap() {
+            failed += usize::from(matches!(event.report, Report::Closed { result: Err(_), .. }));
+        }
+    }
+    drop(fails);
+    while world.sessions[0].len() > 1 {
+        world.step(1);
+    }
+    let mut next = join_as(&mut world, 3, &many);
+    world.sessions[0].check_accounts(&world.feps[0].config().limits);
+    assert_eq!(connect_all(&mut world, &mut next, to(&bob)).len(), 8);
+    // Once the peer has forgotten those that failed they count for nobody.
+    world.now += Span::from_ms(1_000);
+    world.step(4);
+    world.sessions[0].check_accounts(&world.feps[0].config().limits);
+}
+
 #[test]
 fn a_session_that_cannot_have_its_share_is_refused_when_it_joins() {
     let limits = Limits { sends: 40, connections: 9, ..Limits::default() };

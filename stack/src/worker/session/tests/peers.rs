@@ -446,9 +446,9 @@ fn a_request_for_a_peer_waits_until_all_entries_that_nobody_holds_have_been_look
     book.settle();
     let left = book.side.sessions.left_peers() as usize;
     assert!(left == taken.len() && (65..128).contains(&left), "{left}");
-    // The other accounts are taken by applications, so that the next one gets the account to which these entries count.
+    // The process that left comes again, and these entries count for it.
     let _others = [3, 4].map(|tenant| join_as(&mut book.side, tenant, 200));
-    let mut asks = join_as(&mut book.side, 5, 200);
+    let mut asks = join_as(&mut book.side, 2, 200);
     assert_eq!(book.peers_of(&asks), left as u64);
 
     // The book itself is looked through in five turns, and the request waits no longer than that.
@@ -484,43 +484,76 @@ fn first_packet(from: Addr, process: u16) -> Packet {
     fep.poll_transmit(Time::ZERO).expect("a message has been posted").packet
 }
 
-/// What an earlier process has left in use counts for its account, until it is not in use any more.
+/// What an earlier process has left in use counts for its account. Of several that are free the next process gets the one to which the
+/// fewest count, and these are taken of what is reserved for nobody.
 #[test]
-fn a_process_gets_the_account_to_which_the_fewest_entries_of_the_book_count() {
+fn a_process_gets_its_part_of_the_book_though_what_earlier_ones_had_is_in_use() {
     let mut book = Book::new(32);
     let mut hog = join_to_connect(&mut book, 1, 32, 0);
-    let mut leaver = join_as(&mut book.side, 2, 100);
-    let last = 21 + book.fill(&mut leaver) as u8;
-    for peer in 21..last {
-        let addr = book.find(peer);
-        assert!(book.connect(&mut hog, addr).is_ok());
+    leave_in_use(&mut book, 2, &mut hog);
+    leave_in_use(&mut book, 3, &mut hog);
+    // The hog inherits what it may of the first one, and nothing of the second one.
+    let left = book.side.sessions.left_peers();
+    assert!(left > 4, "{left}");
+    let mut others = [4, 5].map(|tenant| join_as(&mut book.side, tenant, 100));
+    for other in &mut others {
+        assert_eq!(book.peers_of(other), 0);
+        let added = book.fill(other);
+        assert!(added >= 4, "its part: {added}");
+        book.check();
     }
-    let mut second = join_as(&mut book.side, 3, 100);
+    assert_eq!(book.side.sessions.left_peers(), left);
+    drop((hog, others));
+    book.settle();
+    let mut last = join_as(&mut book.side, 6, 100);
+    book.fill(&mut last);
+    assert_eq!((book.peers_of(&last), book.side.sessions.left_peers()), (12, 0));
+    book.side.assert_nothing_is_left(Time::ZERO, last);
+}
+
+/// A process adds all the peers it may, and leaves once another one has connected to these.
+fn leave_in_use(book: &mut Book, tenant: u32, hog: &mut Client) {
+    let mut leaver = join_as(&mut book.side, tenant, 100);
     let first = book.next + 1;
-    book.fill(&mut second);
+    book.fill(&mut leaver);
     for peer in first..book.next {
         let addr = book.find(peer);
-        assert!(book.connect(&mut hog, addr).is_ok());
+        assert!(book.connect(hog, addr).is_ok(), "{peer}");
     }
-    // The hog inherits what it may of the first one, and nothing of the second one.
     drop(leaver);
     book.settle();
-    drop(second);
-    book.settle();
-    let left = book.side.sessions.left_peers();
-    let [mut third, mut fourth] = [4, 5].map(|tenant| join_as(&mut book.side, tenant, 100));
-    assert_eq!(book.peers_of(&third), 0, "there is one to which none count");
-    let of_fourth = book.peers_of(&fourth);
-    assert!(0 < of_fourth && of_fourth < left - of_fourth, "{of_fourth} of {left}");
-    assert!(book.fill(&mut third) >= 4, "its part");
-    book.fill(&mut fourth);
-    assert!(book.peers_of(&fourth) >= 4, "its part, with what was left");
-    book.check();
-    drop((hog, third));
-    book.settle();
-    book.fill(&mut fourth);
-    assert_eq!((book.peers_of(&fourth), book.side.sessions.left_peers()), (12, 0));
-    book.side.assert_nothing_is_left(Time::ZERO, fourth);
+}
+
+/// So much is in use of processes that have left that nothing is left which is reserved for nobody.
+#[test]
+fn a_process_that_would_not_have_its_part_of_the_book_is_refused_when_it_joins() {
+    let mut book = Book::new(32);
+    let mut hog = join_to_connect(&mut book, 1, 64, 0);
+    for tenant in 2..100 {
+        leave_in_use(&mut book, tenant, &mut hog);
+        let config = SessionConfig { peers: 100, ..SMALL };
+        let mut try_to_join = |config: &SessionConfig| {
+            let region = Region::allocate(config.layout().unwrap().total).unwrap();
+            let Side { sessions, worker } = &mut book.side;
+            let link = Link::pair().unwrap().0;
+            sessions.admit(worker.fep_mut(), config, None, &region, link, Some(1000 + tenant))
+        };
+        let Err(error) = try_to_join(&config) else {
+            book.settle();
+            continue;
+        };
+        let why = error.to_string();
+        assert_eq!(why, "4 peers in the address book are asked for, and the endpoint has 0 of 32 left");
+        assert!(try_to_join(&SessionConfig { peers: 0, ..config }).is_ok(), "it wants none");
+        book.settle();
+        // Those that are there have their parts. Once nothing is in use any more, others get theirs again.
+        drop(hog);
+        (0..10).for_each(|_| book.settle());
+        let mut next = join_as(&mut book.side, 5000, 100);
+        assert_eq!(book.fill(&mut next), 12);
+        return;
+    }
+    panic!("all get their part");
 }
 
 /// The book looks at 64 of its peers in a turn to find one that makes room. Another one may be behind them.
