@@ -285,6 +285,24 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             then: "dropped and counted (`control_dropped`)".into(),
         },
         Row {
+            what: LimitRow::Timers,
+            all:
+                "one of each connection, PDC, and peer and traffic class that there is a connection to, and 3"
+                    .into(),
+            holder: "–",
+            reserved: none(),
+            most: none(),
+            then: "there is one for whatever is there".into(),
+        },
+        Row {
+            what: LimitRow::Cancels,
+            all: "0".into(),
+            holder: "–",
+            reserved: none(),
+            most: none(),
+            then: "each ends with its command".into(),
+        },
+        Row {
             what: LimitRow::CommandsPerTurn,
             all: none(),
             holder: "application",

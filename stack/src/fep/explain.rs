@@ -101,10 +101,10 @@ impl Fep {
         self.target.processes.check(limits)
     }
 
-    /// Whether ROD packets that arrived early are kept.
+    /// Whether ROD packets of `peer` that arrived early are kept.
     #[cfg(test)]
-    pub(crate) fn has_early_packets(&self) -> bool {
-        self.target.pdcs.usage.has_early()
+    pub(crate) fn keeps_early_packets_of(&self, peer: crate::packet::Addr) -> bool {
+        self.target.pdcs.usage.of(peer).early_bytes > 0
     }
 
     /// State left over when all work is done, one line for each kind, for tests of leaks. A closed PDC that is

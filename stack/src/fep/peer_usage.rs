@@ -63,11 +63,6 @@ impl PeerUsage {
         self.peers.get(&None).copied().unwrap_or_default()
     }
 
-    #[cfg(test)]
-    pub(super) fn has_early(&self) -> bool {
-        self.of_all().early_bytes > 0
-    }
-
     /// Whether closed PDCs of `peer` are remembered.
     pub(super) fn remembers(&self, peer: Addr) -> bool {
         self.of(peer).remembered > 0

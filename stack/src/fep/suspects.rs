@@ -6,7 +6,7 @@ use crate::heap;
 use crate::table::Key;
 
 /// How many PDCs a call looks at to forget those that are half-open no more.
-const LOOKED_AT: usize = 4;
+const LOOKED_AT: usize = 3;
 /// How many of them a call takes out at most, to come to one that still is.
 const TAKEN: usize = 64;
 /// So many are kept beside those that are half-open, whether they are or not.

@@ -50,6 +50,8 @@ rows! {
     RefusedNotes = "notes of messages of which the rest is refused, 48 bytes each",
     ResponseBytes = "bytes of stored responses",
     ControlQueue = "control packets that wait for the port",
+    Timers = "timers",
+    Cancels = "cancels in progress",
     CommandsPerTurn = "commands in a turn of the worker's loop",
     BytesPerTurn = "bytes of messages that wait which commands touch in a turn",
     UnsentPerTurn = "unsent messages that end in a turn as their applications leave or their connections fail",

@@ -21,10 +21,15 @@ pub(super) fn config() -> Arc<FepConfig> {
 
 /// The same with another congestion control.
 pub(super) fn config_with(cc: &CcChoice) -> FepConfig {
+    config_at(cc, Rate::from_gbps(10))
+}
+
+/// The same for another rate of the link.
+pub(super) fn config_at(cc: &CcChoice, link_rate: Rate) -> FepConfig {
     let network = CcParams {
         mtu: 1024,
         overhead: 64,
-        link_rate: Rate::from_gbps(10),
+        link_rate,
         network_rtt: Span::from_us(10),
         trimming: true,
         delays: Delays::Known,

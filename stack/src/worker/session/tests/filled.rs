@@ -6,6 +6,8 @@ mod peers;
 
 pub(super) use self::alice::alice_and_her_peer;
 use super::fabric::{APPLICATIONS, BOOK_ROOM, Fabric, MEMORY, added_ip};
+use weft_cc::{CcChoice, Rate};
+
 use super::*;
 use crate::buffer::Buffer;
 use crate::fep::{ConnectionId, FepConfig, Limits, Send};
@@ -13,6 +15,7 @@ use crate::ledger::reserved_part;
 use crate::packet::Packet;
 use crate::pdc::RodReceive;
 use crate::wire::pds::DeliveryMode;
+use crate::worker::session::world::config_at;
 
 /// The applications.
 const ALICE: usize = 0;
@@ -56,14 +59,16 @@ enum Room {
     Roomy,
     /// As tight, with all the room for stored responses that they need.
     Responses,
+    /// As tight, and receivers grant credit for a link of 100 Gbit/s.
+    Credit,
 }
 
 impl Room {
-    const ALL: [Room; 3] = [Room::Tight, Room::Roomy, Room::Responses];
+    const ALL: [Room; 4] = [Room::Tight, Room::Roomy, Room::Responses, Room::Credit];
 
     fn config(self) -> FepConfig {
         let limits = match self {
-            Room::Tight => limits(),
+            Room::Tight | Room::Credit => limits(),
             Room::Roomy => Limits {
                 connections: 400,
                 pdcs_per_peer: 400,
@@ -83,7 +88,11 @@ impl Room {
                 Limits { response_bytes_per_peer: 100_000, response_bytes: 400_000, ..limits() }
             }
         };
-        FepConfig { limits, rod_receive: RodReceive::Reorder, ..(*config()).clone() }
+        let others = match self {
+            Room::Credit => config_at(&CcChoice::parse("rccc").unwrap(), Rate::from_gbps(100)),
+            _ => (*config()).clone(),
+        };
+        FepConfig { limits, rod_receive: RodReceive::Reorder, ..others }
     }
 
     /// Alice has joined, and the hog.
@@ -216,8 +225,7 @@ fn shown(row: LimitRow) -> Shown {
             fill("half-open PDCs", peers::half_open_pdcs_of_all),
         ],
         LimitRow::CreditSenders => {
-            let test = "requests_without_a_pdc_have_a_limit_and_the_oldest_makes_room";
-            return Shown::In("stack/src/fep/credit.rs", test);
+            vec![fill("requests for credit", peers::requests_for_credit).with(Room::Credit)]
         }
         LimitRow::RememberedPdcs => vec![fill("PDCs open or remembered", peers::remembered_pdcs)],
         LimitRow::EarlyPackets => vec![fill("early ROD packets of one PDC", peers::early_packets)],
@@ -230,6 +238,8 @@ fn shown(row: LimitRow) -> Shown {
             fill("answers to long messages", peers::short_receives),
         ],
         LimitRow::ControlQueue => vec![fill("control packets", peers::control_packets)],
+        LimitRow::Timers => vec![fill("timers", applications::timers)],
+        LimitRow::Cancels => vec![fill("cancels", applications::cancels).with(Room::Roomy)],
         LimitRow::CommandsPerTurn => vec![fill("commands", applications::commands).with(Room::Roomy)],
         LimitRow::BytesPerTurn => vec![fill("searches", applications::searches).with(Room::Roomy)],
         LimitRow::UnsentPerTurn => {

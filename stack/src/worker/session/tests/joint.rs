@@ -430,7 +430,8 @@ fn whatever_applications_and_peers_do_limits_add_up_and_nothing_is_left() {
         for step in steps {
             fabric.take(step);
             fabric.check();
-            early += u64::from(fabric.feps[0].has_early_packets());
+            early +=
+                u64::from((1..=PEERS as u32).any(|peer| fabric.feps[0].keeps_early_packets_of(Addr(peer))));
         }
         fabric.obey_all();
         let parts = all_get_their_parts_of_the_book(&mut fabric, are_connected);

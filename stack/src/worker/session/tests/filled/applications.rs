@@ -164,6 +164,33 @@ pub(super) fn commands(fabric: &mut Fabric) {
     assert!(!fabric.sessions.have_obeyed(), "not all are executed in a turn");
 }
 
+/// The hog has all its connections, and a peer all the PDCs that it may have.
+pub(super) fn timers(fabric: &mut Fabric) {
+    super::peers::pdcs_of_a_peer(fabric);
+    connections(fabric);
+}
+
+/// The hog cancels its receives as fast as its commands are executed, and posts others.
+fn cancel(fabric: &mut Fabric) {
+    let client = &mut fabric.guests[HOG].client;
+    while let Ok(receive) = client.receive(extent(0, 1), None, Matching::Tagged { tag: 1, ignore: 0 }, 0) {
+        if client.cancel(receive).is_err() {
+            break;
+        }
+    }
+}
+
+pub(super) fn cancels(fabric: &mut Fabric) {
+    fabric.meanwhile = Some(cancel);
+    let mut cancelled = 0;
+    until(fabric, "the end of many receives", |fabric| {
+        let is_cancelled =
+            |report: &Report| matches!(report, Report::Received { result: Err(ReceiveError::Cancelled), .. });
+        cancelled += reports(fabric, HOG).filter(is_cancelled).count();
+        cancelled > 1_000
+    });
+}
+
 /// The hog looks for messages that are not there. No search is like one before.
 fn search(fabric: &mut Fabric) {
     let turn = fabric.now.since(Time::ZERO).as_ps() / Span::from_us(1).as_ps();

@@ -2,6 +2,8 @@
 
 use core::ops::Range;
 
+use weft_cc::Time;
+
 use super::*;
 use crate::fep::{Datagram, QUESTIONS_PER_CALL, REFUSED_PER_PDC, SILENT_PER_CALL};
 use crate::packet::{Class, Network};
@@ -99,31 +101,64 @@ pub(super) fn pdcs_of_a_peer(fabric: &mut Fabric) {
     assert_eq!(fabric.feps[0].open_targets(), 16);
 }
 
+/// Asks about a PDC that is not there.
+const QUESTION: Control = Control {
+    kind: ControlKind::AckRequest,
+    rod: false,
+    retx: false,
+    ack_request: true,
+    probe_opaque: 0,
+    psn: Psn(1),
+    spdcid: PdcId(1),
+    destination: Destination::Pdc(PdcId(60_000)),
+    payload: 0,
+};
+
+/// A control packet of peer 2 arrives.
+fn arrives(fabric: &mut Fabric, control: Control) {
+    let net = Network {
+        src: Addr(2),
+        dst: Addr(0),
+        entropy: Entropy(0),
+        class: Class::Control,
+        priority: Priority::LOWEST,
+        ecn: false,
+        hops: 1,
+    };
+    fabric.arrive(&Packet { net, payload_len: 0, pds: Pds::Control(control), ses: Ses::None }, &[]);
+}
+
 /// Peer 2 asks about PDCs that are not there, twice as often as the endpoint's port sends answers.
 fn asks_too_much(fabric: &mut Fabric) {
     for n in 0..64 {
-        let control = Control {
-            kind: ControlKind::AckRequest,
-            rod: false,
-            retx: false,
-            ack_request: true,
-            probe_opaque: 0,
-            psn: Psn(1),
-            spdcid: PdcId(n + 1),
-            destination: Destination::Pdc(PdcId(60_000)),
-            payload: 0,
-        };
-        let net = Network {
-            src: Addr(2),
-            dst: Addr(0),
-            entropy: Entropy(0),
-            class: Class::Control,
-            priority: Priority::LOWEST,
-            ecn: false,
-            hops: 1,
-        };
-        fabric.arrive(&Packet { net, payload_len: 0, pds: Pds::Control(control), ses: Ses::None }, &[]);
+        arrives(fabric, Control { spdcid: PdcId(n + 1), ..QUESTION });
     }
+}
+
+/// Peer 2 asks for more credit in each of its contexts than they have been granted, four of them in a turn.
+fn asks_for_credit(fabric: &mut Fabric) {
+    let turn = fabric.now.since(Time::ZERO).as_ps() / Span::from_us(1).as_ps();
+    for n in 0..4 {
+        let context = (4 * turn + n) as u8;
+        let request = Control {
+            kind: ControlKind::CreditRequest,
+            ack_request: false,
+            probe_opaque: context.into(),
+            spdcid: PdcId(u16::from(context) + 1),
+            payload: 1_000 + 100 * turn as u32,
+            ..QUESTION
+        };
+        arrives(fabric, request);
+    }
+}
+
+/// It gets more credit all the time, for none of which it sends anything.
+pub(super) fn requests_for_credit(fabric: &mut Fabric) {
+    fabric.meanwhile = Some(asks_for_credit);
+    run(fabric, 64);
+    let before = fabric.credits;
+    run(fabric, 64);
+    assert!(fabric.credits - before > 64, "{} packets of credit", fabric.credits - before);
 }
 
 pub(super) fn control_packets(fabric: &mut Fabric) {
