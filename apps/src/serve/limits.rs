@@ -286,13 +286,11 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
         },
         Row {
             what: LimitRow::Timers,
-            all:
-                "one of each connection, PDC, and peer and traffic class that there is a connection to, and 3"
-                    .into(),
+            all: none(),
             holder: "–",
             reserved: none(),
             most: none(),
-            then: "there is one for whatever is there".into(),
+            then: "each belongs to something that has a row".into(),
         },
         Row {
             what: LimitRow::Cancels,

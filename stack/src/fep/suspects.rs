@@ -24,7 +24,7 @@ pub(super) struct Suspects {
 
 impl Suspects {
     /// Appends PDC `key`, which makes so many that are `half_open`. If there are more than twice as many here, looks at a few, so that
-    /// no call takes longer than others: while it has looked at all, there can be up to three times as many.
+    /// no call takes longer than others: until it has looked at all, there can be up to three times as many, and some.
     pub(super) fn push(&mut self, key: Key, half_open: usize, is_half_open: impl Fn(Key) -> bool) {
         if self.looked > 0 || self.keys.len() > SOME + 2 * half_open {
             self.forget_some(is_half_open);

@@ -71,6 +71,18 @@ pub enum OpenError {
         /// How much the endpoint has.
         limit: u64,
     },
+    /// Entries of the address book that earlier processes have added, and that are in use still, have taken what is reserved for nobody
+    /// and a part of what would be reserved for the process that asks.
+    #[error(
+        "of {part} peers in the address book that are reserved for a process {left} are left: \
+         others are in use that earlier processes have added"
+    )]
+    PeersInUse {
+        /// How many are reserved for the process, as far as the session asks for so many.
+        part: u64,
+        /// How many of them it could add.
+        left: u64,
+    },
     /// The process that asks has applications already, and would have more with this one than an even part among the processes that
     /// are there, and than it would leave to others.
     #[error(

@@ -54,7 +54,8 @@ struct AtPeer {
 struct LeftBehind {
     /// Those that count for the account.
     counted: u64,
-    /// Those of a process that had the account before, which are taken of what is reserved for nobody. They are older.
+    /// Those that processes have left which had the account before, and that are taken of what is reserved for nobody. They expire
+    /// first.
     of_nobody: u64,
 }
 
@@ -154,10 +155,11 @@ impl Connections {
         }
     }
 
-    /// Another process gets `account`, which has no connections. PDCs that it was left at peers are taken of what is reserved for
-    /// nobody, as far as there is so much, so that the process gets what is reserved for it at each peer. A join is not refused for
+    /// Another process has got `account`, which has no connections. Entries of the address book and PDCs at peers that those before it
+    /// have left there are taken of what is reserved for nobody, as far as there is so much, so that the process gets what is reserved for it at each peer. A join is not refused for
     /// peers where there is less: the process may want others.
     pub(super) fn take_over(&mut self, account: u32) {
+        self.held_peers.take_over(account);
         for (&(_, peer), left) in self.left_at.range_mut((account, Addr(0))..=(account, Addr(u32::MAX))) {
             let Some(all) = self.at_peer.get_mut(&peer) else { continue };
             let count = all.shares.disown(account);
@@ -211,9 +213,10 @@ impl Connections {
         let Entry::Occupied(mut left) = self.left_at.entry((account, peer)) else { return };
         let of_account = left.get().of_nobody == 0;
         let LeftBehind { counted, of_nobody } = left.get_mut();
-        match of_account {
-            true => *counted -= 1,
-            false => *of_nobody -= 1,
+        if of_account {
+            *counted -= 1;
+        } else {
+            *of_nobody -= 1;
         }
         if *counted + *of_nobody == 0 {
             left.remove();
@@ -258,8 +261,16 @@ impl Connections {
             assert!(*count > 0 && self.account(slot) == account);
             *of_accounts.entry((peer, account)).or_default() += count;
         }
+        for (&(account, peer), left) in &self.left_at {
+            assert!(self.at_peer.contains_key(&peer) && left.counted + left.of_nobody > 0);
+            *of_accounts.entry((peer, account)).or_default() += left.counted;
+        }
+        for (account, counted) in (0..).zip(&self.counts) {
+            let of_account = self.left_at.range((account, Addr(0))..=(account, Addr(u32::MAX)));
+            assert_eq!(of_account.map(|(_, left)| left.counted).sum::<u64>(), u64::from(*counted));
+        }
         for ((peer, account), count) in of_accounts {
-            assert!(self.at_peer.get(&peer).is_some_and(|all| count <= all.shares.used(account)));
+            assert_eq!(self.at_peer[&peer].shares.used(account), count);
         }
         of_each
     }

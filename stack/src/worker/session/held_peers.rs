@@ -3,16 +3,17 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::BuildHasherDefault;
+use std::ops::Bound::{Excluded, Unbounded};
 
 use rustc_hash::FxHasher;
 
-use crate::ledger::{Shares, reserved_part};
+use crate::ledger::Shares;
 use crate::packet::Addr;
 
 /// The most entries without holders that are looked at to find some that are not in use any more. The next look goes on behind them.
-const LOOKS: usize = 64;
+pub(super) const LOOKS: usize = 64;
 
-/// Whom entries count for that are taken of what is reserved for nobody.
+/// Stands for an account where entries are taken of the rest, which is reserved for nobody.
 const NOBODY: u32 = u32::MAX;
 
 /// The entries of the address book that applications hold: they have asked for them, or have connections to them.
@@ -32,10 +33,12 @@ pub(super) struct HeldPeers {
     counts_for: HashMap<Addr, u32, BuildHasherDefault<FxHasher>>,
     /// Those of them that nobody holds, and that were in use when the last holder released them, with what they count for.
     left: BTreeSet<(u32, Addr)>,
-    /// Where the next look at these begins.
-    next_look: (u32, Addr),
+    /// The one of these that was looked at last.
+    last_look: (u32, Addr),
     /// Whether entries that nobody holds have been looked at in this turn because an application may add none.
     has_looked: bool,
+    /// How many entries are taken of what is reserved for nobody.
+    of_rest: u64,
     /// How many entries the book has for applications, as far as has been heard.
     room: u64,
     shares: Shares<u32>,
@@ -50,8 +53,9 @@ impl HeldPeers {
             holders: BTreeSet::new(),
             counts_for: HashMap::default(),
             left: BTreeSet::new(),
-            next_look: (0, Addr(0)),
+            last_look: (NOBODY, Addr(u32::MAX)),
             has_looked: false,
+            of_rest: 0,
             room: 0,
             shares: Shares::new(0, accounts),
         }
@@ -62,14 +66,19 @@ impl HeldPeers {
     pub(super) fn may_add(&mut self, account: u32, room: u64, is_in_use: impl FnMut(Addr) -> bool) -> bool {
         self.hear_of(room);
         if self.shares.available(account) == 0 && !std::mem::replace(&mut self.has_looked, true) {
-            self.look_at_left(is_in_use);
+            self.look_at_left(LOOKS, is_in_use);
         }
         self.shares.available(account) > 0
     }
 
-    /// A turn of the worker's loop begins.
-    pub(super) fn begin_turn(&mut self) {
+    /// A turn of the worker's loop begins. If entries are taken of what is reserved for nobody, one is looked at: a join may be refused
+    /// because of them when no application that is there looks for room.
+    #[inline]
+    pub(super) fn begin_turn(&mut self, is_in_use: impl FnMut(Addr) -> bool) {
         self.has_looked = false;
+        if self.of_rest > 0 {
+            self.look_at_left(1, is_in_use);
+        }
     }
 
     /// Whether there are entries that nobody holds: some of them may not be in use any more.
@@ -77,16 +86,15 @@ impl HeldPeers {
         !self.left.is_empty()
     }
 
-    /// Looks at some entries that nobody holds. Those that are not in use any more count for nobody from now on.
-    pub(super) fn look_at_left(&mut self, mut is_in_use: impl FnMut(Addr) -> bool) {
+    /// Looks at up to `most` entries that nobody holds. Those that are not in use any more are given back.
+    pub(super) fn look_at_left(&mut self, most: usize, mut is_in_use: impl FnMut(Addr) -> bool) {
         if self.left.is_empty() {
             return;
         }
-        let from = self.next_look;
-        let round = self.left.range(from..).chain(self.left.range(..from));
-        let looked: Vec<(u32, Addr)> = round.take(LOOKS).copied().collect();
-        self.next_look =
-            looked.last().map_or((0, Addr(0)), |(account, peer)| (*account, Addr(peer.0.wrapping_add(1))));
+        let from = self.last_look;
+        let round = self.left.range((Excluded(from), Unbounded)).chain(self.left.range(..=from));
+        let looked: Vec<(u32, Addr)> = round.take(most).copied().collect();
+        self.last_look = looked.last().copied().unwrap_or(from);
         for (account, peer) in looked.into_iter().filter(|(_, peer)| !is_in_use(*peer)) {
             self.left.remove(&(account, peer));
             self.counts_for.remove(&peer);
@@ -97,7 +105,10 @@ impl HeldPeers {
     /// An entry counts for `account` no more.
     fn give_back(&mut self, account: u32) {
         match account {
-            NOBODY => self.shares.give_back_of_rest(1),
+            NOBODY => {
+                self.shares.give_back_of_rest(1);
+                self.of_rest -= 1;
+            }
             _ => self.shares.give_back(account, 1),
         }
     }
@@ -107,31 +118,34 @@ impl HeldPeers {
         self.left.contains(&(account, peer))
     }
 
-    /// Another process gets `account`, of which no application is there, to add up to `peers`. What is left in use there is taken of
-    /// what is reserved for nobody, so that the process gets what is reserved for it.
-    ///
-    /// # Errors
-    /// There is too little for that: the peers that are reserved for the process, and how many of these it could add.
-    pub(super) fn take_over(&mut self, account: u32, peers: u64) -> Result<(), (u64, u64)> {
-        let count = self.shares.disown(account) as usize;
+    /// What a process that gets `account`, of which no application is there, would have too little of to add up to `peers`: the peers that
+    /// are reserved for it, and how many of these it could add. What is left in use there is taken of the rest as far as that has so
+    /// much.
+    pub(super) fn lack(&self, account: u32, peers: u64) -> Option<(u64, u64)> {
+        let (used, each) = (self.shares.used(account) - self.shares.disownable(account), self.shares.each());
+        let (wanted, left) = (peers.min(each), each.saturating_sub(used));
+        (wanted > left).then_some((wanted, left))
+    }
+
+    /// Another process has got `account`. As much as possible of what is left in use there is taken of the rest: all that one process
+    /// may have, so up to a quarter of the book.
+    pub(super) fn take_over(&mut self, account: u32) {
+        let count = self.shares.disown(account);
         let all = self.left.range((account, Addr(0))..=(account, Addr(u32::MAX)));
-        let moved: Vec<Addr> = all.take(count).map(|(_, peer)| *peer).collect();
+        let moved: Vec<Addr> = all.take(count as usize).map(|(_, peer)| *peer).collect();
         for peer in moved {
             self.counts_for.insert(peer, NOBODY);
             self.left.remove(&(account, peer));
             self.left.insert((NOBODY, peer));
         }
-        let each = reserved_part(self.room, self.accounts);
-        let (wanted, left) = (peers.min(each), each.saturating_sub(self.shares.used(account)));
-        if wanted <= left { Ok(()) } else { Err((wanted, left)) }
+        self.of_rest += count;
     }
 
     /// The book has `room` for all: it changes with the entries that the owner keeps.
     fn hear_of(&mut self, room: u64) {
         if room != self.room {
-            let of_nobody = self.left.range((NOBODY, Addr(0))..).count() as u64;
             self.shares = self.shares.resized(room, self.accounts);
-            self.shares.take_of_rest(of_nobody);
+            self.shares.take_of_rest(self.of_rest);
             self.room = room;
         }
     }
@@ -209,11 +223,6 @@ impl HeldPeers {
         losers
     }
 
-    /// How many entries the book has for applications, as far as has been heard.
-    pub(super) fn room(&self) -> u64 {
-        self.room
-    }
-
     /// How many entries count for `account`. If none of its applications is there, nobody holds them.
     pub(super) fn used(&self, account: u32) -> u64 {
         self.shares.used(account)
@@ -252,7 +261,8 @@ impl HeldPeers {
         }
         if self.room > 0 {
             let of_nobody = self.counts_for.values().filter(|account| **account == NOBODY).count();
-            self.shares.check(self.room, self.accounts, of_nobody as u64);
+            assert_eq!(of_nobody as u64, self.of_rest);
+            self.shares.check(self.room, self.accounts, self.of_rest);
         }
     }
 }
@@ -363,16 +373,14 @@ mod tests {
         }
         // Of each account's four two are of the rest already, so that each takes two more of the four that are left of it.
         for account in 0..2 {
-            assert_eq!(held.take_over(account, 2), Ok(()));
+            assert_eq!(held.lack(account, 2), None);
+            held.take_over(account);
             assert_eq!(held.used(account), 0);
             held.check(&BTreeSet::new(), |slot| slot);
         }
-        assert_eq!(
-            held.take_over(2, 2),
-            Err((2, 0)),
-            "it would have none of the two that are reserved for it"
-        );
-        assert_eq!(held.take_over(2, 0), Ok(()), "it wants none");
+        assert_eq!(held.lack(2, 2), Some((2, 0)), "it would have none of the two that are reserved for it");
+        assert_eq!(held.lack(2, 0), None, "it wants none");
+        held.take_over(2);
         held.check(&BTreeSet::new(), |slot| slot);
         // Who holds one of them has it count for itself.
         let peer = Addr(1000);
@@ -381,12 +389,24 @@ mod tests {
         assert_eq!(held.used(7), 1);
         held.check(&[(peer, 7)].into(), |slot| slot);
         // Once they are not in use any more there is room again.
-        held.look_at_left(|peer| peer.0 / 1000 != 2);
+        held.look_at_left(LOOKS, |peer| peer.0 / 1000 != 2);
         held.check(&[(peer, 7)].into(), |slot| slot);
-        assert_eq!(held.take_over(2, 2), Ok(()));
-        // A book with more room takes what is nobody's into account.
+        assert_eq!(held.lack(2, 2), None);
+        // What is taken of the rest is so still when the book has more room.
+        let of_rest = held.of_rest;
         held.hear_of(ROOM + 8);
+        assert!(of_rest > 0 && held.of_rest == of_rest);
         held.check(&[(peer, 7)].into(), |slot| slot);
+        // One is looked at in each turn.
+        for n in (0..held.left.len()).rev() {
+            held.begin_turn(|_| false);
+            held.check(&[(peer, 7)].into(), |slot| slot);
+            if held.of_rest == 0 {
+                return;
+            }
+            assert_eq!(held.left.len(), n);
+        }
+        panic!("they are never given back");
     }
 
     #[test]
@@ -400,10 +420,10 @@ mod tests {
         assert_eq!(held.used(0), all.len() as u64);
         assert!(!held.may_add(0, ROOM, |_| true), "all of them are in use");
         assert!(!held.may_add(0, ROOM, |_| panic!("they are looked at twice in a turn")));
-        held.begin_turn();
+        held.begin_turn(|_| panic!("none is taken of the rest"));
         assert!(held.may_add(0, ROOM, |peer| peer != Addr(104)), "one of them is not");
         assert_eq!(held.used(0), all.len() as u64 - 1);
-        held.look_at_left(|_| false);
+        held.look_at_left(LOOKS, |_| false);
         held.check(&BTreeSet::new(), |slot| slot);
         assert_eq!(held.used(0), 0);
     }
@@ -426,7 +446,7 @@ mod tests {
         let mut looked = BTreeSet::new();
         for _ in 0..all.len().div_ceil(LOOKS) {
             let mut count = 0;
-            held.look_at_left(|peer| {
+            held.look_at_left(LOOKS, |peer| {
                 looked.insert(peer);
                 count += 1;
                 true

@@ -14,6 +14,7 @@ use super::attention::Attention;
 use super::client::Client;
 use super::config::{OpenError, SessionConfig};
 use super::connections::Connections;
+use super::held_peers::LOOKS;
 use super::link::Link;
 use super::operations::Operations;
 use super::put_off::{BYTES_PER_TURN, PutOff, Quiet};
@@ -160,8 +161,9 @@ impl Sessions {
     /// that has been free for longest.
     ///
     /// # Errors
-    /// A number in `config` is out of range, all sessions are in use, the endpoint has less left than `config` asks for, or of peers
-    /// than are reserved for an application ([`OpenError::NotLeft`]), the process is open, or the system has no memory or socket left.
+    /// A number in `config` is out of range, all sessions are in use, the endpoint has less left than `config` asks for
+    /// ([`OpenError::NotLeft`]), or of the peers that are reserved for a process ([`OpenError::PeersInUse`]), the process is open, or
+    /// the system has no memory or socket left.
     pub fn open(
         &mut self,
         fep: &mut Fep,
@@ -205,15 +207,19 @@ impl Sessions {
         let layout = config.layout()?;
         let slot = self.slots.iter().position(Option::is_none).ok_or(OpenError::Full(self.slots.len()))?;
         // Those that are not in use any more are no reason to choose another account.
-        self.connections.held_peers.look_at_left(|peer| fep.standing(peer).may_be_in_use());
-        let account = self.choose_account(tenant).ok_or(OpenError::Full(self.slots.len()))?;
+        let is_in_use = |peer| fep.standing(peer).may_be_in_use();
+        self.connections.held_peers.look_at_left(LOOKS, is_in_use);
+        let peers = config.peers.into();
+        let account = self.choose_account(tenant, peers).ok_or(OpenError::Full(self.slots.len()))?;
         self.check_left(&fep.config().limits, config)?;
         self.check_share(tenant, account, Share::one(layout.total as u64))?;
+        let changes_hands = self.connections.accounts.changes_hands(account, tenant);
+        let lack = self.connections.held_peers.lack(account, peers).filter(|_| changes_hands);
+        if let Some((part, left)) = lack {
+            return Err(OpenError::PeersInUse { part, left });
+        }
         // Last, as nothing else passes while an application waits for it.
         self.check_memory(layout.total as u64)?;
-        if self.connections.accounts.changes_hands(account, tenant) {
-            self.take_over(account, config)?;
-        }
         let process = self.open_process(fep, process)?;
         let region = &share(layout.total).inspect_err(|_| {
             // It has just been opened.
@@ -231,6 +237,9 @@ impl Sessions {
         self.serial += 1;
         let id = SessionId { slot: slot as u32, serial: self.serial };
         let (operations, connections) = (config.operations as usize, config.connections as usize);
+        if changes_hands {
+            self.connections.take_over(account);
+        }
         self.connections.accounts.begin(slot as u32, account, tenant, config.peers);
         self.attention.begin(slot);
         self.slots[slot] = Some(Application {
@@ -271,16 +280,16 @@ impl Sessions {
         }
     }
 
-    /// The account of a session of `tenant`: of those that are free, and that it has not had before, the one to which the fewest
-    /// PDCs count that earlier applications have left behind at peers, and entries of the address book, and then the fewest peers
-    /// lately. See [`Accounts::choose`].
+    /// The account of a session of `tenant`, which may add so many `peers`: of those that are free, and that it has not had before, one
+    /// that has its part of the address book, if there is one; of these, the one to which the fewest PDCs count that earlier
+    /// applications have left behind at peers, and entries of the address book, and then the fewest peers lately. See [`Accounts::choose`].
     ///
     /// [`Accounts::choose`]: super::accounts::Accounts::choose
-    fn choose_account(&self, tenant: Option<u32>) -> Option<u32> {
+    fn choose_account(&self, tenant: Option<u32>, peers: u64) -> Option<u32> {
         let all = &self.connections;
         let rank = |account| {
             let left = u64::from(all.left_behind(account as usize)) + all.held_peers.used(account);
-            (left, all.peer_costs.count(self.now, account))
+            (all.held_peers.lack(account, peers).is_some(), left, all.peer_costs.count(self.now, account))
         };
         all.accounts.choose(tenant, rank)
     }
@@ -294,17 +303,6 @@ impl Sessions {
         let connections = self.reserved(|session| session.connections.len() as u64);
         let most = limits.most_connections() as u64;
         check_left(Resource::Connections, most, connections, config.connections.into())
-    }
-
-    /// A session with `config` is the first one of another process with `account`. What those before it have left in use is taken of
-    /// what is reserved for nobody, so that it gets what is reserved for it.
-    fn take_over(&mut self, account: u32, config: &SessionConfig) -> Result<(), OpenError> {
-        let taken = self.connections.held_peers.take_over(account, config.peers.into());
-        self.connections.take_over(account);
-        taken.map_err(|(asked, left)| {
-            let limit = self.connections.held_peers.room();
-            OpenError::NotLeft { what: Resource::Peers, asked, left, limit }
-        })
     }
 
     /// Checks that there are `memory` bytes left for a session. Memory is reserved by its number only: the system provides each
@@ -351,7 +349,7 @@ impl Sessions {
         more: Share,
     ) -> Result<(), OpenError> {
         // Where no account is free there is no place, which it hears in its turn.
-        let Some(account) = self.choose_account(tenant) else { return Ok(()) };
+        let Some(account) = self.choose_account(tenant, 0) else { return Ok(()) };
         self.check_share(tenant, account, waiting.with(more))
     }
 
@@ -566,7 +564,8 @@ impl Sessions {
     /// Where there is a worker, `served` is the worker rather than its [`Fep`], which knows nothing of IP addresses.
     pub fn serve(&mut self, served: &mut impl Served, now: Time) -> usize {
         self.now = now;
-        self.connections.held_peers.begin_turn();
+        let is_in_use = |peer| served.fep_mut().standing(peer).may_be_in_use();
+        self.connections.held_peers.begin_turn(is_in_use);
         self.connections.expire(now);
         let mut count = self.distribute(served.fep_mut(), now);
         if !self.connections.held.is_empty() {

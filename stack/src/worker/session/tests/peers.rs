@@ -484,31 +484,28 @@ fn first_packet(from: Addr, process: u16) -> Packet {
     fep.poll_transmit(Time::ZERO).expect("a message has been posted").packet
 }
 
-/// What an earlier process has left in use counts for its account. Of several that are free the next process gets the one to which the
-/// fewest count, and these are taken of what is reserved for nobody.
+/// What an earlier process has left in use counts for its account. When another process gets the account, it is taken of what is
+/// reserved for nobody.
 #[test]
-fn a_process_gets_its_part_of_the_book_though_what_earlier_ones_had_is_in_use() {
+fn a_process_gets_its_part_of_the_book_though_what_the_one_before_it_had_is_in_use() {
     let mut book = Book::new(32);
     let mut hog = join_to_connect(&mut book, 1, 32, 0);
+    // The hog inherits what it may, and then nothing.
     leave_in_use(&mut book, 2, &mut hog);
     leave_in_use(&mut book, 3, &mut hog);
-    // The hog inherits what it may of the first one, and nothing of the second one.
     let left = book.side.sessions.left_peers();
-    assert!(left > 4, "{left}");
-    let mut others = [4, 5].map(|tenant| join_as(&mut book.side, tenant, 100));
-    for other in &mut others {
-        assert_eq!(book.peers_of(other), 0);
-        let added = book.fill(other);
-        assert!(added >= 4, "its part: {added}");
-        book.check();
-    }
-    assert_eq!(book.side.sessions.left_peers(), left);
-    drop((hog, others));
+    assert_eq!((book.peers_of(&hog), left), (12, 8));
+    // The first one gets the account to which none count, and the second one that of the eight.
+    let first = join_to_connect(&mut book, 4, 1, 0);
+    let _second = join_to_connect(&mut book, 5, 1, 0);
+    let mut third = join_as(&mut book.side, 6, 100);
+    assert_eq!((book.peers_of(&third), book.side.sessions.left_peers()), (0, 8));
+    assert_eq!(book.fill(&mut third), 4 + 2, "its part, and half of what is left");
+    book.check();
+    drop((hog, first));
     book.settle();
-    let mut last = join_as(&mut book.side, 6, 100);
-    book.fill(&mut last);
-    assert_eq!((book.peers_of(&last), book.side.sessions.left_peers()), (12, 0));
-    book.side.assert_nothing_is_left(Time::ZERO, last);
+    assert_eq!(book.fill(&mut third), 12 - 6);
+    assert_eq!(book.side.sessions.left_peers(), 0);
 }
 
 /// A process adds all the peers it may, and leaves once another one has connected to these.
@@ -524,36 +521,46 @@ fn leave_in_use(book: &mut Book, tenant: u32, hog: &mut Client) {
     book.settle();
 }
 
-/// So much is in use of processes that have left that nothing is left which is reserved for nobody.
+/// So much is in use of what processes have added which have left that nothing is left of what is reserved for nobody. Once it is not in
+/// use any more, others can join, though no application looks for room.
 #[test]
 fn a_process_that_would_not_have_its_part_of_the_book_is_refused_when_it_joins() {
-    let mut book = Book::new(32);
-    let mut hog = join_to_connect(&mut book, 1, 64, 0);
-    for tenant in 2..100 {
-        leave_in_use(&mut book, tenant, &mut hog);
-        let config = SessionConfig { peers: 100, ..SMALL };
-        let mut try_to_join = |config: &SessionConfig| {
+    for room in [32, 200] {
+        let mut book = Book::new(room);
+        let mut hog = join_to_connect(&mut book, 1, 200, 0);
+        let try_to_join = |book: &mut Book, tenant: u32, peers: u32| {
+            let config = SessionConfig { peers, ..SMALL };
             let region = Region::allocate(config.layout().unwrap().total).unwrap();
             let Side { sessions, worker } = &mut book.side;
-            let link = Link::pair().unwrap().0;
-            sessions.admit(worker.fep_mut(), config, None, &region, link, Some(1000 + tenant))
+            let (own, other) = Link::pair().unwrap();
+            let id = sessions.admit(worker.fep_mut(), &config, None, &region, own, Some(tenant))?;
+            Ok(Client::new(&config, &region, other, None, Addr(0), sessions.process(id).unwrap()).unwrap())
         };
-        let Err(error) = try_to_join(&config) else {
+        let part = room as u64 / 2 / 4;
+        let mut others: Vec<Client> = Vec::new();
+        let error = (2..100).find_map(|tenant| {
+            leave_in_use(&mut book, tenant, &mut hog);
+            // Two that want no peers take accounts for a while, so that all of them are used.
+            others = (0..2).map(|n| try_to_join(&mut book, 1000 + 3 * tenant + n, 0).unwrap()).collect();
+            let outcome: Result<Client, OpenError> = try_to_join(&mut book, 1000 + 3 * tenant + 2, 100);
+            others.clear();
+            let error = outcome.map(drop).err();
             book.settle();
-            continue;
-        };
-        let why = error.to_string();
-        assert_eq!(why, "4 peers in the address book are asked for, and the endpoint has 0 of 32 left");
-        assert!(try_to_join(&SessionConfig { peers: 0, ..config }).is_ok(), "it wants none");
-        book.settle();
-        // Those that are there have their parts. Once nothing is in use any more, others get theirs again.
+            error
+        });
+        let error = error.expect("one is refused");
+        assert!(
+            matches!(error, OpenError::PeersInUse { part: of_part, left } if of_part == part && left < part),
+            "{error}"
+        );
+        assert!(try_to_join(&mut book, 9000, 0).is_ok(), "it wants none");
+        assert!(book.side.sessions.left_peers() > 0);
         drop(hog);
-        (0..10).for_each(|_| book.settle());
-        let mut next = join_as(&mut book.side, 5000, 100);
-        assert_eq!(book.fill(&mut next), 12);
-        return;
+        book.settle();
+        (0..room).for_each(|_| book.side.turn(Time::ZERO));
+        let mut next = try_to_join(&mut book, 9001, 100).expect("nothing is in use any more");
+        assert_eq!(u64::from(book.fill(&mut next)), (part + room as u64 / 4).min(100));
     }
-    panic!("all get their part");
 }
 
 /// The book looks at 64 of its peers in a turn to find one that makes room. Another one may be behind them.
