@@ -30,6 +30,8 @@ pub(crate) struct Shares<H> {
     each: u64,
     /// What is reserved for nobody and not taken; less than nothing between [`Shares::put`] and what makes up for it.
     free: i64,
+    /// What is taken of the rest for no holder.
+    of_rest: u64,
     /// What each holder has. One that has nothing has no entry.
     used: HashMap<H, u64, BuildHasherDefault<FxHasher>>,
 }
@@ -38,13 +40,15 @@ impl<H: Copy + Eq + Hash> Shares<H> {
     /// `total` for up to `holders` holders, none of which has anything. It is the caller's to have no more of them.
     pub(crate) fn new(total: u64, holders: u64) -> Shares<H> {
         let each = reserved_part(total, holders);
-        Shares { each, free: (total - each * holders.max(1)) as i64, used: HashMap::default() }
+        let free = (total - each * holders.max(1)) as i64;
+        Shares { each, free, of_rest: 0, used: HashMap::default() }
     }
 
     /// Shares of another total, or for another number of holders, which have what they have of these.
     pub(crate) fn resized(&self, total: u64, holders: u64) -> Shares<H> {
         let mut resized = Shares::new(total, holders);
         self.used.iter().for_each(|(holder, used)| resized.put(*holder, *used));
+        resized.take_of_rest(self.of_rest);
         resized
     }
 
@@ -85,16 +89,23 @@ impl<H: Copy + Eq + Hash> Shares<H> {
     /// Takes so much of the rest for no holder.
     pub(crate) fn take_of_rest(&mut self, amount: u64) {
         self.free -= amount as i64;
+        self.of_rest += amount;
     }
 
     /// Takes back so much of what [`Shares::take_of_rest`] has taken.
     pub(crate) fn give_back_of_rest(&mut self, amount: u64) {
         self.free += amount as i64;
+        self.of_rest -= amount;
     }
 
-    /// How much more of the rest may be taken without a holder, if `taken` of it has been taken so already.
-    pub(crate) fn rest(&self, taken: u64) -> u64 {
-        u64::try_from(self.free).unwrap_or(0).saturating_sub(taken).div_ceil(2)
+    /// What is taken of the rest for no holder.
+    pub(crate) fn of_rest(&self) -> u64 {
+        self.of_rest
+    }
+
+    /// How much more of the rest may be taken for no holder: as much as that leaves, with what is taken so already.
+    pub(crate) fn rest(&self) -> u64 {
+        u64::try_from(self.free).unwrap_or(0).saturating_sub(self.of_rest).div_ceil(2)
     }
 
     /// The part that is reserved for each holder.
@@ -136,16 +147,16 @@ impl<H: Copy + Eq + Hash> Shares<H> {
         crate::heap::of_map(&self.used)
     }
 
-    /// Checks that nothing of `total` is promised twice, where `of_rest` is taken for no holder and there may be up to
-    /// `holders`: what each has, or its part if that is more, what is taken of the rest, and what is free make up the total;
-    /// and all of those that have something can have their parts still.
+    /// Checks that nothing of `total` is promised twice, where there may be up to `holders`: what each has, or its part if that is
+    /// more, what is taken of the rest, and what is free make up the total; and all of those that have something can have their
+    /// parts still.
     #[cfg(test)]
-    pub(crate) fn check(&self, total: u64, holders: u64, of_rest: u64) {
+    pub(crate) fn check(&self, total: u64, holders: u64) {
         let holders = holders.max(1);
         assert!(self.used.len() as u64 <= holders, "{} of {holders} holders", self.used.len());
         let beyond: u64 = self.used.values().map(|used| used.saturating_sub(self.each)).sum();
         let free = u64::try_from(self.free).expect("no more is promised than there is");
-        assert_eq!(self.each * holders + beyond + of_rest + free, total);
+        assert_eq!(self.each * holders + beyond + self.of_rest + free, total);
         self.clone().take_parts(self.used.keys().copied(), total);
     }
 
@@ -205,7 +216,7 @@ mod tests {
         assert_eq!((smaller.used(0), smaller.available(0)), (500, 0));
         assert_eq!(take_all(&mut smaller, 1), 30, "its part");
         let mut larger = smaller.resized(3_200, 8);
-        larger.check(3_200, 8, 0);
+        larger.check(3_200, 8);
         assert_eq!(take_all(&mut larger, 0), 200 + 800);
     }
 
@@ -214,15 +225,17 @@ mod tests {
         let mut shares = Shares::new(1_600, 8);
         assert_eq!(take_all(&mut shares, 0), 100 + 400);
         assert_eq!(shares.disown(0), 500, "of which 400 are of the rest already");
-        shares.check(1_600, 8, 500);
+        shares.check(1_600, 8);
+        assert_eq!(shares.of_rest(), 500);
         assert_eq!((shares.used(0), shares.available(0)), (0, 100 + 150));
         assert_eq!(take_all(&mut shares, 1), 100 + 150);
         assert!(shares.take(2, 100 + 75) && shares.take(3, 100 + 38));
         assert_eq!(shares.disown(1), 150 + 37, "37 are left of the rest");
         assert_eq!((shares.used(1), shares.available(1), shares.disown(1)), (63, 37, 0));
-        shares.check(1_600, 8, 500 + 187);
+        shares.check(1_600, 8);
+        assert_eq!(shares.resized(800, 8).of_rest(), 500 + 187);
         shares.give_back_of_rest(500 + 187);
-        shares.check(1_600, 8, 0);
+        shares.check(1_600, 8);
     }
 
     #[test]
@@ -238,23 +251,39 @@ mod tests {
         fn reservations_and_what_is_taken_beyond_them_are_never_more_than_the_total(
             total in 0u64..200,
             holders in 1u64..12,
-            steps in prop::collection::vec((0u32..12, 0u64..60, any::<bool>()), 0..300),
+            steps in prop::collection::vec((0u32..12, 0u64..60, 0u32..6), 0..300),
         ) {
             let mut shares = Shares::new(total, holders);
             let mut model = vec![0u64; holders as usize];
-            for (holder, amount, takes) in steps {
+            let (each, mut of_rest) = (shares.each, 0);
+            for (holder, amount, what) in steps {
                 let holder = holder % holders as u32;
                 let used = &mut model[holder as usize];
-                if takes {
-                    let available = shares.available(holder);
-                    prop_assert_eq!(shares.take(holder, amount), amount <= available);
-                    *used += if amount <= available { amount } else { 0 };
-                } else {
-                    shares.give_back(holder, amount);
-                    *used = used.saturating_sub(amount);
+                match what {
+                    0 | 1 => {
+                        let available = shares.available(holder);
+                        prop_assert_eq!(shares.take(holder, amount), amount <= available);
+                        *used += if amount <= available { amount } else { 0 };
+                    }
+                    2 | 3 => {
+                        shares.give_back(holder, amount);
+                        *used = used.saturating_sub(amount);
+                    }
+                    4 => {
+                        let free = shares.free as u64;
+                        let moved = shares.disown(holder);
+                        prop_assert_eq!(moved, (*used).min(used.saturating_sub(each) + free), "what the rest has");
+                        *used -= moved;
+                        of_rest += moved;
+                    }
+                    _ => {
+                        let amount = amount.min(of_rest);
+                        shares.give_back_of_rest(amount);
+                        of_rest -= amount;
+                    }
                 }
-                let each = shares.each;
-                let held: u64 = model.iter().map(|used| *used.max(&each)).sum();
+                prop_assert_eq!(shares.of_rest(), of_rest);
+                let held: u64 = of_rest + model.iter().map(|used| *used.max(&each)).sum::<u64>();
                 prop_assert!(held <= total, "{held} of {total}");
                 prop_assert_eq!(shares.free, (total - held) as i64, "what is given back goes to the rest first");
                 for (holder, used) in (0..).zip(&model) {

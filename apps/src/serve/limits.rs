@@ -149,7 +149,8 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             holder: "process",
             reserved: reserved_part(book, applications).min(PEERS.into()).to_string(),
             most: format!("{PEERS} of each application; its part and half of the rest"),
-            then: "the one needed least makes room; `Limit { Peers }`, `Limit { SessionPeers }`".into(),
+            then: "the join is refused; the one needed least makes room; `Limit { Peers }`, `Limit { SessionPeers }`"
+                .into(),
         },
         Row {
             what: LimitRow::PeerCosts,

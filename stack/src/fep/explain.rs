@@ -90,7 +90,7 @@ impl Fep {
     /// Checks that what is counted against limits is what there is, and within them. Returns what is used of the room for
     /// messages without a receive: messages, bytes, places reserved for early ones.
     #[cfg(test)]
-    pub(crate) fn check_accounts(&self) -> (u64, u64, u32) {
+    pub(crate) fn check_accounts(&self) -> (u64, u64, u64) {
         let limits = &self.config().limits;
         assert!(self.initiator.sends.len() <= limits.sends);
         assert!(self.initiator.connections.len() <= limits.most_connections());
@@ -99,6 +99,12 @@ impl Fep {
         self.target.pdcs.usage.check(limits, self.open_targets(), data);
         self.target.check_incomplete();
         self.target.processes.check(limits)
+    }
+
+    /// How many congestion contexts of peers are known that ask for credit.
+    #[cfg(test)]
+    pub(crate) fn credit_senders(&self) -> usize {
+        self.target.granter.as_ref().map_or(0, |granter| granter.senders())
     }
 
     /// Whether ROD packets of `peer` that arrived early are kept.

@@ -416,7 +416,7 @@ impl Processes {
 
     /// Checks that the room that processes have is counted right, and returns what is used of it.
     #[cfg(test)]
-    pub(super) fn check(&self, limits: &Limits) -> (u64, u64, u32) {
+    pub(super) fn check(&self, limits: &Limits) -> (u64, u64, u64) {
         assert_eq!(self.count(), self.iter().count());
         self.room.check(limits.processes, (limits.unexpected_messages, limits.unexpected_bytes));
         let of_each = self.iter().map(|receives| receives.check(&self.room));

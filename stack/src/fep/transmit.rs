@@ -213,7 +213,8 @@ impl Initiator {
     pub(super) fn go_on(&mut self, key: Key) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         connection.standing = Standing::Idle;
-        // It has had its turn at the gate, and may still hold it. As one that is new it would wait behind those that wait for it.
+        // It has had its turn at the gate, and may still hold it: if it queued there again as a new one does, it would wait behind
+        // those that wait for it to try.
         connection.stay_ready(&mut self.ready, key);
         if connection.standing == Standing::Idle {
             // Its messages were cancelled, so it has nothing to send.

@@ -24,10 +24,9 @@ pub struct Room {
     pub(super) messages: Shares<u16>,
     /// Bytes of payload of all senders' messages, by process.
     pub(super) bytes: Shares<u16>,
-    /// Places reserved for each peer's early messages, and for those before them, which may be for any process.
+    /// Places reserved for each peer's early messages, and for those before them, which may be for any process. They are taken of the
+    /// rest of `messages`.
     pub(super) early: Map<Addr, u32>,
-    /// The sum of these.
-    pub(super) all_early: u32,
     /// Messages that have not arrived in full, to any process.
     pub(super) incomplete: Incomplete,
     /// The newest of these of each PDC and process.
@@ -205,7 +204,6 @@ impl Room {
             messages: Shares::new(messages as u64, processes),
             bytes: Shares::new(bytes, processes),
             early: Map::default(),
-            all_early: 0,
             incomplete: Incomplete { most: messages as u64, ..Incomplete::default() },
             newest_incomplete: Newest::default(),
             touched: 0,
@@ -285,14 +283,12 @@ impl Room {
     /// or all of them together fewer than they have to processes. Peers of which not every one `is_there` for certain, as anybody
     /// can open half-open PDCs in any name, leave the others half of that.
     pub(crate) fn reserve(&mut self, peer: Addr, places: u32, is_there: bool) -> bool {
-        let (own, places_of_all) = (u64::from(self.early_of(peer)), u64::from(self.all_early));
-        let left = self.messages.rest(places_of_all);
-        let left = if is_there { left } else { left.saturating_sub(places_of_all) / 2 };
+        let (own, left) = (u64::from(self.early_of(peer)), self.messages.rest());
+        let left = if is_there { left } else { left.saturating_sub(self.messages.of_rest()) / 2 };
         let wanted = u64::from(places);
         let may = wanted == 0 || wanted <= left && own + wanted <= left - wanted + 1;
         if may && places > 0 {
             self.messages.take_of_rest(places.into());
-            self.all_early += places;
             *self.early.entry(peer).or_default() += places;
         }
         may
@@ -305,7 +301,6 @@ impl Room {
         if *early == 0 {
             self.early.remove(&peer);
         }
-        self.all_early -= places;
         self.messages.give_back_of_rest(places.into());
     }
 
@@ -337,15 +332,15 @@ impl Room {
     /// Checks the accounts of room for so many messages and bytes of up to `processes` processes.
     #[cfg(test)]
     pub(crate) fn check(&self, processes: usize, all: (usize, u64)) {
-        self.messages.check(all.0 as u64, processes as u64, self.all_early.into());
-        self.bytes.check(all.1, processes as u64, 0);
-        assert_eq!(self.early.values().sum::<u32>(), self.all_early);
+        self.messages.check(all.0 as u64, processes as u64);
+        self.bytes.check(all.1, processes as u64);
+        assert_eq!(u64::from(self.early.values().sum::<u32>()), self.messages.of_rest());
     }
 
     /// What the processes have together: messages, bytes, and places reserved for early messages.
     #[cfg(test)]
-    pub(crate) fn used(&self) -> (u64, u64, u32) {
-        (self.messages.used_by_all(), self.bytes.used_by_all(), self.all_early)
+    pub(crate) fn used(&self) -> (u64, u64, u64) {
+        (self.messages.used_by_all(), self.bytes.used_by_all(), self.messages.of_rest())
     }
 
     /// Bytes of heap allocated.

@@ -30,7 +30,7 @@ pub(super) struct Connections {
     pub(super) accounts: Accounts,
     /// The PDCs that this endpoint has at each peer, shared by accounts. A peer lets all of
     /// an endpoint have [`Limits::pdcs_per_peer`](crate::fep::Limits::pdcs_per_peer); its limit is taken to be ours.
-    at_peer: HashMap<Addr, AtPeer, BuildHasherDefault<FxHasher>>,
+    at_peer: HashMap<Addr, Shares<u32>, BuildHasherDefault<FxHasher>>,
     /// How many of them each session has, if it has some, by its peer, account and slot.
     of_sessions: BTreeMap<(Addr, u32, u32), u64>,
     /// PDCs that failed connections may have left at peers, the account for which they count, and until when.
@@ -41,22 +41,13 @@ pub(super) struct Connections {
     counts: Vec<u32>,
 }
 
-/// The PDCs that this endpoint has at a peer.
-#[derive(Debug)]
-struct AtPeer {
-    shares: Shares<u32>,
-    /// How many of them count for nobody.
-    of_nobody: u64,
-}
-
 /// The PDCs that failed connections of an account may have left behind at a peer.
 #[derive(Clone, Copy, Debug, Default)]
 struct LeftBehind {
-    /// Those that count for the account.
+    /// How many PDCs count for the account.
     counted: u64,
-    /// Those that processes have left which had the account before, and that are taken of what is reserved for nobody. They expire
-    /// first.
-    of_nobody: u64,
+    /// How many PDCs of processes that had the account before are taken of the rest, which is reserved for nobody. They expire first.
+    of_rest: u64,
 }
 
 impl Connections {
@@ -103,12 +94,12 @@ impl Connections {
     /// its account, which has none.
     pub(super) fn claim(&mut self, peer: Addr, slot: u32, limit: u32) -> Result<(), CallError> {
         let account = self.account(slot);
-        let none = || AtPeer { shares: Shares::new(limit.into(), self.applications as u64), of_nobody: 0 };
-        let available = self.at_peer.entry(peer).or_insert_with(none).shares.available(account);
+        let none = || Shares::new(limit.into(), self.applications as u64);
+        let available = self.at_peer.entry(peer).or_insert_with(none).available(account);
         if available == 0 || self.must_leave(peer, account, slot, available) {
             return Err(CallError::Limit { what: Resource::PeerConnections, limit: limit as usize });
         }
-        self.at_peer.entry(peer).and_modify(|all| all.shares.put(account, 1));
+        self.at_peer.entry(peer).and_modify(|all| all.put(account, 1));
         *self.of_sessions.entry((peer, account, slot)).or_default() += 1;
         Ok(())
     }
@@ -144,28 +135,24 @@ impl Connections {
     fn give_back(&mut self, peer: Addr, account: Option<u32>) {
         let Some(all) = self.at_peer.get_mut(&peer) else { return };
         match account {
-            Some(account) => all.shares.give_back(account, 1),
-            None => {
-                all.shares.give_back_of_rest(1);
-                all.of_nobody -= 1;
-            }
+            Some(account) => all.give_back(account, 1),
+            None => all.give_back_of_rest(1),
         }
-        if all.of_nobody == 0 && all.shares.is_unused() {
+        if all.of_rest() == 0 && all.is_unused() {
             self.at_peer.remove(&peer);
         }
     }
 
-    /// Another process has got `account`, which has no connections. Entries of the address book and PDCs at peers that those before it
-    /// have left there are taken of what is reserved for nobody, as far as there is so much, so that the process gets what is reserved for it at each peer. A join is not refused for
-    /// peers where there is less: the process may want others.
+    /// Another process has got `account`, which has no connections. Entries of the address book, and PDCs at peers, that earlier
+    /// processes have left there are taken of the rest, as far as the rest has room for them, so that the process has what is reserved
+    /// for it. A join is not refused for a peer where there is less: the process may want other peers.
     pub(super) fn take_over(&mut self, account: u32) {
         self.held_peers.take_over(account);
         for (&(_, peer), left) in self.left_at.range_mut((account, Addr(0))..=(account, Addr(u32::MAX))) {
             let Some(all) = self.at_peer.get_mut(&peer) else { continue };
-            let count = all.shares.disown(account);
-            all.of_nobody += count;
+            let count = all.disown(account);
             left.counted -= count;
-            left.of_nobody += count;
+            left.of_rest += count;
             self.counts[account as usize] -= count as u32;
         }
     }
@@ -211,14 +198,14 @@ impl Connections {
     #[cold]
     fn forget_left(&mut self, peer: Addr, account: u32) {
         let Entry::Occupied(mut left) = self.left_at.entry((account, peer)) else { return };
-        let of_account = left.get().of_nobody == 0;
-        let LeftBehind { counted, of_nobody } = left.get_mut();
+        let of_account = left.get().of_rest == 0;
+        let LeftBehind { counted, of_rest } = left.get_mut();
         if of_account {
             *counted -= 1;
         } else {
-            *of_nobody -= 1;
+            *of_rest -= 1;
         }
-        if *counted + *of_nobody == 0 {
+        if *counted + *of_rest == 0 {
             left.remove();
         }
         self.counts[account as usize] -= u32::from(of_account);
@@ -242,13 +229,13 @@ impl Connections {
     pub(super) fn check(&self, limit: u32) -> HashMap<u32, u64> {
         let mut of_each = HashMap::<u32, u64>::new();
         assert_eq!(
-            self.left_at.values().map(|left| left.counted + left.of_nobody).sum::<u64>() as usize,
+            self.left_at.values().map(|left| left.counted + left.of_rest).sum::<u64>() as usize,
             self.left_behind.len()
         );
-        for (peer, AtPeer { shares, of_nobody }) in &self.at_peer {
+        for (peer, shares) in &self.at_peer {
             let left = self.left_at.iter().filter(|((_, at), _)| at == peer);
-            assert_eq!(left.map(|(_, left)| left.of_nobody).sum::<u64>(), *of_nobody);
-            shares.check(limit.into(), self.applications as u64, *of_nobody);
+            assert_eq!(left.map(|(_, left)| left.of_rest).sum::<u64>(), shares.of_rest());
+            shares.check(limit.into(), self.applications as u64);
             for account in 0..self.applications as u32 {
                 *of_each.entry(account).or_default() += shares.used(account);
             }
@@ -262,7 +249,7 @@ impl Connections {
             *of_accounts.entry((peer, account)).or_default() += count;
         }
         for (&(account, peer), left) in &self.left_at {
-            assert!(self.at_peer.contains_key(&peer) && left.counted + left.of_nobody > 0);
+            assert!(self.at_peer.contains_key(&peer) && left.counted + left.of_rest > 0);
             *of_accounts.entry((peer, account)).or_default() += left.counted;
         }
         for (account, counted) in (0..).zip(&self.counts) {
@@ -270,7 +257,7 @@ impl Connections {
             assert_eq!(of_account.map(|(_, left)| left.counted).sum::<u64>(), u64::from(*counted));
         }
         for ((peer, account), count) in of_accounts {
-            assert_eq!(self.at_peer[&peer].shares.used(account), count);
+            assert_eq!(self.at_peer[&peer].used(account), count);
         }
         of_each
     }

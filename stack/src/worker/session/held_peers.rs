@@ -13,7 +13,7 @@ use crate::packet::Addr;
 /// The most entries without holders that are looked at to find some that are not in use any more. The next look goes on behind them.
 pub(super) const LOOKS: usize = 64;
 
-/// Stands for an account where entries are taken of the rest, which is reserved for nobody.
+/// Entries have this in place of an account if they are taken of the rest, which is reserved for nobody.
 const NOBODY: u32 = u32::MAX;
 
 /// The entries of the address book that applications hold: they have asked for them, or have connections to them.
@@ -31,14 +31,13 @@ pub(super) struct HeldPeers {
     holders: BTreeSet<(Addr, u32)>,
     /// The account that each peer counts for, or [`NOBODY`].
     counts_for: HashMap<Addr, u32, BuildHasherDefault<FxHasher>>,
-    /// Those of them that nobody holds, and that were in use when the last holder released them, with what they count for.
+    /// The peers that nobody holds, but that were in use when the last holder released them, each behind the account that it counts
+    /// for.
     left: BTreeSet<(u32, Addr)>,
     /// The one of these that was looked at last.
     last_look: (u32, Addr),
     /// Whether entries that nobody holds have been looked at in this turn because an application may add none.
     has_looked: bool,
-    /// How many entries are taken of what is reserved for nobody.
-    of_rest: u64,
     /// How many entries the book has for applications, as far as has been heard.
     room: u64,
     shares: Shares<u32>,
@@ -55,7 +54,6 @@ impl HeldPeers {
             left: BTreeSet::new(),
             last_look: (NOBODY, Addr(u32::MAX)),
             has_looked: false,
-            of_rest: 0,
             room: 0,
             shares: Shares::new(0, accounts),
         }
@@ -76,7 +74,7 @@ impl HeldPeers {
     #[inline]
     pub(super) fn begin_turn(&mut self, is_in_use: impl FnMut(Addr) -> bool) {
         self.has_looked = false;
-        if self.of_rest > 0 {
+        if self.shares.of_rest() > 0 {
             self.look_at_left(1, is_in_use);
         }
     }
@@ -105,10 +103,7 @@ impl HeldPeers {
     /// An entry counts for `account` no more.
     fn give_back(&mut self, account: u32) {
         match account {
-            NOBODY => {
-                self.shares.give_back_of_rest(1);
-                self.of_rest -= 1;
-            }
+            NOBODY => self.shares.give_back_of_rest(1),
             _ => self.shares.give_back(account, 1),
         }
     }
@@ -118,17 +113,17 @@ impl HeldPeers {
         self.left.contains(&(account, peer))
     }
 
-    /// What a process that gets `account`, of which no application is there, would have too little of to add up to `peers`: the peers that
-    /// are reserved for it, and how many of these it could add. What is left in use there is taken of the rest as far as that has so
-    /// much.
+    /// Whether a process could add fewer peers than are reserved for it if it got `account`, which has no applications, and asked for
+    /// up to `peers`. Returns how many are reserved for it, and how many of these it could add. Entries of the account that are in use
+    /// would be taken of the rest first, as far as the rest has room for them.
     pub(super) fn lack(&self, account: u32, peers: u64) -> Option<(u64, u64)> {
         let (used, each) = (self.shares.used(account) - self.shares.disownable(account), self.shares.each());
         let (wanted, left) = (peers.min(each), each.saturating_sub(used));
         (wanted > left).then_some((wanted, left))
     }
 
-    /// Another process has got `account`. As much as possible of what is left in use there is taken of the rest: all that one process
-    /// may have, so up to a quarter of the book.
+    /// Another process has got `account`. The entries that earlier processes have left in use there are taken of the rest, as far as
+    /// the rest has room for them. There are no more of them than one process may have, which is a quarter of the book.
     pub(super) fn take_over(&mut self, account: u32) {
         let count = self.shares.disown(account);
         let all = self.left.range((account, Addr(0))..=(account, Addr(u32::MAX)));
@@ -138,14 +133,12 @@ impl HeldPeers {
             self.left.remove(&(account, peer));
             self.left.insert((NOBODY, peer));
         }
-        self.of_rest += count;
     }
 
     /// The book has `room` for all: it changes with the entries that the owner keeps.
     fn hear_of(&mut self, room: u64) {
         if room != self.room {
             self.shares = self.shares.resized(room, self.accounts);
-            self.shares.take_of_rest(self.of_rest);
             self.room = room;
         }
     }
@@ -261,8 +254,8 @@ impl HeldPeers {
         }
         if self.room > 0 {
             let of_nobody = self.counts_for.values().filter(|account| **account == NOBODY).count();
-            assert_eq!(of_nobody as u64, self.of_rest);
-            self.shares.check(self.room, self.accounts, self.of_rest);
+            assert_eq!(of_nobody as u64, self.shares.of_rest());
+            self.shares.check(self.room, self.accounts);
         }
     }
 }
@@ -382,7 +375,7 @@ mod tests {
         assert_eq!(held.lack(2, 0), None, "it wants none");
         held.take_over(2);
         held.check(&BTreeSet::new(), |slot| slot);
-        // Who holds one of them has it count for itself.
+        // Another application holds one of them, which counts for its account from then on.
         let peer = Addr(1000);
         assert!(held.may_hold(7, peer, ROOM, |_| true));
         held.hold(peer, 7, 7);
@@ -392,16 +385,16 @@ mod tests {
         held.look_at_left(LOOKS, |peer| peer.0 / 1000 != 2);
         held.check(&[(peer, 7)].into(), |slot| slot);
         assert_eq!(held.lack(2, 2), None);
-        // What is taken of the rest is so still when the book has more room.
-        let of_rest = held.of_rest;
+        // A book with more room has as many entries in use.
+        let of_rest = held.shares.of_rest();
         held.hear_of(ROOM + 8);
-        assert!(of_rest > 0 && held.of_rest == of_rest);
+        assert!(of_rest > 0 && held.shares.of_rest() == of_rest);
         held.check(&[(peer, 7)].into(), |slot| slot);
         // One is looked at in each turn.
         for n in (0..held.left.len()).rev() {
             held.begin_turn(|_| false);
             held.check(&[(peer, 7)].into(), |slot| slot);
-            if held.of_rest == 0 {
+            if held.shares.of_rest() == 0 {
                 return;
             }
             assert_eq!(held.left.len(), n);

@@ -491,9 +491,19 @@ impl Sessions {
     /// How many entries of the address book count for the account of the session of a process.
     #[cfg(test)]
     pub(super) fn peers_of(&self, process: u16) -> u64 {
+        self.connections.held_peers.used(self.account_of(process))
+    }
+
+    /// How many PDCs that failed connections have left at peers count for the account of the session of a process.
+    #[cfg(test)]
+    pub(super) fn left_behind_by(&self, process: u16) -> u32 {
+        self.connections.left_behind(self.account_of(process) as usize)
+    }
+
+    #[cfg(test)]
+    fn account_of(&self, process: u16) -> u32 {
         let session = self.slots.iter().flatten().find(|session| session.process == process);
-        let account = self.connections.account(session.expect("it has joined").id.slot);
-        self.connections.held_peers.used(account)
+        self.connections.account(session.expect("it has joined").id.slot)
     }
 
     /// Whether an application holds `peer` in the address book.

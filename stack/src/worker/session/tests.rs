@@ -52,6 +52,22 @@ impl World {
     }
 }
 
+impl Sessions {
+    /// An application of a process joins, which is not the server's own and which the system may not tell.
+    fn join_of(
+        &mut self,
+        fep: &mut Fep,
+        tenant: Option<u32>,
+        config: &SessionConfig,
+    ) -> Result<Client, OpenError> {
+        let region = Region::allocate(config.layout()?.total)?;
+        let (own, other) = Link::pair()?;
+        let id = self.admit(fep, config, None, &region, own, tenant)?;
+        let process = self.process(id).expect("it has just joined");
+        Client::new(config, &region, other, None, fep.addr(), process)
+    }
+}
+
 fn to(client: &Client) -> ConnectOptions {
     ConnectOptions { process: client.process(), ..ConnectOptions::default() }
 }

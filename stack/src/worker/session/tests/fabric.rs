@@ -282,12 +282,7 @@ impl Fabric {
         if tenant == 0 {
             return self.sessions.open(&mut self.feps[0], config, None);
         }
-        let region = Region::allocate(config.layout()?.total).unwrap();
-        let (own, other) = Link::pair().unwrap();
-        let tenant = Some(std::process::id() + tenant);
-        let id = self.sessions.admit(&mut self.feps[0], config, None, &region, own, tenant)?;
-        let process = self.sessions.process(id).expect("it has just joined");
-        Ok(Client::new(config, &region, other, None, Addr(0), process).unwrap())
+        self.sessions.join_of(&mut self.feps[0], Some(std::process::id() + tenant), config)
     }
 
     /// Whether process `tenant` may have an application more: two in any case, and beyond that an even part among the processes

@@ -422,12 +422,16 @@ fn connections_that_fail_count_until_their_peer_has_forgotten_them() {
 
 /// Another process than the server's joins, with what `config` asks for.
 fn join_as(world: &mut World, tenant: u32, config: &SessionConfig) -> Client {
-    let region = Region::allocate(config.layout().unwrap().total).unwrap();
-    let (own, other) = Link::pair().unwrap();
-    let (sessions, fep) = (&mut world.sessions[0], &mut world.feps[0]);
-    let id = sessions.admit(fep, config, None, &region, own, Some(tenant)).unwrap();
-    let number = sessions.process(id).unwrap();
-    Client::new(config, &region, other, None, Addr(0), number).unwrap()
+    world.sessions[0].join_of(&mut world.feps[0], Some(tenant), config).unwrap()
+}
+
+/// Endpoint 0 serves up to so many applications, which share 32 PDCs at the other one. An application of that one has joined.
+fn world_of_places(places: usize, idle_timeout: Span) -> (World, Client) {
+    let limits = Limits { pdcs_per_peer: 32, ..Limits::default() };
+    let mut world = World::with(&Arc::new(FepConfig { limits, idle_timeout, ..(*config()).clone() }));
+    world.sessions[0] = Sessions::new(places);
+    let bob = world.open(1);
+    (world, bob)
 }
 
 /// Opens connections to a process of the peer until no more are to be had. Returns them.
@@ -447,10 +451,7 @@ fn connect_all(world: &mut World, client: &mut Client, options: ConnectOptions) 
 /// A process has two sessions, and may have ten of the PDCs that its peer takes. Which of them asks first makes no difference.
 #[test]
 fn a_session_leaves_connections_to_a_peer_to_other_sessions_of_its_process_that_have_none() {
-    let limits = Limits { pdcs_per_peer: 32, ..Limits::default() };
-    let mut world = World::with(&Arc::new(FepConfig { limits, ..(*config()).clone() }));
-    world.sessions[0] = Sessions::new(8);
-    let bob = world.open(1);
+    let (mut world, bob) = world_of_places(8, config().idle_timeout);
     let many = SessionConfig { connections: 64, commands: 64, ..SMALL };
     let [mut first, mut second] = [(); 2].map(|()| join_as(&mut world, 1, &many));
     let mut opened = connect_all(&mut world, &mut first, to(&bob));
@@ -483,11 +484,7 @@ fn a_session_leaves_connections_to_a_peer_to_other_sessions_of_its_process_that_
 /// a peer, as long as they are there and until their failed connections count no more.
 #[test]
 fn a_process_that_joins_several_times_at_once_has_one_part_of_a_peer_s_pdcs() {
-    let limits = Limits { pdcs_per_peer: 32, ..Limits::default() };
-    let config = FepConfig { limits, idle_timeout: Span::from_ms(20), ..(*config()).clone() };
-    let mut world = World::with(&Arc::new(config));
-    world.sessions[0] = Sessions::new(8);
-    let bob = world.open(1);
+    let (mut world, bob) = world_of_places(8, Span::from_ms(20));
     let mut hogs = [(); 3].map(|()| join_as(&mut world, 1, &SMALL));
     let mut opened = 0;
     for hog in &mut hogs {
@@ -517,34 +514,56 @@ fn a_process_that_joins_several_times_at_once_has_one_part_of_a_peer_s_pdcs() {
     }
 }
 
-/// A peer takes 32 PDCs of two applications, of which eight are reserved for each. One has its own eight and eight more. The eight
-/// of another one fail, which leaves, and the next process gets its account.
-#[test]
-fn an_application_has_its_part_of_a_peer_s_pdcs_though_those_of_the_one_before_it_have_failed() {
-    let limits = Limits { pdcs_per_peer: 32, ..Limits::default() };
-    let config = FepConfig { limits, idle_timeout: Span::from_ms(500), ..(*config()).clone() };
-    let mut world = World::with(&Arc::new(config));
-    world.sessions[0] = Sessions::new(2);
-    let bob = world.open(1);
-    let many = SessionConfig { connections: 64, commands: 64, ..SMALL };
-    let mut hog = join_as(&mut world, 1, &many);
-    assert_eq!(connect_all(&mut world, &mut hog, to(&bob)).len(), 8 + 8);
-    let mut fails = join_as(&mut world, 2, &SessionConfig { connections: 8, ..many });
+/// Opens eight connections to a process of the peer, whose answers are lost until all have failed.
+fn eight_fail(world: &mut World, client: &mut Client, bob: &Client) {
     let connections = [(); 8].map(|()| {
-        let connection = fails.connect(Addr(1), to(&bob), 0).unwrap();
-        assert!(matches!(world.event(&mut fails).report, Report::Connected { .. }));
+        let connection = client.connect(Addr(1), to(bob), 0).unwrap();
+        assert!(matches!(world.event(client).report, Report::Connected { .. }));
         connection
     });
     for connection in connections {
-        fails.send(connection, extent(0, 1), None, 0, 1).unwrap();
+        client.send(connection, extent(0, 1), None, 0, 1).unwrap();
     }
     let mut failed = 0;
     while failed < connections.len() {
         world.step_through(4, |packet| packet.net.src == Addr(0));
-        while let Some(event) = fails.poll().unwrap() {
+        while let Some(event) = client.poll().unwrap() {
             failed += usize::from(matches!(event.report, Report::Closed { result: Err(_), .. }));
         }
     }
+}
+
+/// The peer forgets those of an application that was there before first.
+#[test]
+fn connections_that_have_failed_are_forgotten_in_the_order_in_which_they_failed() {
+    let (mut world, bob) = world_of_places(2, Span::from_ms(500));
+    let many = SessionConfig { connections: 64, commands: 64, ..SMALL };
+    let _other = join_as(&mut world, 1, &SMALL);
+    let mut first = join_as(&mut world, 2, &many);
+    eight_fail(&mut world, &mut first, &bob);
+    let failed = world.now;
+    drop(first);
+    while world.sessions[0].len() > 1 {
+        world.step(1);
+    }
+    let mut second = join_as(&mut world, 3, &many);
+    eight_fail(&mut world, &mut second, &bob);
+    world.now = failed + Span::from_ms(1_000);
+    world.serve(0);
+    world.sessions[0].check_accounts(&world.feps[0].config().limits);
+    assert_eq!(world.sessions[0].left_behind_by(second.process()), 8, "its own count still");
+}
+
+/// A peer takes 32 PDCs of two applications, of which eight are reserved for each. One has its own eight and eight more. The eight
+/// of another one fail, which leaves, and the next process gets its account.
+#[test]
+fn an_application_has_its_part_of_a_peer_s_pdcs_though_those_of_the_one_before_it_have_failed() {
+    let (mut world, bob) = world_of_places(2, Span::from_ms(500));
+    let many = SessionConfig { connections: 64, commands: 64, ..SMALL };
+    let mut hog = join_as(&mut world, 1, &many);
+    assert_eq!(connect_all(&mut world, &mut hog, to(&bob)).len(), 8 + 8);
+    let mut fails = join_as(&mut world, 2, &many);
+    eight_fail(&mut world, &mut fails, &bob);
     drop(fails);
     while world.sessions[0].len() > 1 {
         world.step(1);

@@ -85,11 +85,7 @@ fn an_application_can_add_no_more_peers_than_its_quota() {
 /// A process that is not the server's own joins, to add so many peers.
 fn join_as(side: &mut Side, tenant: u32, peers: u32) -> Client {
     let config = SessionConfig { peers, ..SMALL };
-    let region = Region::allocate(config.layout().unwrap().total).unwrap();
-    let (own, other) = Link::pair().unwrap();
-    let id = side.sessions.admit(side.worker.fep_mut(), &config, None, &region, own, Some(tenant)).unwrap();
-    let process = side.sessions.process(id).unwrap();
-    Client::new(&config, &region, other, None, Addr(0), process).unwrap()
+    side.sessions.join_of(side.worker.fep_mut(), Some(tenant), &config).unwrap()
 }
 
 /// One whose address book has room for so many peers of four applications, which may each have 100.
@@ -278,11 +274,8 @@ fn an_application_that_has_its_part_of_the_book_gets_no_address_that_nobody_hold
 /// A process whose applications may have so many connections.
 fn join_to_connect(book: &mut Book, tenant: u32, connections: u32, peers: u32) -> Client {
     let config = SessionConfig { connections, commands: 64, reports: 64, peers, ..SMALL };
-    let region = Region::allocate(config.layout().unwrap().total).unwrap();
-    let (own, other) = Link::pair().unwrap();
     let Side { sessions, worker } = &mut book.side;
-    let id = sessions.admit(worker.fep_mut(), &config, None, &region, own, Some(tenant)).unwrap();
-    Client::new(&config, &region, other, None, Addr(0), sessions.process(id).unwrap()).unwrap()
+    sessions.join_of(worker.fep_mut(), Some(tenant), &config).unwrap()
 }
 
 impl Book {
@@ -484,8 +477,8 @@ fn first_packet(from: Addr, process: u16) -> Packet {
     fep.poll_transmit(Time::ZERO).expect("a message has been posted").packet
 }
 
-/// What an earlier process has left in use counts for its account. When another process gets the account, it is taken of what is
-/// reserved for nobody.
+/// Entries that a process leaves in use count for its account. When another process gets the account, they are taken of the rest,
+/// which is reserved for nobody.
 #[test]
 fn a_process_gets_its_part_of_the_book_though_what_the_one_before_it_had_is_in_use() {
     let mut book = Book::new(32);
@@ -521,19 +514,16 @@ fn leave_in_use(book: &mut Book, tenant: u32, hog: &mut Client) {
     book.settle();
 }
 
-/// So much is in use of what processes have added which have left that nothing is left of what is reserved for nobody. Once it is not in
-/// use any more, others can join.
+/// Processes leave so many entries in use that the rest, which is reserved for nobody, is used up. Others can join once these entries
+/// are not in use any more.
 #[test]
 fn a_process_that_would_not_have_its_part_of_the_book_is_refused_when_it_joins() {
     let mut book = Book::new(32);
     let mut hog = join_to_connect(&mut book, 1, 200, 0);
     let try_to_join = |book: &mut Book, tenant: u32, peers: u32| {
         let config = SessionConfig { peers, ..SMALL };
-        let region = Region::allocate(config.layout().unwrap().total).unwrap();
         let Side { sessions, worker } = &mut book.side;
-        let (own, other) = Link::pair().unwrap();
-        let id = sessions.admit(worker.fep_mut(), &config, None, &region, own, Some(tenant))?;
-        Ok(Client::new(&config, &region, other, None, Addr(0), sessions.process(id).unwrap()).unwrap())
+        sessions.join_of(worker.fep_mut(), Some(tenant), &config)
     };
     let part = 32 / 2 / 4;
     let mut others: Vec<Client> = Vec::new();

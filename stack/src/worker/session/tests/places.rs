@@ -36,12 +36,7 @@ impl Server {
     /// A process joins. The system tells of some processes which they are.
     fn join_as(&mut self, tenant: Option<u32>, memory: u32) -> Result<(), OpenError> {
         let config = config_of(memory);
-        let region = Region::allocate(config.layout().unwrap().total).unwrap();
-        let (own, other) = Link::pair().unwrap();
-        let (sessions, fep) = (&mut self.world.sessions[0], &mut self.world.feps[0]);
-        let id = sessions.admit(fep, &config, None, &region, own, tenant)?;
-        let process = sessions.process(id).unwrap();
-        let client = Client::new(&config, &region, other, None, Addr(0), process).unwrap();
+        let client = self.world.sessions[0].join_of(&mut self.world.feps[0], tenant, &config)?;
         self.clients.push((tenant.unwrap_or(0), client));
         Ok(())
     }

@@ -5,7 +5,7 @@ use core::ops::Range;
 use weft_cc::Time;
 
 use super::*;
-use crate::fep::{Datagram, QUESTIONS_PER_CALL, REFUSED_PER_PDC, SILENT_PER_CALL};
+use crate::fep::{CONTEXTS_PER_PEER, Datagram, QUESTIONS_PER_CALL, REFUSED_PER_PDC, SILENT_PER_CALL};
 use crate::packet::{Class, Network};
 use crate::spray::Entropy;
 use crate::wire::class::Priority;
@@ -158,6 +158,7 @@ pub(super) fn requests_for_credit(fabric: &mut Fabric) {
     run(fabric, 64);
     let before = fabric.credits;
     run(fabric, 64);
+    assert_eq!(fabric.feps[0].credit_senders(), CONTEXTS_PER_PEER);
     assert!(fabric.credits - before > 64, "{} packets of credit", fabric.credits - before);
 }
 
