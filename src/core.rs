@@ -47,7 +47,7 @@
 //! /// Carries what `from` has to send to `to`.
 //! fn carry(now: Time, from: &mut Fep, to: &mut Fep) {
 //!     while let Some(out) = from.poll_transmit(now) {
-//!         to.on_packet(now, &out.packet, from.payload(out.payload));
+//!         to.on_packet(now, &out.packet, from.payload(&out.payload));
 //!     }
 //! }
 //!

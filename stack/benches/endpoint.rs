@@ -59,8 +59,8 @@ struct Calls {
 }
 
 #[inline(never)]
-fn measured_send_data(fep: &mut Fep, now: Time, packet: &mut Packet) -> Option<PayloadRef> {
-    fep.poll_transmit_into(now, packet)
+fn measured_send_data(fep: &mut Fep, now: Time, packet: &mut Packet, payload: &mut PayloadRef) -> bool {
+    fep.poll_transmit_into(now, packet, payload)
 }
 
 #[inline(never)]
@@ -69,9 +69,9 @@ fn measured_receive_data(fep: &mut Fep, now: Time, packet: &Packet, payload: Pay
 }
 
 #[inline(never)]
-fn measured_send_ack(fep: &mut Fep, now: Time, packet: &mut Packet) -> Option<PayloadRef> {
-    // Without this line the function equals `measured_send_data`, and compilers merge the two.
-    fep.poll_transmit_into(black_box(now), packet)
+fn measured_send_ack(fep: &mut Fep, now: Time, packet: &mut Packet, payload: &mut PayloadRef) -> bool {
+    // Without `black_box` the function equals `measured_send_data`, and compilers merge the two.
+    fep.poll_transmit_into(black_box(now), packet, payload)
 }
 
 #[inline(never)]
@@ -196,18 +196,18 @@ impl Bench<'_> {
         if pair.idle {
             return;
         }
-        let mut packet = Packet::BLANK;
-        let payload = if pair.is_warm() {
-            let payload = measured_send_data(&mut pair.sender, now, &mut packet);
-            self.calls.send_data += u64::from(payload.is_some());
-            payload
+        let (mut packet, mut payload) = (Packet::BLANK, PayloadRef::NONE);
+        let is_sent = if pair.is_warm() {
+            let is_sent = measured_send_data(&mut pair.sender, now, &mut packet, &mut payload);
+            self.calls.send_data += u64::from(is_sent);
+            is_sent
         } else {
-            pair.sender.poll_transmit_into(now, &mut packet)
+            pair.sender.poll_transmit_into(now, &mut packet, &mut payload)
         };
-        let Some(payload) = payload else {
+        if !is_sent {
             pair.idle = true;
             return;
-        };
+        }
         self.sent += 1;
         packet.net.ecn = self.case.mark_every > 0 && self.sent.is_multiple_of(self.case.mark_every);
         let arrival = now + DELAY.plus(jitter(&packet));
@@ -227,14 +227,14 @@ impl Bench<'_> {
         pair.arrived += 1;
         while self.pairs[index].receiver.wants_to_transmit() {
             let pair = &mut self.pairs[index];
-            let mut packet = Packet::BLANK;
-            let sent = if pair.is_warm() {
+            let (mut packet, mut payload) = (Packet::BLANK, PayloadRef::NONE);
+            let is_sent = if pair.is_warm() {
                 self.calls.send_ack += 1;
-                measured_send_ack(&mut pair.receiver, now, &mut packet)
+                measured_send_ack(&mut pair.receiver, now, &mut packet, &mut payload)
             } else {
-                pair.receiver.poll_transmit_into(now, &mut packet)
+                pair.receiver.poll_transmit_into(now, &mut packet, &mut payload)
             };
-            if sent.is_none() {
+            if !is_sent {
                 break;
             }
             self.schedule(now + DELAY, index, Event::Ack(packet));

@@ -95,12 +95,11 @@ impl<T> Table<T> {
     }
 
     /// Adds the entry that `make` returns for its key.
+    // One path for all slots, in which the entry is made where it stays: each move of one just made is a store-forwarding
+    // stall (see `crate::prefetch`).
     #[inline(always)]
     pub fn insert_with(&mut self, make: impl FnOnce(Key) -> T) -> Key {
         if self.oldest_free == NONE {
-            if self.len as usize >= Self::BLOCK {
-                return self.push_far(make);
-            }
             self.add_slot();
         }
         let index = self.oldest_free;
@@ -112,16 +111,19 @@ impl<T> Table<T> {
         self.len += 1;
         slot.generation = slot.generation.wrapping_add(1);
         let key = Key { index, generation: slot.generation };
-        slot.value = Some(make(key));
+        // A free slot has no entry that would have to be dropped.
+        slot.value.get_or_insert_with(|| make(key));
         key
     }
 
-    /// Makes one of the first slots free where none is.
+    /// Makes a slot free where none is.
     #[cold]
     #[inline(never)]
     fn add_slot(&mut self) {
         let index = self.len as usize;
-        if index == self.slots.len() {
+        if index >= Self::BLOCK {
+            self.add_far_slot();
+        } else if index == self.slots.len() {
             let mut slots = std::mem::take(&mut self.slots).into_vec();
             // Most endpoints have one or two of what is large, and Vec would begin with room for four.
             slots.reserve_exact(index.max(1));
@@ -131,19 +133,13 @@ impl<T> Table<T> {
         (self.oldest_free, self.newest_free) = (self.len, self.len);
     }
 
-    /// Adds an entry in a slot of its own behind the first ones, where no slot is free.
-    #[cold]
-    #[inline(never)]
-    fn push_far(&mut self, make: impl FnOnce(Key) -> T) -> Key {
-        let key = Key { index: self.len, generation: 0 };
+    /// Adds a slot behind the first ones.
+    fn add_far_slot(&mut self) {
         let Blocks(blocks) = &mut **self.blocks.get_or_insert_with(|| Box::new(Blocks(Vec::new())));
-        if (key.index as usize).is_multiple_of(Self::BLOCK) {
+        if (self.len as usize).is_multiple_of(Self::BLOCK) {
             blocks.push(Vec::with_capacity(Self::BLOCK));
         }
-        let block = blocks.last_mut().expect("it has a block");
-        block.push(Slot { generation: key.generation, next_free: NONE, value: Some(make(key)) });
-        self.len += 1;
-        key
+        blocks.last_mut().expect("it has a block").push(Slot::vacant());
     }
 
     #[inline]
@@ -178,7 +174,7 @@ impl<T> Table<T> {
     }
 
     /// The entry `key`.
-    #[inline]
+    #[inline(always)]
     pub fn get_mut(&mut self, key: Key) -> Option<&mut T> {
         let slot = self.slot_mut(key.index)?;
         if slot.generation == key.generation { slot.value.as_mut() } else { None }

@@ -84,7 +84,7 @@ impl World {
                 self.feps[side].on_timeout(self.now);
             }
             while let Some(transmit) = self.feps[side].poll_transmit(self.now) {
-                let payload = self.feps[side].payload(transmit.payload);
+                let payload = self.feps[side].payload(&transmit.payload);
                 let bytes = &mut self.packet[..payload.len() as usize];
                 payload.copy_to(bytes);
                 self.feps[1 - side].on_packet(self.now, &transmit.packet, Payload::Bytes(bytes));

@@ -356,7 +356,7 @@ fn transmit(fep: &mut Fep, now: Time, burst: &mut [(Packet, Vec<u8>)]) -> usize 
     while let Some((packet, bytes)) = burst.get_mut(count)
         && let Some(transmit) = fep.poll_transmit(now)
     {
-        let payload = fep.payload(transmit.payload);
+        let payload = fep.payload(&transmit.payload);
         // There is room: it allocates nothing.
         bytes.resize(payload.len() as usize, 0);
         payload.copy_to(bytes);

@@ -427,27 +427,30 @@ impl Fep {
         }
     }
 
-    /// The next datagram, unless it is the turn of other packets, and they have had none of it yet (`is_asked_again`).
+    /// Writes the next datagram to `packet`, and where its payload is to `payload`, unless it is the turn of other packets, and
+    /// they have had none of it yet (`is_asked_again`). Returns whether there is one.
     #[cold]
     #[inline(never)]
     pub(super) fn poll_datagram(
         &mut self,
         now: Time,
         packet: &mut Packet,
+        payload: &mut PayloadRef,
         is_asked_again: bool,
-    ) -> Option<PayloadRef> {
-        let datagrams = self.datagrams.as_mut()?;
+    ) -> bool {
+        let Some(datagrams) = self.datagrams.as_mut() else { return false };
         end_handed_out(&mut self.core, &mut self.initiator, datagrams);
         if !is_asked_again && datagrams.leaves_turn() {
-            return None;
+            return false;
         }
         let Some(outgoing) = datagrams.next() else {
             self.core.has_datagrams = false;
-            return None;
+            return false;
         };
         datagrams.note_turn(self.initiator.ready.processes());
         datagrams.handed_out = Some(outgoing.send);
-        send(&mut self.core, &self.initiator, now, &outgoing, packet)
+        let sent = send(&mut self.core, &self.initiator, now, &outgoing, packet);
+        sent.inspect(|sent| *payload = *sent).is_some()
     }
 }
 

@@ -84,7 +84,7 @@ pub(super) fn take_first<T: Entry>(entries: &mut VecDeque<T>) -> Option<T> {
 
 impl Gaps {
     /// The place of a message that is appended to `entries`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn next_place<T: Entry>(entries: &VecDeque<T>, sends: &Table<SendMessage>) -> u32 {
         let last = entries.back().and_then(|last| sends.get(last.key()));
         last.map_or(0, |last| last.place.wrapping_add(1))

@@ -191,6 +191,7 @@ impl Initiator {
     }
 
     /// See [`Fep::post_send`](super::Fep::post_send).
+    #[inline(always)]
     pub(super) fn post_send(
         &mut self,
         config: &FepConfig,
@@ -568,7 +569,7 @@ fn far_from(last: Psn, random: u32) -> Psn {
 }
 
 /// Bytes that the part of a message that has not left needs credit for. The requests of a read carry none of its bytes.
-#[inline]
+#[inline(always)]
 pub(super) fn unsent_bytes(config: &FepConfig, message: &SendMessage) -> u64 {
     let remaining = message.remaining();
     let read = if message.is_read() { u64::from(remaining) } else { 0 };
@@ -576,6 +577,7 @@ pub(super) fn unsent_bytes(config: &FepConfig, message: &SendMessage) -> u64 {
 }
 
 /// Bytes that `payload` bytes count for in windows and credit when cut into packets.
+#[inline(always)]
 fn wire_size(config: &FepConfig, payload: u32) -> u64 {
     // Most messages are one packet, and a division takes longer than all else here.
     let packets = if payload <= config.mtu { 1 } else { u64::from(payload.div_ceil(config.mtu)) };

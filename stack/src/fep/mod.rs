@@ -278,6 +278,8 @@ impl Fep {
     /// The connection is not open ([`CallError::NotOpen`]), too many messages wait ([`CallError::Limit`], which is normal
     /// back-pressure: try again after a completion), or the message is too long ([`CallError::TooLong`]). The
     /// error hands the buffer back.
+    // Inlined always: a message that is passed in memory is a store-forwarding stall (see `crate::prefetch`).
+    #[inline(always)]
     pub fn post_send(&mut self, connection: ConnectionId, send: Send) -> Result<SendId, PostError> {
         self.initiator.post_send(&self.core.config, connection, send)
     }
@@ -406,6 +408,7 @@ impl Fep {
     ///
     /// # Errors
     /// As [`Fep::post_receive_of`].
+    #[inline]
     pub fn post_receive(&mut self, receive: Receive) -> Result<ReceiveId, PostError> {
         self.post_receive_of(0, receive)
     }
@@ -416,6 +419,8 @@ impl Fep {
     /// [`CallError::Limit`] when too many wait, [`CallError::ProcessNotOpen`] if it is not open,
     /// [`CallError::ReadOnly`] if the buffer is [`Buffer::Bytes`],
     /// [`CallError::NoSuchProcess`] if no sender can have the number in `receive.from`. The error hands the buffer back.
+    // Inlined always, with what it calls: as `Fep::post_send`.
+    #[inline(always)]
     pub fn post_receive_of(&mut self, process: u16, receive: Receive) -> Result<ReceiveId, PostError> {
         self.target.post_receive(&mut self.core, process, receive, None)
     }
@@ -580,59 +585,48 @@ impl Fep {
     /// The next packet to put on the wire, if there is one: control packets first, then those of connections, responses
     /// with data and datagrams in turn.
     pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {
-        let mut packet = Packet::BLANK;
-        let payload = self.poll_transmit_into(now, &mut packet)?;
-        Some(Transmit { packet, payload })
+        let (mut packet, mut payload) = (Packet::BLANK, PayloadRef::NONE);
+        self.poll_transmit_into(now, &mut packet, &mut payload).then_some(Transmit { packet, payload })
     }
 
-    /// As [`Fep::poll_transmit`], with the headers written to where the caller wants them: `packet` changes
-    /// only if there is one.
-    pub fn poll_transmit_into(&mut self, now: Time, packet: &mut Packet) -> Option<PayloadRef> {
+    /// As [`Fep::poll_transmit`], with the headers and the reference to the payload written to where the caller wants them:
+    /// `packet` and `payload` change only if there is one. Returns whether there is.
+    pub fn poll_transmit_into(&mut self, now: Time, packet: &mut Packet, payload: &mut PayloadRef) -> bool {
         if self.core.in_burst {
             self.end_burst(now, Span::ZERO);
         }
-        if let Some(control) = self.core.control.pop() {
-            control.write_to(packet);
-            return Some(PayloadRef::NONE);
-        }
-        if self.core.control.takes_turns()
-            && let Some(control) = self.core.control.pop_in_turn()
+        let control = &mut self.core.control;
+        if write_control(control.pop(), packet, payload)
+            || control.takes_turns() && write_control(control.pop_in_turn(), packet, payload)
+            || self.poll_data(now, packet, payload)
         {
-            control.write_to(packet);
-            return Some(PayloadRef::NONE);
+            return true;
         }
-        let payload = self.poll_data(now, packet);
-        if payload.is_none() && self.core.control.takes_turns() {
-            let control = self.core.control.pop_of_next_peer()?;
-            control.write_to(packet);
-            return Some(PayloadRef::NONE);
-        }
-        payload
+        let control = &mut self.core.control;
+        control.takes_turns() && write_control(control.pop_of_next_peer(), packet, payload)
     }
 
     /// The next packet of a connection, a response or a datagram.
     #[inline(always)]
-    fn poll_data(&mut self, now: Time, packet: &mut Packet) -> Option<PayloadRef> {
-        if self.core.has_datagrams
-            && let Some(payload) = self.poll_datagram(now, packet, false)
-        {
-            return Some(payload);
+    fn poll_data(&mut self, now: Time, packet: &mut Packet, payload: &mut PayloadRef) -> bool {
+        if self.core.has_datagrams && self.poll_datagram(now, packet, payload, false) {
+            return true;
         }
         let Fep { core, initiator, target, .. } = self;
         if !core.replies.is_empty() && !std::mem::take(&mut core.replied) {
-            let payload = target.poll_reply(core, now, packet);
-            core.replied = payload.is_some();
-            if payload.is_some() {
-                return payload;
+            core.replied = target.poll_reply(core, now, packet, payload);
+            if core.replied {
+                return true;
             }
         }
-        let payload = initiator.poll_transmit(core, now, packet);
-        match payload {
-            None if !core.replies.is_empty() => target.poll_reply(core, now, packet),
-            // No other packet leaves now, so a datagram may leave although it was not the turn of datagrams.
-            None if core.has_datagrams => self.poll_datagram(now, packet, true),
-            payload => payload,
+        if initiator.poll_transmit(core, now, packet, payload) {
+            return true;
         }
+        if !core.replies.is_empty() {
+            return target.poll_reply(core, now, packet, payload);
+        }
+        // No other packet leaves now, so a datagram may leave although it was not the turn of datagrams.
+        core.has_datagrams && self.poll_datagram(now, packet, payload, true)
     }
 
     /// The next result.
@@ -665,13 +659,14 @@ impl Fep {
     }
 
     /// The bytes that a [`Transmit`] refers to.
-    pub fn payload(&self, at: PayloadRef) -> Payload<'_> {
+    #[inline]
+    pub fn payload(&self, at: &PayloadRef) -> Payload<'_> {
         at.resolve(&self.initiator.sends, &self.target)
     }
 
     /// The bytes that a [`Transmit`] refers to, with a share in their memory: they stay where they are as long as
     /// the share is held, even when the message is over. `None` for memory that cannot be shared.
-    pub fn share_payload(&self, at: PayloadRef) -> Option<RegionSlice> {
+    pub fn share_payload(&self, at: &PayloadRef) -> Option<RegionSlice> {
         at.share(&self.initiator.sends, &self.target)
     }
 
@@ -687,4 +682,13 @@ impl Fep {
     pub(crate) fn take_abandoned_memory(&mut self) -> Option<Abandoned> {
         self.core.take_abandoned()
     }
+}
+
+/// Writes `control` to `packet`, if there is one; it has no payload. Returns whether there is.
+#[inline(always)]
+fn write_control(control: Option<Packet>, packet: &mut Packet, payload: &mut PayloadRef) -> bool {
+    let Some(control) = control else { return false };
+    control.write_to(packet);
+    *payload = PayloadRef::NONE;
+    true
 }

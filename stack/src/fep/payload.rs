@@ -18,6 +18,8 @@ pub struct Transmit {
 }
 
 /// Reference to a packet's payload.
+// Written and read where it lies: it does not fit registers, and each move of one just written is a store-forwarding stall (see
+// `crate::prefetch`).
 #[derive(Clone, Copy, Debug)]
 pub struct PayloadRef {
     source: Source,
@@ -39,7 +41,8 @@ enum Source {
 }
 
 impl PayloadRef {
-    pub(super) const NONE: PayloadRef = PayloadRef { source: Source::Nothing, len: 0 };
+    /// No payload.
+    pub const NONE: PayloadRef = PayloadRef { source: Source::Nothing, len: 0 };
 
     /// The `len` bytes of message `send` from `offset` on.
     #[inline]
@@ -57,13 +60,21 @@ impl PayloadRef {
         PayloadRef { source: Source::Response { pdc, psn }, len }
     }
 
-    #[inline]
-    pub(super) fn resolve<'a>(self, sends: &'a Table<SendMessage>, target: &'a Target) -> Payload<'a> {
+    #[inline(always)]
+    pub(super) fn resolve<'a>(&self, sends: &'a Table<SendMessage>, target: &'a Target) -> Payload<'a> {
         match self.source {
             Source::Message { send, offset } => match sends.get(send) {
                 Some(message) => message.buffer.payload(offset, self.len),
                 None => Payload::EMPTY,
             },
+            _ => self.resolve_other(sends, target),
+        }
+    }
+
+    /// As [`PayloadRef::resolve`], for what is no part of a message.
+    #[inline(never)]
+    fn resolve_other<'a>(&self, sends: &'a Table<SendMessage>, target: &'a Target) -> Payload<'a> {
+        match self.source {
             Source::Datagram { send } => match sends.get(send) {
                 Some(message) => message.buffer.payload(0, self.len),
                 None => Payload::EMPTY,
@@ -72,13 +83,13 @@ impl PayloadRef {
                 Some((buffer, offset)) => buffer.payload(offset, self.len),
                 None => Payload::EMPTY,
             },
-            Source::Nothing => Payload::EMPTY,
+            Source::Message { .. } | Source::Nothing => Payload::EMPTY,
         }
     }
 
     /// A shared reference to the same bytes, if their memory can be shared.
     #[inline]
-    pub(super) fn share(self, sends: &Table<SendMessage>, target: &Target) -> Option<RegionSlice> {
+    pub(super) fn share(&self, sends: &Table<SendMessage>, target: &Target) -> Option<RegionSlice> {
         let (buffer, offset) = match self.source {
             Source::Message { send, offset } => (&sends.get(send)?.buffer, offset),
             Source::Response { pdc, psn } => target.response_data(pdc, psn)?,

@@ -209,7 +209,7 @@ impl Processes {
 
     /// Posts a receive, of one message or, until fewer bytes are left than `many` says, of many. A message that was waiting
     /// for it completes if all of it is there.
-    #[inline]
+    #[inline(always)]
     pub(super) fn post(
         &mut self,
         core: &mut Core,

@@ -115,22 +115,24 @@ impl Replies {
 }
 
 impl Target {
-    /// Writes the next response with data to `packet`.
+    /// Writes the next response with data to `packet`, and where its payload is to `payload`. Returns whether there is one.
     pub(super) fn poll_reply(
         &mut self,
         core: &mut Core,
         now: Time,
         packet: &mut Packet,
-    ) -> Option<PayloadRef> {
+        payload: &mut PayloadRef,
+    ) -> bool {
         while let Some(reply) = core.replies.pop() {
             let found = self.pdcs.find(reply.pdc).filter(|(_, pdc)| pdc.rx.peer == reply.net.src);
             let Some((_, pdc)) = found else { continue };
             let memory = self.processes.memory.as_deref();
-            if let Some(payload) = send(core, now, pdc, memory, &reply, packet) {
-                return Some(payload);
+            if let Some(sent) = send(core, now, pdc, memory, &reply, packet) {
+                *payload = sent;
+                return true;
             }
         }
-        None
+        false
     }
 
     /// The memory that the response stored for packet `psn` of PDC `pdc` sends from, and the offset there.

@@ -82,6 +82,7 @@ impl Target {
     }
 
     /// See [`Fep::post_receive_of`](super::Fep::post_receive_of).
+    #[inline(always)]
     pub(super) fn post_receive(
         &mut self,
         core: &mut Core,

@@ -63,7 +63,8 @@ enum Held {
 }
 
 impl Initiator {
-    /// Writes the next packet of a connection that may send to `packet`.
+    /// Writes the next packet of a connection that may send to `packet`, and where its payload is to `payload`. Returns whether
+    /// there is one.
     // Nearly all packets are parts of messages that are sent for the first time. They have their own copy of `send_data`,
     // without the branches of all others, and their connection need not leave the queue if no other waits.
     pub(super) fn poll_transmit(
@@ -71,7 +72,8 @@ impl Initiator {
         core: &mut Core,
         now: Time,
         packet: &mut Packet,
-    ) -> Option<PayloadRef> {
+        payload: &mut PayloadRef,
+    ) -> bool {
         while let Some(key) = self.next(core, now) {
             let Initiator { ready, connections, contexts, sends, stocked, .. } = self;
             if let Some(connection) = connections.get_mut(key)
@@ -79,14 +81,14 @@ impl Initiator {
                 && let Some(context) = contexts.get_mut(connection.context)
             {
                 let sender = Sender { key, connection, context, message, ready, stocked };
-                match send_data(core, now, sender, part, packet) {
-                    Ok(payload) => {
+                match send_data(core, now, sender, part, packet, payload) {
+                    Ok(()) => {
                         let waits = end_turn(&core.config, now, ready, key, connection, context);
                         if waits || context.trying == Some(key) {
                             let context = connection.context;
                             self.end_try(context, key, true);
                         }
-                        return Some(payload);
+                        return true;
                     }
                     Err(held) => {
                         connection.standing = Standing::Idle;
@@ -97,12 +99,11 @@ impl Initiator {
                 continue;
             }
             self.ready.pop_front();
-            let payload = self.send_from(core, now, key, packet);
-            if payload.is_some() {
-                return payload;
+            if self.send_from(core, now, key, packet, payload) {
+                return true;
             }
         }
-        None
+        false
     }
 
     /// The connection whose turn it is at the link.
@@ -157,22 +158,29 @@ impl Initiator {
     }
 
     /// Sends a packet of connection `key`, which has just been taken from the queue, if its own window and its context
-    /// permit; queues the connection again if it has more to send.
+    /// permit; queues the connection again if it has more to send. Returns whether there is one.
     #[inline(never)]
-    fn send_from(&mut self, core: &mut Core, now: Time, key: Key, packet: &mut Packet) -> Option<PayloadRef> {
+    fn send_from(
+        &mut self,
+        core: &mut Core,
+        now: Time,
+        key: Key,
+        packet: &mut Packet,
+        payload: &mut PayloadRef,
+    ) -> bool {
         let Initiator { ready, connections, contexts, sends, stocked, .. } = self;
-        let connection = connections.get_mut(key)?;
+        let Some(connection) = connections.get_mut(key) else { return false };
         let context_key = connection.context;
         connection.standing = Standing::Idle;
         let (data, message) = match choose(now, connection, sends, core.config.mtu) {
             Next::Data(data, message) => (data, message),
-            Next::Close => return self.send_no_data(core, now, key, true, packet),
-            Next::Nothing => return self.send_no_data(core, now, key, false, packet),
+            Next::Close => return self.send_no_data(core, now, key, true, packet, payload),
+            Next::Nothing => return self.send_no_data(core, now, key, false, packet, payload),
         };
-        let context = contexts.get_mut(context_key)?;
+        let Some(context) = contexts.get_mut(context_key) else { return false };
         let sender = Sender { key, connection, context, message, ready, stocked };
-        match send_data(core, now, sender, data, packet) {
-            Ok(payload) => {
+        match send_data(core, now, sender, data, packet, payload) {
+            Ok(()) => {
                 let waits = ready.is_divided()
                     && wait_again(&core.config, now, ready.is_empty(), key, connection, context);
                 if !waits {
@@ -182,11 +190,11 @@ impl Initiator {
                 if waits || context.trying == Some(key) {
                     self.end_try(context_key, key, true);
                 }
-                Some(payload)
+                true
             }
             Err(held) => {
                 self.hold_back(core, now, key, held);
-                None
+                false
             }
         }
     }
@@ -232,24 +240,28 @@ impl Initiator {
         key: Key,
         closes: bool,
         packet: &mut Packet,
-    ) -> Option<PayloadRef> {
-        let connection = self.connections.get_mut(key)?;
+        payload: &mut PayloadRef,
+    ) -> bool {
+        let Some(connection) = self.connections.get_mut(key) else { return false };
         let context_key = connection.context;
-        let mut payload = None;
+        let mut is_sent = false;
         if closes {
             if connection.pdc.is_unused() {
                 // All its messages were cancelled, and the target has received no packet of it.
                 self.remove_connection(core, now, key, Ok(()));
             } else {
-                if let Some(context) = self.contexts.get_mut(context_key) {
-                    payload = send_close(core, now, key, connection, context, packet);
+                if let Some(context) = self.contexts.get_mut(context_key)
+                    && send_close(core, now, key, connection, context, packet)
+                {
+                    *payload = PayloadRef::NONE;
+                    is_sent = true;
                 }
                 connection.make_ready(&mut self.ready, key);
                 self.ready.pass(connection.source);
             }
         }
         self.end_try(context_key, key, false);
-        payload
+        is_sent
     }
 
     /// If connection `key` was trying the gate of `context` and passed it, the next waiting connection tries at once.
@@ -309,7 +321,8 @@ impl Initiator {
     }
 }
 
-/// Writes the packet `data` of `sender` to `packet` if its own window and its context permit.
+/// Writes the packet `data` of `sender` to `packet`, and where its payload is to `payload`, if its own window and its context
+/// permit.
 #[inline(always)]
 fn send_data(
     core: &mut Core,
@@ -317,7 +330,8 @@ fn send_data(
     sender: Sender<'_>,
     data: Data,
     packet: &mut Packet,
-) -> Result<PayloadRef, Held> {
+    payload: &mut PayloadRef,
+) -> Result<(), Held> {
     let Sender { key, connection, context, message, ready, stocked } = sender;
     // A read counts for the bytes that it asks for: they will pass the bottleneck between the target and here, and the
     // window limits how many are on that way.
@@ -372,10 +386,10 @@ fn send_data(
     if connection.pdc.flags != VendorFlags::NONE {
         set_flags(packet, connection.pdc.flags);
     }
-    let payload = match data.is_access {
-        true => access_instead(packet, connection, message, &data),
-        false => PayloadRef::of_message(data.send, offset, len),
-    };
+    *payload = PayloadRef::of_message(data.send, offset, len);
+    if data.is_access {
+        access_instead(packet, payload, connection, message, &data);
+    }
     let (pdc, retransmission) = (connection.pdc.id, data.again.is_some());
     core.events.emit(now, Event::DataSent { pdc, psn, len: payload.len(), entropy, retransmission });
     let PdcConfig { infer_loss, rto_init, .. } = core.zone(context.zone).pdc;
@@ -386,7 +400,7 @@ fn send_data(
         poll_busy_target(&core.config, now, connection, context);
     }
     connection.wake(&mut core.wheel, key, now + rto_init);
-    Ok(payload)
+    Ok(())
 }
 
 /// Whether a packet of `bytes`, which has just left on a connection that shares its context with others, asks for an
@@ -459,7 +473,7 @@ fn wait_again(
     waits
 }
 
-/// Writes the CLOSE_CMD of `connection` to `packet`: a new one, or a retransmission of a lost one.
+/// Writes the CLOSE_CMD of `connection` to `packet`: a new one, or a retransmission of a lost one. Returns whether there is one.
 fn send_close(
     core: &mut Core,
     now: Time,
@@ -467,7 +481,7 @@ fn send_close(
     connection: &mut Connection,
     context: &mut Context,
     packet: &mut Packet,
-) -> Option<PayloadRef> {
+) -> bool {
     let entropy = context.next_entropy(now, false);
     let retx = connection.pdc.has_lost();
     if connection.pdc.is_idle() {
@@ -475,7 +489,7 @@ fn send_close(
     }
     context.await_answer(now);
     let psn = if retx {
-        let psn = connection.pdc.peek_lost()?.0;
+        let Some((psn, ..)) = connection.pdc.peek_lost() else { return false };
         connection.pdc.resend(now, entropy);
         psn
     } else {
@@ -495,7 +509,7 @@ fn send_close(
     core.note_control(now, peer, &control);
     let rto = core.zone(context.zone).pdc.rto_init;
     connection.wake(&mut core.wheel, key, now + rto);
-    Some(PayloadRef::NONE)
+    true
 }
 
 /// Queues a control packet of `connection`.
@@ -559,14 +573,15 @@ fn set_flags(packet: &mut Packet, flags: VendorFlags) {
     }
 }
 
-/// Turns the packet of a message into the packet of an access. Returns its payload.
+/// Turns the packet of a message into the packet of an access, with its payload.
 #[inline(never)]
 fn access_instead(
     packet: &mut Packet,
+    payload: &mut PayloadRef,
     connection: &Connection,
     message: &SendMessage,
     data: &Data,
-) -> PayloadRef {
+) {
     let Segment { offset, len } = data.segment;
     if let Some(request) = message.access_request(connection.source, offset, len) {
         packet.ses = Ses::Standard(StandardRequest {
@@ -575,13 +590,12 @@ fn access_instead(
             ..request
         });
     }
-    let payload = match message.operation {
+    *payload = match message.operation {
         Operation::Read { .. } => PayloadRef::NONE,
         Operation::Atomic { carried, .. } => PayloadRef::of_message(data.send, offset, carried.into()),
         Operation::Write { .. } | Operation::Send { .. } => PayloadRef::of_message(data.send, offset, len),
     };
     packet.payload_len = payload.len();
-    payload
 }
 
 /// A packet has just left, and nothing else will ask about it.

@@ -120,17 +120,24 @@ impl TxBurst {
 
     /// A buffer for a frame of `len` bytes, to be written and then [committed](Reservation::commit).
     /// **Its bytes are those of an earlier frame**: overwrite them all.
-    #[inline]
+    #[inline(always)]
     pub fn reserve(&mut self, len: usize) -> Result<Reservation<'_>, ReserveError> {
         check_len(len, self.max_frame)?;
         if self.room() == 0 {
             return Err(ReserveError::BurstFull);
         }
         if !self.frames.get_mut(self.count).is_some_and(|spare| spare.renew(len)) {
-            self.drop_spare();
-            self.frames.push(self.pool.allocate_for(&mut self.kept, len).ok_or(ReserveError::PoolEmpty)?);
+            self.allocate(len)?;
         }
         Ok(Reservation { burst: self })
+    }
+
+    /// Takes a buffer of the pool for the next frame, in the place of spare ones.
+    #[inline(never)]
+    fn allocate(&mut self, len: usize) -> Result<(), ReserveError> {
+        self.drop_spare();
+        self.frames.push(self.pool.allocate_for(&mut self.kept, len).ok_or(ReserveError::PoolEmpty)?);
+        Ok(())
     }
 
     /// Gives back the spare buffers.

@@ -98,6 +98,18 @@ impl Posted {
         self.matching.takes(self.from, source, tag)
     }
 
+    /// All of it; what stays behind has no memory.
+    pub(super) fn take(&mut self) -> Posted {
+        let Posted { id, from, matching, context, many, .. } = *self;
+        Posted { id, from, matching, buffer: self.take_buffer(), context, many }
+    }
+
+    /// Its memory; what stays behind has none.
+    #[inline(always)]
+    pub(super) fn take_buffer(&mut self) -> Buffer {
+        std::mem::replace(&mut self.buffer, Buffer::Virtual(0))
+    }
+
     /// The part of a receive for many messages that one of `len` bytes gets; the rest stays for others. `None` if too
     /// little would be left: the message gets all.
     #[cold]

@@ -28,6 +28,15 @@ pub(super) struct PostedQueue {
     of_many: BTreeMap<Wanted, u32>,
 }
 
+/// Where a receive of a [`PostedQueue`] is.
+#[derive(Clone, Copy)]
+enum Place {
+    /// The place among the oldest.
+    Oldest(usize),
+    /// The slot of the index.
+    Indexed(u32),
+}
+
 /// The memory that dropping a receive touches, bytes.
 const DROP: i64 = 128;
 
@@ -51,7 +60,7 @@ impl PostedQueue {
     }
 
     /// Adds a receive, whose identifier must be larger than all before.
-    #[inline]
+    #[inline(always)]
     pub(super) fn push(&mut self, posted: Posted) {
         if self.oldest.len() < SCANNED && self.indexed.as_ref().is_none_or(|index| index.count == 0) {
             self.oldest.push_back(posted);
@@ -80,66 +89,77 @@ impl PostedQueue {
             || self.indexed.as_deref().is_some_and(is_indexed)
     }
 
-    /// Removes and returns the first receive that accepts a message of `source` with `tag`, of `len` bytes and whole or not; of one for
-    /// many messages, which `many` keeps account of, only the part for this one, if enough is left for others. None if it is one for many
-    /// messages, and those are held.
-    // Always inlined, as are its callees: each move of a receive just written is a store-forwarding stall (see
-    // `crate::prefetch`).
+    /// Removes the first receive that accepts a message of `source` with `tag`, of `len` bytes and whole or not, and returns what
+    /// `take` makes of it; of one for many messages, which `many` keeps account of, only the part for this one, if enough is left for
+    /// others. None if no receive accepts the message, or it is one for many messages, and those are held.
+    // The receive is used where it lies: each move of one just written is a store-forwarding stall (see `crate::prefetch`). Always
+    // inlined, as are its callees, for the same reason.
     #[inline(always)]
-    pub(super) fn take(
+    pub(super) fn take_with<R>(
         &mut self,
         source: Source,
         tag: Option<u64>,
         (len, is_whole): (u32, bool),
         many: &mut Many,
-    ) -> Option<Posted> {
+        take: impl FnOnce(&mut Posted) -> R,
+    ) -> Option<R> {
+        let place = self.find(source, tag)?;
+        let PostedQueue { oldest, indexed, of_many, .. } = self;
+        let posted = match place {
+            Place::Oldest(at) => &mut oldest[at],
+            Place::Indexed(slot) => indexed.as_mut()?.slots[slot as usize].posted.as_mut()?,
+        };
+        if posted.many.is_some() {
+            if many.hold(source, is_whole) {
+                return None;
+            }
+            if let Some(mut part) = many.take(posted, len) {
+                self.count_match(place);
+                return Some(take(&mut part));
+            }
+            forget(of_many, posted);
+        }
+        let (id, taken) = (posted.id, take(posted));
+        match place {
+            Place::Oldest(at) => drop(oldest.remove(at)),
+            Place::Indexed(slot) => indexed.as_mut()?.remove(slot, id),
+        }
+        self.count_match(place);
+        Some(taken)
+    }
+
+    /// Where the first receive is that accepts a message of `source` with `tag`.
+    #[inline(always)]
+    fn find(&self, source: Source, tag: Option<u64>) -> Option<Place> {
         let among_oldest = match self.oldest.is_empty() {
             true => None,
             false => self.oldest.iter().position(|posted| posted.takes(source, tag)),
         };
         match among_oldest {
-            Some(at) => {
-                self.passed_by = 0;
-                if self.oldest[at].many.is_some() {
-                    if many.hold(source, is_whole) {
-                        return None;
-                    }
-                    if let Some(part) = many.take(&mut self.oldest[at], len) {
-                        return Some(part);
-                    }
-                    forget(&mut self.of_many, &self.oldest[at]);
-                }
-                self.oldest.remove(at)
-            }
-            None => {
-                let index = self.indexed.as_mut()?;
-                let first = index.find(source, tag)?;
-                if let Some(posted) = index.slots[first as usize].posted.as_mut()
-                    && posted.many.is_some()
-                {
-                    if many.hold(source, is_whole) {
-                        return None;
-                    }
-                    if let Some(part) = many.take(posted, len) {
-                        return Some(part);
-                    }
-                    forget(&mut self.of_many, posted);
-                }
-                self.passed_by += u32::from(!self.oldest.is_empty());
-                if self.passed_by > PASSED_BY {
-                    index.push_front_all(&mut self.oldest);
-                    self.passed_by = 0;
-                }
-                index.remove(first)
-            }
+            Some(at) => Some(Place::Oldest(at)),
+            None => self.indexed.as_ref()?.find(source, tag).map(Place::Indexed),
+        }
+    }
+
+    /// A message has matched the receive at `place`.
+    #[inline(always)]
+    fn count_match(&mut self, place: Place) {
+        match place {
+            Place::Oldest(_) => self.passed_by = 0,
+            Place::Indexed(_) => self.passed_by += u32::from(!self.oldest.is_empty()),
+        }
+        if self.passed_by > PASSED_BY
+            && let Some(index) = &mut self.indexed
+        {
+            index.push_front_all(&mut self.oldest);
+            self.passed_by = 0;
         }
     }
 
     /// Whether a receive accepts a message of `source` with `tag`.
     #[cold]
     pub(super) fn accepts(&self, source: Source, tag: Option<u64>) -> bool {
-        self.oldest.iter().any(|posted| posted.takes(source, tag))
-            || self.indexed.as_ref().is_some_and(|index| index.find(source, tag).is_some())
+        self.find(source, tag).is_some()
     }
 
     /// Removes and returns the receive `id`.
@@ -359,6 +379,7 @@ impl Index {
         }
     }
 
+    #[inline(always)]
     fn push(&mut self, posted: Posted) {
         self.add(posted, false);
     }
@@ -463,13 +484,16 @@ impl Index {
     #[inline(never)]
     fn cancel(&mut self, id: ReceiveId) -> Option<Posted> {
         let slot = self.by_age.find(id)?;
-        if holds(&self.slots, (id, slot)) { self.remove(slot) } else { None }
+        let cancelled = self.slots[slot as usize].posted.take_if(|posted| posted.id == id)?;
+        self.remove(slot, id);
+        Some(cancelled)
     }
 
+    /// Drops receive `id` of slot `at`, if it is still there, and frees the slot.
     #[inline(always)]
-    fn remove(&mut self, at: u32) -> Option<Posted> {
+    fn remove(&mut self, at: u32, id: ReceiveId) {
         let slot = &mut self.slots[at as usize];
-        let posted = slot.posted.take()?;
+        slot.posted = None;
         let (group, before, after) = (slot.group, slot.before, slot.after);
         slot.after = std::mem::replace(&mut self.free, at);
         self.count -= 1;
@@ -499,8 +523,7 @@ impl Index {
                 self.kinds.swap_remove(at);
             }
         }
-        self.by_age.one_left((posted.id, at), self.count, |entry| holds(&self.slots, entry));
-        Some(posted)
+        self.by_age.one_left((id, at), self.count, |entry| holds(&self.slots, entry));
     }
 
     fn heap_bytes(&self) -> u64 {

@@ -340,7 +340,7 @@ impl Receives {
 
     /// Adds a receive of one message, whose identifier must be larger than all before. Returns a message that was waiting
     /// for it, if that is complete.
-    #[inline]
+    #[inline(always)]
     pub fn post(&mut self, room: &mut Room, posted: Posted) -> Option<Delivery> {
         let Some(key) = self.first_waiting(posted.from, posted.matching) else {
             self.posted.push(posted);
@@ -439,7 +439,8 @@ impl Receives {
 
     /// Copies the payload of a packet of `pdc` into the receive that accepts it, if the packet is a whole message,
     /// whose turn it must be. Returns `None` and changes nothing otherwise, or if no receive accepts it.
-    #[inline]
+    // Always inlined: what it returns goes to where the caller wants it.
+    #[inline(always)]
     pub fn deliver_whole(
         &mut self,
         peer: Addr,
@@ -458,9 +459,12 @@ impl Receives {
             return None;
         }
         let source = Source::of_message(peer, request.initiator);
-        let Posted { id, mut buffer, context, .. } =
-            self.posted.take(source, tag, (total, true), &mut self.many)?;
-        buffer.place(0, payload);
+        let take = |posted: &mut Posted| {
+            posted.buffer.place(0, payload);
+            (posted.id, posted.context, posted.take_buffer())
+        };
+        let (id, context, buffer) =
+            self.posted.take_with(source, tag, (total, true), &mut self.many, take)?;
         let more = self.many.conclude(id);
         Some(Delivery { id, context, source, tag, header_data, len: total, buffer, complete: true, more })
     }
@@ -508,9 +512,11 @@ impl Receives {
             return Err(Refusal::Busy(NackCode::NO_SES_MSG_AVAIL));
         }
         let len = (part.total, is_whole);
-        let destination = match self.posted.take(source, part.tag, len, &mut self.many) {
-            Some(Posted { id, context, buffer, many, .. }) => {
-                if many.is_some() && !is_whole {
+        let take =
+            |posted: &mut Posted| (posted.id, posted.context, posted.take_buffer(), posted.many.is_some());
+        let destination = match self.posted.take_with(source, part.tag, len, &mut self.many, take) {
+            Some((id, context, buffer, is_for_many)) => {
+                if is_for_many && !is_whole {
                     self.many.begin_incomplete(source);
                 }
                 Destination::Receive { id, context, buffer }

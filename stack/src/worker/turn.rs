@@ -238,7 +238,10 @@ impl<P: Port> Worker<P> {
                 self.lack_buffer();
                 return false;
             };
-            let Some(payload) = self.fep.poll_transmit_into(now, &mut self.scratch) else { return false };
+            if !self.fep.poll_transmit_into(now, &mut self.scratch, &mut self.payload) {
+                return false;
+            }
+            let payload = &self.payload;
             if self.scratch.net.dst == self.book.own() {
                 drop(frame);
                 self.loopback.push(&self.scratch, self.fep.payload(payload));
@@ -304,7 +307,7 @@ fn write_by_reference(
     codec: &Codec,
     book: &AddressBook,
     packet: &Packet,
-    payload: PayloadRef,
+    payload: &PayloadRef,
     frame: &mut Reservation<'_>,
 ) -> Result<(), WriteError> {
     let Some(shared) = fep.share_payload(payload) else {

@@ -158,7 +158,7 @@ impl World {
         let is_lost = choices.byte() & 7 == 7;
         while let Some(transmit) = self.pair.feps[1].poll_transmit(self.pair.now) {
             let packet = transmit.packet;
-            let payload = self.pair.feps[1].payload(transmit.payload);
+            let payload = self.pair.feps[1].payload(&transmit.payload);
             let mut bytes = vec![0; payload.len() as usize];
             match payload {
                 Payload::Bytes(of) => bytes.copy_from_slice(of),

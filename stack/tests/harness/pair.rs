@@ -118,7 +118,7 @@ impl Pair {
     /// The next packet that endpoint `from` sends now.
     pub(crate) fn transmit(&mut self, from: usize) -> Option<Transit> {
         let transmit = self.feps[from].poll_transmit(self.now)?;
-        let payload = match self.feps[from].payload(transmit.payload) {
+        let payload = match self.feps[from].payload(&transmit.payload) {
             Payload::Bytes(bytes) => Buffer::Heap(bytes.to_vec()),
             Payload::Virtual(len) => Buffer::Virtual(len),
             Payload::Region(_) => panic!("the messages of a pair are bytes of the heap, or virtual"),

@@ -554,7 +554,7 @@ fn responses_share_the_exposed_region() {
     post_read(&mut pair, connection, read(100, 500, 0));
     pair.flush(0);
     let response = pair.feps[1].poll_transmit(pair.now).unwrap();
-    let shared = pair.feps[1].share_payload(response.payload);
+    let shared = pair.feps[1].share_payload(&response.payload);
     assert_eq!((shared.map(|slice| slice.len()), response.payload.len()), (Some(500), 500));
 }
 

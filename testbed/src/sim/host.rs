@@ -1,7 +1,7 @@
 //! A simulated host: an endpoint, its link, and its events within a window.
 
 use weft_cc::{Span, Time};
-use weft_stack::fep::Fep;
+use weft_stack::fep::{Fep, PayloadRef};
 use weft_stack::packet::{Packet, Payload};
 use weft_stack::prefetch::prefetch_start;
 use weft_stack::wire::pds::Pds;
@@ -243,15 +243,16 @@ impl Host {
         while self.nic.busy_until <= now && self.fep.wants_to_transmit() {
             let name = wires.packets.reserve();
             let headers = wires.packets.headers(name);
-            let Some(payload) = self.fep.poll_transmit_into(Time::from_ps(now), headers) else {
+            let mut payload = PayloadRef::NONE;
+            if !self.fep.poll_transmit_into(Time::from_ps(now), headers, &mut payload) {
                 return wires.packets.unreserve(name);
-            };
+            }
             let hops = self.distances.switches_to(HostId(headers.net.dst.0));
             let mut transit = Transit::new(env.shard, name, &headers.net, sizes(env.overhead, headers), hops);
             if env.routing == Routing::Exact {
                 transit.flow_hash = u32::from(headers.net.entropy.0);
             }
-            if let Payload::Bytes(bytes) = self.fep.payload(payload)
+            if let Payload::Bytes(bytes) = self.fep.payload(&payload)
                 && !bytes.is_empty()
             {
                 wires.packets.set_bytes(name, bytes.into());

@@ -195,7 +195,7 @@ impl Receives {
     /// acknowledged.
     pub(super) fn take_for_arrived(&mut self, source: Source, tag: Option<u64>, len: u32) -> Option<Posted> {
         self.many.takes_arrived = true;
-        let posted = self.posted.take(source, tag, (len, true), &mut self.many);
+        let posted = self.posted.take_with(source, tag, (len, true), &mut self.many, Posted::take);
         self.many.takes_arrived = false;
         posted
     }

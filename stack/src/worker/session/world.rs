@@ -244,7 +244,7 @@ impl World {
             }
             for _ in 0..packets {
                 let Some(transmit) = self.feps[side].poll_transmit(self.now) else { break };
-                let payload = self.feps[side].payload(transmit.payload);
+                let payload = self.feps[side].payload(&transmit.payload);
                 let mut bytes = vec![0; payload.len() as usize];
                 payload.copy_to(&mut bytes);
                 // Packets for other addresses are lost.

@@ -348,7 +348,7 @@ impl Fabric {
             }
             for _ in 0..PACKETS {
                 let Some(transmit) = self.feps[n].poll_transmit(self.now) else { break };
-                let payload = self.feps[n].payload(transmit.payload);
+                let payload = self.feps[n].payload(&transmit.payload);
                 let mut bytes = vec![0; payload.len() as usize];
                 payload.copy_to(&mut bytes);
                 self.overheard = Some(transmit.packet);

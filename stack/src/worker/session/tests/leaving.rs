@@ -195,7 +195,7 @@ fn with_waiting_messages(world: &mut World, clients: usize, messages: u64) -> Ve
 fn packet_arrives(world: &mut World) {
     world.serve(1);
     let transmit = world.feps[1].poll_transmit(world.now).expect("a message has been sent");
-    let payload = world.feps[1].payload(transmit.payload);
+    let payload = world.feps[1].payload(&transmit.payload);
     let mut bytes = vec![0; payload.len() as usize];
     payload.copy_to(&mut bytes);
     world.feps[0].on_packet(world.now, &transmit.packet, Payload::Bytes(&bytes));
