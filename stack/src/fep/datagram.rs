@@ -67,7 +67,7 @@ pub(super) struct Datagrams {
     queues: Map<u16, Queue>,
     /// The processes whose turn comes, in the order of their turns.
     order: VecDeque<u16>,
-    /// The datagram that [`Fep::poll_transmit_into`] has returned last. It ends with the next call, because until then
+    /// The datagram that [`Fep::poll_transmit_into`] has written last. It ends with the next call, because until then
     /// the caller reads its bytes.
     handed_out: Option<Key>,
     /// How many processes still have their turn in this round.
@@ -390,7 +390,7 @@ impl Fep {
         true
     }
 
-    /// The packet that [`Fep::poll_transmit_into`] has returned last is a datagram, and cannot leave: it completes as cancelled, as it has
+    /// The packet that [`Fep::poll_transmit_into`] has written last is a datagram, and cannot leave: it completes as cancelled, as it has
     /// not been sent. Its peer may not be in the address book any more, or no frame can have its headers.
     pub(crate) fn lose_datagram(&mut self) {
         let lost = self.datagrams.as_mut().and_then(|datagrams| datagrams.handed_out.take());
@@ -449,8 +449,9 @@ impl Fep {
         };
         datagrams.note_turn(self.initiator.ready.processes());
         datagrams.handed_out = Some(outgoing.send);
-        let sent = send(&mut self.core, &self.initiator, now, &outgoing, packet);
-        sent.inspect(|sent| *payload = *sent).is_some()
+        let Some(sent) = send(&mut self.core, &self.initiator, now, &outgoing, packet) else { return false };
+        *payload = sent;
+        true
     }
 }
 

@@ -245,7 +245,7 @@ impl Initiator {
         self.post(config, id, message).map(AccessId).map_err(|refused| AtomicError::Call(refused.error))
     }
 
-    // Inlined always: a message that is put together and then moved costs more than the call.
+    // Inlined always: a message that is put together and then moved costs a store-forwarding stall (see `crate::prefetch`).
     #[inline(always)]
     fn post(
         &mut self,

@@ -278,7 +278,7 @@ impl Fep {
     /// The connection is not open ([`CallError::NotOpen`]), too many messages wait ([`CallError::Limit`], which is normal
     /// back-pressure: try again after a completion), or the message is too long ([`CallError::TooLong`]). The
     /// error hands the buffer back.
-    // Inlined always: a message that is passed in memory is a store-forwarding stall (see `crate::prefetch`).
+    // Inlined always, with what it calls: a message that is passed in memory costs a store-forwarding stall (see `crate::prefetch`).
     #[inline(always)]
     pub fn post_send(&mut self, connection: ConnectionId, send: Send) -> Result<SendId, PostError> {
         self.initiator.post_send(&self.core.config, connection, send)
@@ -408,7 +408,7 @@ impl Fep {
     ///
     /// # Errors
     /// As [`Fep::post_receive_of`].
-    #[inline]
+    #[inline(always)]
     pub fn post_receive(&mut self, receive: Receive) -> Result<ReceiveId, PostError> {
         self.post_receive_of(0, receive)
     }
@@ -419,7 +419,7 @@ impl Fep {
     /// [`CallError::Limit`] when too many wait, [`CallError::ProcessNotOpen`] if it is not open,
     /// [`CallError::ReadOnly`] if the buffer is [`Buffer::Bytes`],
     /// [`CallError::NoSuchProcess`] if no sender can have the number in `receive.from`. The error hands the buffer back.
-    // Inlined always, with what it calls: as `Fep::post_send`.
+    // Inlined always, with what it calls, as `Fep::post_send`.
     #[inline(always)]
     pub fn post_receive_of(&mut self, process: u16, receive: Receive) -> Result<ReceiveId, PostError> {
         self.target.post_receive(&mut self.core, process, receive, None)
@@ -606,7 +606,8 @@ impl Fep {
         control.takes_turns() && write_control(control.pop_of_next_peer(), packet, payload)
     }
 
-    /// The next packet of a connection, a response or a datagram.
+    /// Writes the next packet of a connection, a response or a datagram to `packet`, and where its payload is to `payload`. Returns
+    /// whether there is one.
     #[inline(always)]
     fn poll_data(&mut self, now: Time, packet: &mut Packet, payload: &mut PayloadRef) -> bool {
         if self.core.has_datagrams && self.poll_datagram(now, packet, payload, false) {

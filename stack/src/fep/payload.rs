@@ -62,29 +62,24 @@ impl PayloadRef {
 
     #[inline(always)]
     pub(super) fn resolve<'a>(&self, sends: &'a Table<SendMessage>, target: &'a Target) -> Payload<'a> {
-        match self.source {
-            Source::Message { send, offset } => match sends.get(send) {
-                Some(message) => message.buffer.payload(offset, self.len),
-                None => Payload::EMPTY,
-            },
-            _ => self.resolve_other(sends, target),
+        if let Source::Message { send, offset } = self.source
+            && let Some(message) = sends.get(send)
+        {
+            return message.buffer.payload(offset, self.len);
         }
+        self.resolve_any(sends, target)
     }
 
-    /// As [`PayloadRef::resolve`], for what is no part of a message.
+    // Not inlined into the code that most packets run through: those are parts of messages.
     #[inline(never)]
-    fn resolve_other<'a>(&self, sends: &'a Table<SendMessage>, target: &'a Target) -> Payload<'a> {
-        match self.source {
-            Source::Datagram { send } => match sends.get(send) {
-                Some(message) => message.buffer.payload(0, self.len),
-                None => Payload::EMPTY,
-            },
-            Source::Response { pdc, psn } => match target.response_data(pdc, psn) {
-                Some((buffer, offset)) => buffer.payload(offset, self.len),
-                None => Payload::EMPTY,
-            },
-            Source::Message { .. } | Source::Nothing => Payload::EMPTY,
-        }
+    fn resolve_any<'a>(&self, sends: &'a Table<SendMessage>, target: &'a Target) -> Payload<'a> {
+        let found = match self.source {
+            Source::Message { send, offset } => sends.get(send).map(|message| (&message.buffer, offset)),
+            Source::Datagram { send } => sends.get(send).map(|message| (&message.buffer, 0)),
+            Source::Response { pdc, psn } => target.response_data(pdc, psn),
+            Source::Nothing => None,
+        };
+        found.map_or(Payload::EMPTY, |(buffer, offset)| buffer.payload(offset, self.len))
     }
 
     /// A shared reference to the same bytes, if their memory can be shared.

@@ -158,7 +158,7 @@ impl Initiator {
     }
 
     /// Sends a packet of connection `key`, which has just been taken from the queue, if its own window and its context
-    /// permit; queues the connection again if it has more to send. Returns whether there is one.
+    /// permit; queues the connection again if it has more to send. Returns whether it has sent one.
     #[inline(never)]
     fn send_from(
         &mut self,
@@ -473,7 +473,8 @@ fn wait_again(
     waits
 }
 
-/// Writes the CLOSE_CMD of `connection` to `packet`: a new one, or a retransmission of a lost one. Returns whether there is one.
+/// Writes the CLOSE_CMD of `connection` to `packet`: a new one, or a retransmission of a lost one. Returns whether
+/// it has written one.
 fn send_close(
     core: &mut Core,
     now: Time,

@@ -133,6 +133,7 @@ impl TxBurst {
     }
 
     /// Takes a buffer of the pool for the next frame, in the place of spare ones.
+    // Not inlined into the code that most frames run through: those reuse a buffer.
     #[inline(never)]
     fn allocate(&mut self, len: usize) -> Result<(), ReserveError> {
         self.drop_spare();

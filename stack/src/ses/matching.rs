@@ -98,14 +98,14 @@ impl Posted {
         self.matching.takes(self.from, source, tag)
     }
 
-    /// All of it; what stays behind has no memory.
+    /// Takes the whole receive out; what stays behind has no memory.
     pub(super) fn take(&mut self) -> Posted {
         let Posted { id, from, matching, context, many, .. } = *self;
         Posted { id, from, matching, buffer: self.take_buffer(), context, many }
     }
 
-    /// Its memory; what stays behind has none.
-    #[inline(always)]
+    /// Takes its memory out; the receive has none then.
+    #[inline]
     pub(super) fn take_buffer(&mut self) -> Buffer {
         std::mem::replace(&mut self.buffer, Buffer::Virtual(0))
     }

@@ -91,7 +91,7 @@ impl PostedQueue {
 
     /// Removes the first receive that accepts a message of `source` with `tag`, of `len` bytes and whole or not, and returns what
     /// `take` makes of it; of one for many messages, which `many` keeps account of, only the part for this one, if enough is left for
-    /// others. None if no receive accepts the message, or it is one for many messages, and those are held.
+    /// others. `None` if no receive accepts the message, or if the first that does is one for many messages and those are held.
     // The receive is used where it lies: each move of one just written is a store-forwarding stall (see `crate::prefetch`). Always
     // inlined, as are its callees, for the same reason.
     #[inline(always)]
@@ -141,7 +141,7 @@ impl PostedQueue {
         }
     }
 
-    /// A message has matched the receive at `place`.
+    /// A message has matched a receive that is at `place`, or was there.
     #[inline(always)]
     fn count_match(&mut self, place: Place) {
         match place {
@@ -385,7 +385,7 @@ impl Index {
     }
 
     /// Adds a receive, which must be the oldest or the newest one.
-    // Always inlined: see `PostedQueue::take`.
+    // Always inlined: see `PostedQueue::take_with`.
     #[inline(always)]
     fn add(&mut self, posted: Posted, oldest: bool) {
         let (id, wanted) = (posted.id, Index::wanted(&posted));
@@ -579,6 +579,48 @@ mod tests {
             assert!(steps <= most, "{steps} to find receive {n}");
             let steps = crate::steps::of(|| assert!(queue.cancel(ReceiveId(n)).is_some()));
             assert!(steps <= most, "{steps} to cancel receive {n}");
+        }
+    }
+
+    fn receive(n: u64, peer: u32, least: Option<u32>) -> Posted {
+        Posted {
+            id: ReceiveId(n),
+            buffer: Buffer::Virtual(1_000),
+            from: Some(crate::packet::Addr(peer).into()),
+            matching: Matching::Untagged,
+            context: n,
+            many: least.and_then(core::num::NonZeroU32::new),
+        }
+    }
+
+    /// Rare receives are not looked at for each message, whatever receive the messages match.
+    #[test]
+    fn receives_move_to_the_index_when_many_messages_have_passed_them_by() {
+        for (least, held) in [(None, false), (Some(1), false), (Some(1), true)] {
+            let mut queue = PostedQueue::default();
+            let mut many = Many::default();
+            many.is_held = held;
+            (0..SCANNED as u64).for_each(|n| queue.push(receive(n, 2, None)));
+            match least {
+                None => queue.push(receive(100, 1, None)),
+                Some(_) => queue.push_many(receive(100, 1, least)),
+            }
+            let source = crate::packet::Addr(1).into();
+            for n in 0..=PASSED_BY {
+                assert_eq!((queue.oldest.len(), queue.passed_by), (SCANNED, if held { 0 } else { n }));
+                let taken = queue.take_with(source, None, (1, true), &mut many, |posted| posted.context);
+                let posted = 100 + if least.is_none() { u64::from(n) } else { 0 };
+                assert_eq!(taken, (!held).then_some(posted), "message {n}");
+                if least.is_none() {
+                    queue.push(receive(posted + 1, 1, None));
+                }
+            }
+            assert_eq!(queue.oldest.len(), if held { SCANNED } else { 0 });
+            let rare = crate::packet::Addr(2).into();
+            for n in 0..SCANNED as u64 {
+                let taken = queue.take_with(rare, None, (1, true), &mut many, |posted| posted.context);
+                assert_eq!(taken, Some(n), "in the order in which they were posted");
+            }
         }
     }
 }

@@ -129,7 +129,7 @@ use self::backoff::Backoff;
 use self::loopback::Loopback;
 use self::neighbours::Neighbours;
 use self::predict::Predictions;
-use crate::fep::{Fep, PayloadRef};
+use crate::fep::Fep;
 use crate::packet::{Addr, Packet};
 use crate::port::{BURST, FramePool, Port, RxBurst, TxBurst};
 use crate::wire::class::ClassError;
@@ -158,8 +158,6 @@ pub struct Worker<P> {
     loopback: Loopback,
     /// The headers of the packet that is being written.
     scratch: Packet,
-    /// Where the payload of that packet is.
-    payload: PayloadRef,
     /// The headers of the packet that is being read.
     arrived: Packet,
     /// The headers that the next frames will probably have.
@@ -275,7 +273,6 @@ impl<P: Port> Worker<P> {
             tx,
             loopback: Loopback::default(),
             scratch: Packet::BLANK,
-            payload: PayloadRef::NONE,
             arrived: Packet::BLANK,
             expected: Predictions::new(),
             longest,

@@ -229,6 +229,7 @@ impl<P: Port> Worker<P> {
     /// Fills the burst. Returns whether there may be more than it holds.
     #[inline]
     fn fill(&mut self, now: Time) -> bool {
+        let mut payload = PayloadRef::NONE;
         while self.fep.wants_to_transmit() {
             if self.tx.room() == 0 {
                 return true;
@@ -238,22 +239,21 @@ impl<P: Port> Worker<P> {
                 self.lack_buffer();
                 return false;
             };
-            if !self.fep.poll_transmit_into(now, &mut self.scratch, &mut self.payload) {
+            if !self.fep.poll_transmit_into(now, &mut self.scratch, &mut payload) {
                 return false;
             }
-            let payload = &self.payload;
             if self.scratch.net.dst == self.book.own() {
                 drop(frame);
-                self.loopback.push(&self.scratch, self.fep.payload(payload));
+                self.loopback.push(&self.scratch, self.fep.payload(&payload));
                 if self.loopback.is_full() {
                     return false;
                 }
                 continue;
             }
             let written = if self.attaches && payload.len() >= WORTH_ATTACHING {
-                write_by_reference(&self.fep, &self.codec, &self.book, &self.scratch, payload, &mut frame)
+                write_by_reference(&self.fep, &self.codec, &self.book, &self.scratch, &payload, &mut frame)
             } else {
-                self.codec.write(&self.book, &self.scratch, self.fep.payload(payload), &mut frame)
+                self.codec.write(&self.book, &self.scratch, self.fep.payload(&payload), &mut frame)
             };
             match written {
                 Ok(()) => {

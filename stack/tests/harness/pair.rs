@@ -2,7 +2,7 @@
 
 use weft_stack::buffer::Buffer;
 use weft_stack::fep::{
-    Completion, ConnectOptions, ConnectionId, Fep, FepConfig, Rights, Send, SendError, SendId,
+    Completion, ConnectOptions, ConnectionId, Fep, FepConfig, PayloadRef, Rights, Send, SendError, SendId,
 };
 use weft_stack::packet::{Addr, Class, Packet, Payload};
 use weft_stack::wire::pds::{NextHeader, Pds};
@@ -63,6 +63,8 @@ pub(crate) struct Pair {
     pub(crate) wire: Vec<Transit>,
     /// Packets that have arrived, and the bytes of their payloads.
     pub(crate) arrived: (u64, u64),
+    /// The last packet of each endpoint, and where its payload was. The next one is written over it, as in a worker.
+    last: [(Packet, PayloadRef); 2],
 }
 
 impl Pair {
@@ -85,7 +87,8 @@ impl Pair {
 
     /// These endpoints, whose addresses are 0 and 1.
     pub(crate) fn of(feps: [Fep; 2], now: Time) -> Pair {
-        Pair { feps, now, wire: Vec::new(), arrived: (0, 0) }
+        let last = [(Packet::BLANK, PayloadRef::NONE); 2];
+        Pair { feps, now, wire: Vec::new(), arrived: (0, 0), last }
     }
 
     /// Endpoint 0, whose peer has died.
@@ -117,15 +120,22 @@ impl Pair {
 
     /// The next packet that endpoint `from` sends now.
     pub(crate) fn transmit(&mut self, from: usize) -> Option<Transit> {
-        let transmit = self.feps[from].poll_transmit(self.now)?;
-        let payload = match self.feps[from].payload(&transmit.payload) {
+        let (packet, payload) = &mut self.last[from];
+        let before = (*packet, payload.len());
+        if !self.feps[from].poll_transmit_into(self.now, packet, payload) {
+            assert_eq!((*packet, payload.len()), before, "nothing is written if there is no packet");
+            return None;
+        }
+        assert_eq!(payload.len(), packet.payload_len, "the payload is as long as the packet says");
+        let (packet, payload) = self.last[from];
+        let payload = match self.feps[from].payload(&payload) {
             Payload::Bytes(bytes) => Buffer::Heap(bytes.to_vec()),
             Payload::Virtual(len) => Buffer::Virtual(len),
             Payload::Region(_) => panic!("the messages of a pair are bytes of the heap, or virtual"),
         };
-        assert_eq!(payload.len(), transmit.packet.payload_len, "the payload is as long as the packet says");
-        assert_eq!(transmit.packet.net.src, Addr(from as u32));
-        Some(Transit { packet: transmit.packet, payload, sent_at: self.now })
+        assert_eq!(payload.len(), packet.payload_len, "the bytes are as many");
+        assert_eq!(packet.net.src, Addr(from as u32));
+        Some(Transit { packet, payload, sent_at: self.now })
     }
 
     /// Puts the next packet of endpoint `from` on the wire. Packets for other addresses are lost. False if there is

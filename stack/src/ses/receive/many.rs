@@ -29,7 +29,7 @@ pub(in crate::ses) struct Many {
     /// refused.
     further: i64,
     /// Whether they take none, whatever that says.
-    is_held: bool,
+    pub(in crate::ses) is_held: bool,
     /// Whether they take one that has arrived already, whatever these say.
     takes_arrived: bool,
     /// The messages that have met one of them and not arrived in full; `None` if there never were any.
