@@ -13,8 +13,11 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 program=$(cargo bench --no-run -p weft-stack --no-default-features --profile "${PROFILE:-bench}" --bench attacks 2>&1 |
-    sed -n 's/.*Executable.*(\(.*\))$/\1/p')
-[[ -x $program ]] || { echo "bench-attacks.sh: the benchmark was not built" >&2; exit 1; }
+    sed -n 's/.*Executable.*(\(.*\))$/\1/p') || true
+[[ -x $program ]] || {
+    echo "bench-attacks.sh: not built; why: cargo bench --no-run -p weft-stack --no-default-features --bench attacks" >&2
+    exit 1
+}
 if [[ ${1:-} == list ]]; then exec "$program" list; fi
 if [[ ! ${1:-} =~ ^[0-9]+$ ]]; then set -- 5 "$@"; fi
 exec python3 scripts/lib/attacks.py "$program" "$@"

@@ -16,8 +16,11 @@ command -v valgrind >/dev/null || {
 build() {
     local program
     program=$(cargo bench --no-run -p "$1" "${@:3}" --bench "$2" 2>&1 |
-        sed -n 's/.*Executable.*(\(.*\))$/\1/p')
-    [ -x "$program" ] || { echo "bench-instructions: the benchmark $2 was not built" >&2; exit 1; }
+        sed -n 's/.*Executable.*(\(.*\))$/\1/p') || true
+    [ -x "$program" ] || {
+        echo "bench-instructions: not built; why: cargo bench --no-run -p $1 ${*:3} --bench $2" >&2
+        exit 1
+    }
     echo "$program"
 }
 

@@ -88,7 +88,7 @@ const NOBODY: u16 = 999;
 /// The length of a message that is lost.
 const LOST: u32 = 777;
 
-pub(crate) const CASES: [Case; 28] = [
+pub(crate) const CASES: [Case; 29] = [
     Case::new("unreceived-messages", "16 peers leave as many messages as they may", unreceived, |_| {}),
     Case::new("unreceived-by-alice", "they do so with alice", unreceived_of_alice, |_| {}),
     Case::new("unreceived-bytes", "16 peers leave as many bytes as they may", unreceived_bytes, |_| {})
@@ -162,6 +162,12 @@ pub(crate) const CASES: [Case; 28] = [
     )
     .with(|limits| limits.sends = 64 << 16)
     .beside(BUSY),
+    Case::new(
+        "silent-joins",
+        "200 sockets say nothing, each replaced when it is closed",
+        silent,
+        Net::attend,
+    ),
 ];
 
 /// Hostile peers send `each` messages to a hog.
@@ -581,4 +587,8 @@ fn leave(net: &mut Net) {
 
 fn joins(net: &mut Net) {
     net.let_join(session(1 << 16, MOST_CONNECTIONS));
+}
+
+fn silent(net: &mut Net) {
+    net.let_connect(200);
 }

@@ -1,6 +1,8 @@
-//! An application that joins at the server's socket and leaves, over and over, in a thread of its own: what it does itself takes
-//! the server no time.
+//! Applications that join at the server's socket, in a thread of their own: what they do themselves takes the server no time.
 
+use std::io::{ErrorKind, Read};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -14,6 +16,9 @@ use weft_stack::worker::session::{Client, SessionConfig, SessionListener, Sessio
 /// How long it waits for an answer: the server has turns only while something is measured.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// How long silent sockets are left alone: less than the server waits for their requests.
+const PAUSE: Duration = Duration::from_millis(1);
+
 pub(crate) struct Joiner {
     listener: Option<SessionListener>,
     stop: Arc<AtomicBool>,
@@ -22,8 +27,29 @@ pub(crate) struct Joiner {
 }
 
 impl Joiner {
-    /// One that joins with `config`.
+    /// An application that joins with `config` and leaves, over and over.
     pub(crate) fn start(config: SessionConfig) -> Joiner {
+        Joiner::doing(config, move |path| drop(Client::join(path, &config, None, PATIENCE)))
+    }
+
+    /// So many sockets that say nothing. Each that the server closes is replaced.
+    pub(crate) fn silent(config: SessionConfig, count: usize) -> Joiner {
+        let mut sockets: Vec<UnixStream> = Vec::new();
+        Joiner::doing(config, move |path| {
+            sockets.retain_mut(|socket| {
+                socket.read(&mut [0; 256]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+            });
+            while sockets.len() < count {
+                let Ok(socket) = UnixStream::connect(path) else { return };
+                socket.set_nonblocking(true).expect("sockets can be");
+                sockets.push(socket);
+            }
+            thread::sleep(PAUSE);
+        })
+    }
+
+    /// A thread that does something over and over.
+    fn doing(config: SessionConfig, mut step: impl FnMut(&Path) + Send + 'static) -> Joiner {
         let directory = tempfile::tempdir().expect("there is a place for it");
         let path = directory.path().join("socket");
         let waker = Waker::new().expect("the system has one");
@@ -32,7 +58,7 @@ impl Joiner {
         let stopped = stop.clone();
         let thread = thread::spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
-                drop(Client::join(&path, &config, None, PATIENCE));
+                step(&path);
             }
         });
         Joiner { listener, stop, thread: Some(thread), _directory: directory }

@@ -175,7 +175,12 @@ impl Net {
         self.joiner = Some(Joiner::start(config));
     }
 
-    /// The server attends to it, as it does in each turn.
+    /// From now on so many sockets are connected to the server's, and say nothing.
+    pub(crate) fn let_connect(&mut self, sockets: usize) {
+        self.joiner = Some(Joiner::silent(alice_session(), sockets));
+    }
+
+    /// The server attends to them, as it does in each turn.
     pub(crate) fn attend(&mut self) {
         let (sessions, server, now) = (&mut self.sessions, &mut self.server, self.now);
         let Some(joiner) = &mut self.joiner else { return };

@@ -48,11 +48,14 @@ impl<T> Queued<T> {
 #[derive(Debug)]
 pub(super) struct JoinQueue<T> {
     queued: VecDeque<Queued<T>>,
+    /// The free memory and the even part with which it was nobody's turn, if nothing has changed in the queue since: in most turns
+    /// it need not be looked at.
+    settled: Option<(u64, u64)>,
 }
 
 impl<T> JoinQueue<T> {
     pub(super) fn new() -> JoinQueue<T> {
-        JoinQueue { queued: VecDeque::new() }
+        JoinQueue { queued: VecDeque::new(), settled: None }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -87,12 +90,14 @@ impl<T> JoinQueue<T> {
     }
 
     pub(super) fn push(&mut self, application: T, tenant: Tenant, memory: u64, since: Time) {
+        self.settled = None;
         let (waits, passed) = (false, HashMap::default());
         self.queued.push_back(Queued { application, tenant, memory, since, waits, passed });
     }
 
     /// Drops the application that is gone.
     pub(super) fn remove(&mut self, is_gone: impl Fn(&T) -> bool) {
+        self.settled = None;
         self.queued.retain(|one| !is_gone(&one.application));
     }
 
@@ -105,23 +110,37 @@ impl<T> JoinQueue<T> {
         free: u64,
         part: u64,
     ) -> Option<(usize, Queued<T>)> {
+        // The first one has waited for longest.
+        let is_any_due = self.queued.front().is_some_and(|first| is_due(first.since));
+        if self.settled == Some((free, part)) && !is_any_due {
+            return None;
+        }
+        let lets_pass = |other: &Queued<T>, one: &Queued<T>| {
+            #[cfg(test)]
+            crate::steps::count(1);
+            other.lets_pass(one.tenant, one.memory, part)
+        };
         let is_next = |(at, one): (usize, &Queued<T>)| match one.memory <= free {
-            true => self.queued.range(..at).all(|other| other.lets_pass(one.tenant, one.memory, part)),
+            true => self.queued.range(..at).all(|other| lets_pass(other, one)),
             // It may be refused for another reason.
             false => !one.waits,
         };
         let mut all = self.queued.iter().enumerate();
-        let at = all.position(|(at, one)| is_due(one.since) || is_next((at, one)))?;
+        let at = all.position(|(at, one)| is_due(one.since) || is_next((at, one)));
+        self.settled = at.is_none().then_some((free, part));
+        let at = at?;
         Some((at, self.queued.remove(at)?))
     }
 
     /// An application for which there is no memory yet waits at its place.
     pub(super) fn put_back(&mut self, at: usize, one: Queued<T>) {
+        self.settled = None;
         self.queued.insert(at, Queued { waits: true, ..one });
     }
 
     /// The application that was `at` a place has been let in, and has passed those before it.
     pub(super) fn note_passed(&mut self, at: usize, one: &Queued<T>) {
+        self.settled = None;
         for other in self.queued.range_mut(..at) {
             let passed = other.passed.entry(one.tenant).or_default();
             *passed = passed.with(Share::one(one.memory));
@@ -203,6 +222,34 @@ mod tests {
         // Those that come when it is gone have passed nobody.
         assert_eq!(queue.admit(500), Some("waits"));
         assert!(passes(&mut queue, process(1), 300));
+    }
+
+    /// Processes that wait for memory, and one that waits behind them with as many small ones as it may have, slow down no turn.
+    #[test]
+    fn those_that_wait_are_looked_at_when_something_has_changed_and_not_in_each_turn() {
+        let mut queue = Queue(JoinQueue::new());
+        let large = |queue: &mut Queue, n: u32| {
+            queue.ask("large", process(n), 500);
+            let (at, one) = queue.0.take(|_| false, 0, PART).expect("it may be refused for another reason");
+            queue.0.put_back(at, one);
+        };
+        (1..32).for_each(|n| large(&mut queue, n));
+        large(&mut queue, 0);
+        (0..32).for_each(|_| queue.ask("small", process(0), 1));
+        let steps_of = |queue: &mut Queue, free: u64, part: u64| {
+            crate::steps::of(|| assert!(queue.0.take(|_| false, free, part).is_none()))
+        };
+        assert_eq!(steps_of(&mut queue, 10, PART), 32 * 32, "all of them");
+        assert_eq!(crate::steps::of(|| (0..1_000).for_each(|_| assert_eq!(queue.admit(10), None))), 0);
+        assert_eq!(steps_of(&mut queue, 11, PART), 32 * 32, "memory has become free");
+        assert_eq!(steps_of(&mut queue, 11, PART + 1), 32 * 32, "applications have come or gone");
+        assert_eq!(steps_of(&mut queue, 11, PART + 1), 0);
+        queue.ask("small", process(40), 1);
+        assert_eq!(queue.admit(11), Some("small"));
+        let (at, one) = queue.0.take(|_| true, 11, PART).expect("its time is up");
+        assert_eq!((at, one.application), (0, "large"));
+        queue.0.remove(|name| *name == "large");
+        assert_eq!(queue.admit(11), Some("small"), "those that it waited behind are gone");
     }
 
     #[test]
