@@ -408,6 +408,8 @@ def killed(seed):
                 # A server that was killed after it had acknowledged a message, but before it sent that back, owes no
                 # packet: then only the client's patience ends its wait.
                 reason = "no answer|nothing heard of .*\n.*no message to it waits for an acknowledgement"
+                # Or in the middle of a message: then its silence does.
+                reason += "|the sender fell silent after a part of the message"
                 if status != 1 or not re.search(reason, client.said()):
                     raise Failed(f"after {took:.1f} s exit status {status} and no reason\n{client.tail()}")
                 if "no answer" in client.said() and took > SILENCE + SOON:
