@@ -30,7 +30,7 @@ pub(crate) struct Shares<H> {
     each: u64,
     /// What is reserved for nobody and not taken; less than nothing between [`Shares::put`] and what makes up for it.
     free: i64,
-    /// What is taken of the rest for no holder.
+    /// The amount that [`Shares::take_of_rest`] has taken and not given back. It counts for no holder.
     of_rest: u64,
     /// What each holder has. One that has nothing has no entry.
     used: HashMap<H, u64, BuildHasherDefault<FxHasher>>,
@@ -98,12 +98,12 @@ impl<H: Copy + Eq + Hash> Shares<H> {
         self.of_rest -= amount;
     }
 
-    /// What is taken of the rest for no holder.
+    /// The amount that [`Shares::take_of_rest`] has taken and not given back. It counts for no holder.
     pub(crate) fn of_rest(&self) -> u64 {
         self.of_rest
     }
 
-    /// How much more of the rest may be taken for no holder: as much as that leaves, with what is taken so already.
+    /// How much more [`Shares::take_of_rest`] may take, so that together with what it has taken before it takes no more than it leaves.
     pub(crate) fn rest(&self) -> u64 {
         u64::try_from(self.free).unwrap_or(0).saturating_sub(self.of_rest).div_ceil(2)
     }

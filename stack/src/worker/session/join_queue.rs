@@ -48,8 +48,8 @@ impl<T> Queued<T> {
 #[derive(Debug)]
 pub(super) struct JoinQueue<T> {
     queued: VecDeque<Queued<T>>,
-    /// The free memory and the even part with which it was nobody's turn, if nothing has changed in the queue since: in most turns
-    /// it need not be looked at.
+    /// If the last search found no application whose turn it was, and the queue has not changed since: the free memory and the even
+    /// part at that time. As long as these are the same, the queue need not be searched again.
     settled: Option<(u64, u64)>,
 }
 
