@@ -9,7 +9,7 @@ use super::gaps::Gaps;
 use super::timers::TimerKey;
 use super::turns::Turns;
 use super::wheel::Wheel;
-use crate::pdc::{TxPdc, TxState};
+use crate::pdc::{MAX_DOUBLINGS, TxPdc, TxState};
 use crate::ses::SendMessage;
 use crate::spray::Entropy;
 use crate::table::{Key, Table};
@@ -99,18 +99,19 @@ pub(super) struct Connection {
     pub(super) late: bool,
     /// The CLEAR_PSN of the last CLEAR_CMD, so that it is not repeated with every acknowledgement.
     pub(super) cleared: Option<Psn>,
-    /// When to ask for credit again, while the connection waits for it.
+    /// When to look whether to ask for credit again, while the connection waits for it.
     pub(super) ask_at: Option<Time>,
-    /// Number of times that it has asked since it last had credit.
-    pub(super) asks: u8,
+    /// Number of times that it has looked since it last had credit.
+    pub(super) looks: u32,
     /// The job of the process that sends, if processes of this endpoint belong to jobs.
     pub(super) job: u32,
     /// The gaps of the queue.
     pub(super) gaps: Gaps,
 }
 
-/// The waits between two requests for credit double this often.
-const MOST_DOUBLINGS: u8 = 4;
+/// While the target answers, the connection asks for credit the first so many times that it looks, and then once in so many.
+const FIRST_LOOKS: u32 = 3;
+const LOOKS_TO_ASK: u32 = 4;
 
 /// A pause because the target refuses packets for lack of a resource. It is polled with one packet at a time.
 #[derive(Clone, Copy, Debug)]
@@ -137,11 +138,16 @@ impl Busy {
 }
 
 impl Connection {
-    /// How long to wait for credit before asking again. The target knows what this end wants once it has answered, and
-    /// announces credit by itself; further requests only make up for packets that were lost, and take room on the link
-    /// that the connection waits for.
-    pub(super) fn ask_wait(&self, rto_init: Span) -> Span {
-        rto_init.times(1 << self.asks.min(MOST_DOUBLINGS))
+    /// How long to wait for credit before looking whether to ask again: as long as before a packet is sent again.
+    pub(super) fn look_wait(&self, rto_init: Span) -> Span {
+        rto_init.times(1 << self.looks.min(MAX_DOUBLINGS.into()))
+    }
+
+    /// Whether to ask for credit again although the target answers. It knows what this end wants then, and announces credit by
+    /// itself; further requests only make up for packets that were lost, and take room on the link that the connection waits for.
+    /// So they leave 1, 3, 7, 15, 31, 47 … initial timeouts after credit was used up.
+    pub(super) fn asks_again(&self) -> bool {
+        self.looks < FIRST_LOOKS || self.looks.is_multiple_of(LOOKS_TO_ASK)
     }
 
     pub(super) fn new(pdc: TxPdc, context: Key, now: Time) -> Connection {
@@ -165,7 +171,7 @@ impl Connection {
             probed: false,
             probe_at: None,
             ask_at: None,
-            asks: 0,
+            looks: 0,
             gaps: Gaps::default(),
             cleared: None,
             closed_by_peer: false,

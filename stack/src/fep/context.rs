@@ -401,10 +401,20 @@ impl Context {
         self.rtt.timeout(config.rto_init, config.infer_loss)
     }
 
+    /// The longest time between two transmissions of a packet.
+    fn longest_rest(&self, config: &PdcConfig) -> Span {
+        self.rto(config).times(1 << MAX_DOUBLINGS)
+    }
+
+    /// Whether the peer has owed an answer and said nothing for as long as the slowest retransmissions are apart.
+    pub(super) fn is_silent(&self, now: Time, config: &PdcConfig) -> bool {
+        self.silent_since.is_some_and(|since| now.since(since) >= self.longest_rest(config))
+    }
+
     /// How long to wait before probes ask about packets. At the rate of the slowest retransmissions they keep a living
     /// peer from seeming silent.
     pub(super) fn patience(&self, config: &PdcConfig) -> Patience {
-        let longest_rest = self.rto(config).times(1 << MAX_DOUBLINGS);
+        let longest_rest = self.longest_rest(config);
         Patience { reach: self.rtt.reach(), quiet: self.rtt.probe_wait(), longest_rest }
     }
 

@@ -270,18 +270,22 @@ impl Initiator {
         };
     }
 
-    /// Asks for credit again.
+    /// Asks for credit again, if it is time or the target is silent: before it is given up, some requests may be lost.
     fn on_credit_wait(&mut self, core: &mut Core, now: Time, key: Key) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         if connection.ask_at.is_none_or(|at| now.is_before(at)) {
             return;
         }
         let Some(context) = self.contexts.get_mut(connection.context) else { return };
-        let wants_credit = connection.has_work() && !connection.is_paused(now);
-        connection.asks = connection.asks.saturating_add(u8::from(wants_credit));
-        let wait = connection.ask_wait(core.zone(context.zone).pdc.rto_init);
-        connection.ask_at = wants_credit.then_some(now + wait);
-        if wants_credit {
+        if !connection.has_work() || connection.is_paused(now) {
+            connection.ask_at = None;
+            return;
+        }
+        let pdc = &core.zone(context.zone).pdc;
+        let asks = connection.asks_again() || context.is_silent(now, pdc);
+        connection.looks = connection.looks.wrapping_add(1);
+        connection.ask_at = Some(now + connection.look_wait(pdc.rto_init));
+        if asks {
             request_credit(core, now, connection, context);
         }
     }

@@ -311,7 +311,7 @@ impl Initiator {
                 core.wheel.insert(at, TimerKey::Context(context_key));
             }
             Gate::Credit if connection.ask_at.is_none() => {
-                let ask_at = now + connection.ask_wait(core.zone(context.zone).pdc.rto_init);
+                let ask_at = now + connection.look_wait(core.zone(context.zone).pdc.rto_init);
                 connection.ask_at = Some(ask_at);
                 connection.wake(&mut core.wheel, key, ask_at);
             }
@@ -751,7 +751,7 @@ fn depart(
     context.on_send(now, u64::from(bytes), carried, data.again.is_some());
     if context.needs_credit() {
         connection.ask_at = None;
-        connection.asks = 0;
+        connection.looks = 0;
     }
     (psn, entropy)
 }

@@ -42,6 +42,13 @@ fn pacing_after_long_round_trips_holds_no_packet_back_for_long() {
     ));
 }
 
+/// Packets were lost for two seconds, and then one in seven. Requests for credit left every 1.6 s, so that only two came after that
+/// before the target was given up, and both were lost.
+#[test]
+fn credit_is_asked_for_often_enough_that_some_lost_requests_end_no_message() {
+    endpoint_model::every_message_ends(include_bytes!("../golden/credit_after_a_hole.bytes"));
+}
+
 /// The target of an ordered connection is busy, and its refusal seems to be that of an earlier transmission, because the
 /// channel has become much faster than it ever was. The connection sent all that came behind the refused packet again and
 /// again, until its timer expired.

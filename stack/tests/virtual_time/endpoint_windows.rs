@@ -9,10 +9,10 @@ use weft_stack::buffer::Buffer;
 use weft_stack::cc::CcChoice;
 use weft_stack::event::{Event, Recorder};
 use weft_stack::fep::{
-    Completion, ConnectOptions, ConnectionId, FepConfig, Send, SendId, TrafficClass, Windows,
+    Completion, ConnectOptions, ConnectionId, Failure, FepConfig, Send, SendId, TrafficClass, Windows,
 };
-use weft_stack::packet::Addr;
-use weft_stack::wire::pds::{ControlKind, Pds};
+use weft_stack::packet::{Addr, Network, Packet};
+use weft_stack::wire::pds::{Control, ControlKind, Destination, PdcId, Pds};
 
 /// Two packets of window, unless `cc` uses credit.
 fn config(cc: &str, windows: Windows) -> FepConfig {
@@ -175,19 +175,36 @@ fn waiting_for_credit() -> (Alone, ConnectionId, SendId) {
     (alone, connection, waiting)
 }
 
-/// The kinds of the control packets that leave within ten retransmission timeouts.
-fn control_packets(alone: &mut Alone) -> Vec<ControlKind> {
-    let end = alone.now + alone.fep.config().zones.longest_rto().times(10);
-    let mut kinds = Vec::new();
+/// The control packets that leave within `count` retransmission timeouts, and when. Those for which there is an `answer` get it
+/// at once.
+fn control_packets_within(
+    alone: &mut Alone,
+    count: u64,
+    answer: fn(&Packet, &Control) -> Option<Packet>,
+) -> Vec<(Time, ControlKind)> {
+    let end = alone.now + alone.fep.config().zones.longest_rto().times(count);
+    let mut sent = Vec::new();
     while alone.now.is_before(end) {
-        kinds.extend(alone.transmit_all().into_iter().filter_map(|packet| match packet.pds {
-            Pds::Control(control) => Some(control.kind),
-            _ => None,
-        }));
+        for packet in alone.transmit_all() {
+            let Pds::Control(control) = &packet.pds else { continue };
+            sent.push((alone.now, control.kind));
+            if let Some(answer) = answer(&packet, control) {
+                alone.arrive(&answer, &[]);
+            }
+        }
+        if alone.fep.wants_to_transmit() {
+            continue;
+        }
         alone.now = alone.fep.poll_timeout().map_or(end, |at| at.earliest(end));
         alone.fep.on_timeout(alone.now);
     }
-    kinds
+    sent
+}
+
+/// The kinds of the control packets that leave within ten retransmission timeouts without an answer.
+fn control_packets(alone: &mut Alone) -> Vec<ControlKind> {
+    let sent = control_packets_within(alone, 10, |_, _| None);
+    sent.into_iter().map(|(_, kind)| kind).collect()
 }
 
 #[test]
@@ -227,4 +244,51 @@ fn a_connection_asks_for_credit_after_the_one_before_it_is_aborted() {
     let kinds = control_packets(&mut alone);
     assert!(kinds.contains(&ControlKind::CloseCommand), "{kinds:?}");
     assert!(kinds.contains(&ControlKind::CreditRequest), "{kinds:?}");
+}
+
+/// The target says that it has granted no credit.
+fn no_credit(request: &Packet, control: &Control) -> Option<Packet> {
+    let credit = Control {
+        kind: ControlKind::Credit,
+        spdcid: PdcId(1),
+        destination: Destination::Pdc(control.spdcid),
+        payload: 0,
+        ..*control
+    };
+    let net = Network { src: request.net.dst, dst: request.net.src, ..request.net };
+    Some(Packet { net, pds: Pds::Control(credit), ..*request })
+}
+
+/// The times of the requests for credit among `sent` since `begin`, in retransmission timeouts.
+fn request_times(alone: &Alone, begin: Time, sent: &[(Time, ControlKind)]) -> Vec<u64> {
+    let rto = alone.fep.config().zones.longest_rto();
+    let requests = sent.iter().filter(|(_, kind)| *kind == ControlKind::CreditRequest);
+    requests.map(|(at, _)| at.since(begin).as_ps() / rto.as_ps()).collect()
+}
+
+/// A target that answers and grants nothing is asked less and less often. When it falls silent it is asked as often as a packet is sent
+/// again, until it is given up after 63 timeouts. A context that several connections share asks no more than one of them.
+#[test]
+fn requests_for_credit_become_rare_while_the_target_answers_and_only_then() {
+    for connections in [1, 3] {
+        let (mut alone, first, _) = waiting_for_credit();
+        for _ in 1..connections {
+            let connection = alone.connect();
+            alone.post_send(connection, message(100));
+        }
+        let begin = alone.now;
+        let sent = control_packets_within(&mut alone, 30, no_credit);
+        let mut times = request_times(&alone, begin, &sent);
+        times.dedup();
+        assert_eq!(times, [1, 3, 7, 15], "{connections} connections");
+
+        let sent = control_packets_within(&mut alone, 65, |_, _| None);
+        let times = request_times(&alone, begin, &sent);
+        assert_eq!(times, (31..31 + 63).step_by(4).collect::<Vec<_>>(), "{connections} connections");
+        let closed = alone.completions().into_iter().find_map(|completion| match completion {
+            Completion::Closed { id, result, .. } if id == first => Some(result),
+            _ => None,
+        });
+        assert!(matches!(closed, Some(Err(Failure::NoAnswer { .. }))), "{closed:?}");
+    }
 }

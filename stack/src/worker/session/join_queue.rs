@@ -97,8 +97,9 @@ impl<T> JoinQueue<T> {
 
     /// Drops the application that is gone.
     pub(super) fn remove(&mut self, is_gone: impl Fn(&T) -> bool) {
-        self.settled = None;
+        let before = self.queued.len();
         self.queued.retain(|one| !is_gone(&one.application));
+        self.settled.take_if(|_| self.queued.len() != before);
     }
 
     /// Takes out the application whose turn it is, if it is anybody's, and its place: that of the first which has waited long enough
