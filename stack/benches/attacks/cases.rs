@@ -160,8 +160,7 @@ pub(crate) const CASES: [Case; 29] = [
         joins,
         Net::attend,
     )
-    .with(|limits| limits.sends = 64 << 16)
-    .beside(BUSY),
+    .with(|limits| limits.sends = 64 << 16),
     Case::new(
         "silent-joins",
         "200 sockets say nothing, each replaced when it is closed",

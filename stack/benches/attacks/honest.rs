@@ -7,9 +7,11 @@ use weft_stack::{Span, Time};
 use crate::interface::{Heard, heard, session, to_process};
 use crate::net::{Net, PEER, extent, tagged};
 
-/// How often alice and her peer exchange small messages, and how often.
-pub(crate) const PING_EVERY: Span = Span::from_us(50);
+/// The longest time between two round trips of small messages, 40 µs in the mean, and how many there are.
+const REST: Span = Span::from_us(80);
 const PINGS: usize = 400;
+/// The time after a new connection.
+const PAUSE: Span = Span::from_us(100);
 /// Bytes of long messages, how often the peer sends one, which is a fifth of the link's rate, and how long.
 pub(crate) const LONG: u32 = 64 << 10;
 const LONG_EVERY: Span = Span::from_ps(26_214_400);
@@ -27,7 +29,7 @@ const FAILURES: usize = 3;
 /// tries.
 #[derive(Clone, Copy)]
 pub(crate) enum What {
-    /// A round trip of messages of 64 bytes, at 20,000 a second, µs.
+    /// A round trip of messages of 64 bytes, at up to 20,000 a second, µs.
     RoundTrip,
     /// The longest turn since the measurements began, µs.
     LongestTurn,
@@ -109,23 +111,29 @@ fn turns_until(net: &mut Net, go_on: GoOn, at: Time) {
     }
 }
 
+/// Turns until some time within [`REST`]. Returns when that was: on average, in the middle of the last turn.
+fn rest(net: &mut Net, go_on: GoOn) -> Time {
+    let at = net.now + net.random(REST);
+    turns_until(net, go_on, at);
+    at
+}
+
 fn round_trip(net: &mut Net, go_on: GoOn, count: usize) -> Option<f64> {
     median_of(count, || {
-        let begin = net.now;
-        let result = one_round_trip(net, go_on);
-        turns_until(net, go_on, begin + PING_EVERY);
-        result
+        let begin = rest(net, go_on);
+        one_round_trip(net, go_on, begin)
     })
 }
 
-/// The peer sends a message to alice, which answers.
-fn one_round_trip(net: &mut Net, go_on: GoOn) -> Option<f64> {
-    let (begin, there, back) = (net.now, net.tag(), net.tag());
+/// The peer sends a message to alice, which leaves at `begin`, and she answers.
+fn one_round_trip(net: &mut Net, go_on: GoOn, begin: Time) -> Option<f64> {
+    let (there, back) = (net.tag(), net.tag());
     net.alice.receive(extent(64), None, tagged(there), there).ok()?;
     net.peer_receives(64, back);
     if !net.peer_sends(net.from_peer, 64, there) {
         return None;
     }
+    net.honest_peer_transmits(begin);
     while net.now.since(begin) < PATIENCE {
         go_on(net);
         net.turn();
@@ -138,9 +146,9 @@ fn one_round_trip(net: &mut Net, go_on: GoOn) -> Option<f64> {
                 Heard::Limit | Heard::Failed => return None,
             }
         }
-        while let Some(tag) = net.peer_received() {
+        while let Some((tag, at)) = net.peer_received() {
             if tag == back {
-                return Some(net.now.since(begin).as_us_f64());
+                return Some(at.since(begin).as_us_f64());
             }
         }
     }
@@ -175,7 +183,7 @@ impl Stream for Alice<'_> {
         let Alice(net, go_on) = self;
         go_on(net);
         net.turn();
-        net.peer_received();
+        while net.peer_received().is_some() {}
         let (mut arrived, mut has_failed) = (0, false);
         while let Some(event) = net.alice_event() {
             match heard(&event.report) {
@@ -218,16 +226,17 @@ pub(crate) fn goodput(stream: &mut impl Stream, fraction: usize) -> Option<f64> 
 
 fn connection(net: &mut Net, go_on: GoOn, count: usize) -> Option<f64> {
     median_of(count, || {
-        let begin = net.now;
-        let result = one_connection(net, go_on);
-        turns_until(net, go_on, net.now + PING_EVERY.times(2));
+        let of_peer = rest(net, go_on);
+        let result = one_connection(net, go_on, of_peer);
+        turns_until(net, go_on, net.now + PAUSE);
         while net.alice_event().is_some() {}
-        result.map(|end| end.since(begin).as_us_f64())
+        result.map(Span::as_us_f64)
     })
 }
 
-/// Alice and her peer open a connection to each other, each for a message. Returns when both have arrived.
-fn one_connection(net: &mut Net, go_on: GoOn) -> Option<Time> {
+/// Alice opens a connection to her peer now, and the peer opened one to her at `of_peer`, each for a message. Returns the longer one of
+/// the times that these take.
+fn one_connection(net: &mut Net, go_on: GoOn, of_peer: Time) -> Option<Span> {
     let (begin, there, back) = (net.now, net.tag(), net.tag());
     let from_alice = net.alice.connect(Addr(PEER), to_process(0), back).ok()?;
     let to_alice = net.peers[0].connect(begin, Addr(0), to_process(net.alice.process())).ok()?;
@@ -235,25 +244,26 @@ fn one_connection(net: &mut Net, go_on: GoOn) -> Option<Time> {
     let mut posted = net.alice.receive(extent(64), None, tagged(there), there).is_ok()
         && net.alice.send(from_alice, extent(64), Some(back), 0, back).is_ok();
     posted &= net.peer_sends(to_alice, 64, there);
-    let (mut arrived, mut end) = (0, None);
-    while posted && end.is_none() && net.now.since(begin) < PATIENCE {
+    net.honest_peer_transmits(of_peer);
+    let (mut to_peer, mut to_her) = (None, None);
+    while posted && (to_peer.is_none() || to_her.is_none()) && net.now.since(begin) < PATIENCE {
         go_on(net);
         net.turn();
         while let Some(event) = net.alice_event() {
             match heard(&event.report) {
-                Heard::Done => arrived += usize::from(event.context == there),
-                Heard::Connection => {}
+                Heard::Done if event.context == there => to_her = Some(net.now.since(of_peer)),
+                Heard::Done | Heard::Connection => {}
                 Heard::Limit | Heard::Failed => posted = false,
             }
         }
-        while let Some(tag) = net.peer_received() {
-            arrived += usize::from(tag == back);
+        while let Some((tag, at)) = net.peer_received() {
+            to_peer = to_peer.or((tag == back).then(|| at.since(begin)));
         }
-        end = (arrived == 2).then_some(net.now);
     }
-    let _ = if end.is_some() { net.alice.close(from_alice) } else { net.alice.abort(from_alice) };
+    let took = to_peer.zip(to_her).filter(|_| posted).map(|(to_peer, to_her)| to_peer.max(to_her));
+    let _ = if took.is_some() { net.alice.close(from_alice) } else { net.alice.abort(from_alice) };
     let _ = net.peers[0].close(net.now, to_alice);
-    end
+    took
 }
 
 fn joins(net: &mut Net, go_on: GoOn, count: usize) -> Option<f64> {

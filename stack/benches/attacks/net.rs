@@ -1,5 +1,7 @@
 //! A server, its applications and their peers in one thread. Time is that of the server alone: it goes on by what the
-//! server's turns take, as if all others had processors of their own.
+//! server's turns take, as if all others had processors of their own. Peers hear and answer also in the middle of a turn, and a round
+//! trip or a new connection that is measured begins there. Otherwise it would take a whole number of turns, and shorter turns could
+//! make it longer.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -75,6 +77,9 @@ pub(crate) struct Net {
     joiner: Option<Joiner>,
     to_server: Wire,
     to_peers: Wire,
+    rng: Rng,
+    /// Tags of messages that the honest peer has received, and when.
+    at_peer: VecDeque<(u64, Time)>,
     /// Buffers for the packets of a turn.
     burst: Vec<(Packet, Vec<u8>)>,
     /// Packets that are lost on their way to the server, and from it.
@@ -133,6 +138,8 @@ impl Net {
             joiner: None,
             to_server: Wire::new(),
             to_peers: Wire::new(),
+            rng: Rng::new(1, 1 << 32),
+            at_peer: VecDeque::new(),
             burst: (0..BURST).map(|_| (forged(&Forged::NONE), Vec::with_capacity(MTU))).collect(),
             is_lost: |_| false,
             is_lost_by_peer: |_| false,
@@ -253,30 +260,62 @@ impl Net {
     fn peers_turn(&mut self) {
         let now = self.now;
         while self.to_peers.front().is_some_and(|(at, ..)| now.is_at_or_after(*at)) {
-            let Some((_, packet, payload)) = self.to_peers.pop_front() else { break };
-            let to = packet.net.dst.0.checked_sub(PEER).and_then(|at| self.peers.get_mut(at as usize));
-            if let Some(fep) = to {
-                fep.on_packet(now, &packet, Payload::Bytes(&payload));
+            let Some((at, packet, payload)) = self.to_peers.pop_front() else { break };
+            let Some(to) = packet.net.dst.0.checked_sub(PEER) else { continue };
+            let Some(fep) = self.peers.get_mut(to as usize) else { continue };
+            fep.on_packet(at, &packet, Payload::Bytes(&payload));
+            while to == 0
+                && let Some(completion) = fep.poll_completion()
+            {
+                if let Completion::Received { context, result: Ok(()), .. } = completion {
+                    self.at_peer.push_back((context, at));
+                }
             }
+            self.peer_transmits(to as usize, at, at);
         }
-        for (at, fep) in self.peers.iter_mut().enumerate() {
+        for at in 0..self.peers.len() {
+            let fep = &mut self.peers[at];
             if fep.poll_timeout().is_some_and(|at| now.is_at_or_after(at)) {
                 fep.on_timeout(now);
             }
-            let count = transmit(fep, now, &mut self.burst);
-            for (packet, payload) in &self.burst[..count] {
-                if !(self.is_lost)(packet) {
-                    self.to_server.push_back((now + HALF_RTT, *packet, payload.clone()));
-                }
-            }
-            while at > 0 && fep.poll_completion().is_some() {}
+            self.peer_transmits(at, now, now);
+            while at > 0 && self.peers[at].poll_completion().is_some() {}
         }
+    }
+
+    /// What a peer has to send leaves at `left`.
+    fn peer_transmits(&mut self, peer: usize, now: Time, left: Time) {
+        let mut burst = std::mem::take(&mut self.burst);
+        let count = transmit(&mut self.peers[peer], now, &mut burst);
+        for (packet, payload) in &burst[..count] {
+            if !(self.is_lost)(packet) {
+                self.send_to_server(left, *packet, payload.clone());
+            }
+        }
+        self.burst = burst;
+    }
+
+    /// A random time of less than `most`.
+    pub(crate) fn random(&mut self, most: Span) -> Span {
+        Span::from_ps(self.rng.next_u64() % most.as_ps())
+    }
+
+    /// What the honest peer has to send left at `left`, in the last turn.
+    pub(crate) fn honest_peer_transmits(&mut self, left: Time) {
+        self.peer_transmits(0, self.now, left);
+    }
+
+    /// A packet leaves for the server. It overtakes no other.
+    fn send_to_server(&mut self, left: Time, packet: Packet, payload: Vec<u8>) {
+        let at = left + HALF_RTT;
+        let at = self.to_server.back().map_or(at, |(last, ..)| at.latest(*last));
+        self.to_server.push_back((at, packet, payload));
     }
 
     /// A forged packet is on its way.
     pub(crate) fn forge(&mut self, packet: Packet) {
         let payload = vec![0; packet.payload_len as usize];
-        self.to_server.push_back((self.now + HALF_RTT, packet, payload));
+        self.send_to_server(self.now, packet, payload);
     }
 
     /// Executes commands of a hog until `is_done`, or it may have no more.
@@ -340,14 +379,9 @@ impl Net {
         self.peers[0].post_receive(receive).expect("it has room");
     }
 
-    /// The tag of a message that the honest peer has received.
-    pub(crate) fn peer_received(&mut self) -> Option<u64> {
-        while let Some(completion) = self.peers[0].poll_completion() {
-            if let Completion::Received { context, result: Ok(()), .. } = completion {
-                return Some(context);
-            }
-        }
-        None
+    /// The tag of a message that the honest peer has received, and when.
+    pub(crate) fn peer_received(&mut self) -> Option<(u64, Time)> {
+        self.at_peer.pop_front()
     }
 }
 

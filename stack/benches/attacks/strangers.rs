@@ -11,7 +11,7 @@ use weft_stack::{Span, Time};
 
 use crate::PARTS;
 use crate::attached::{DESTINATION, Host, from_stranger, host_at};
-use crate::honest::{LONG, PATIENCE, PING_EVERY, Stream, goodput, in_parts, median_of};
+use crate::honest::{LONG, PATIENCE, Stream, goodput, in_parts, median_of};
 use crate::interface::{HALF_RTT, config, to_process};
 use crate::net::{as_server, held_by_server, tagged};
 
@@ -21,6 +21,8 @@ const BOOK: usize = 4096;
 const STRANGERS: u32 = 6_000;
 /// How often one more sends, or a client that the server knows.
 const EVERY: Span = Span::from_us(10);
+/// The time between two messages that are measured.
+const REST: Span = Span::from_us(50);
 /// The IP addresses of the server and of that client.
 const SERVER: [u8; 4] = [10, 0, 0, 1];
 const KNOWN: [u8; 4] = [10, 0, 1, 1];
@@ -217,7 +219,7 @@ impl Network {
         self.ip = if d < 250 { [a, b, c, d + 1] } else { [a, b, c + 1, 2] };
         (self.client, self.connection) = Host::client(self.ip, self.now);
         // Its memory has taken the place of the server's in the cache, as that of a host far away would not.
-        self.wait(PING_EVERY);
+        self.wait(REST);
         self.message()
     }
 
@@ -256,7 +258,7 @@ fn median_every(
 ) -> Option<f64> {
     median_of(count, || {
         let result = measure(network);
-        network.wait(PING_EVERY);
+        network.wait(REST);
         result
     })
 }
