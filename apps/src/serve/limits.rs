@@ -368,12 +368,12 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             then: "they move in the next turns".into(),
         },
         Row {
-            what: LimitRow::JoinsPerTurn,
+            what: LimitRow::JoinRate,
             all: "1".to_owned(),
             holder: "–",
             reserved: none(),
             most: none(),
-            then: "they wait for the next turn".into(),
+            then: "they wait".into(),
         },
     ]
 }

@@ -40,6 +40,11 @@ const UNMAPPING: Span = Span::from_ms(1_000);
 /// How long it may wait in any case: less than [`Client::join`](super::Client::join) does in programs.
 const PATIENCE: Span = Span::from_ms(4_000);
 
+/// How long the worker does nothing for applications that join or leave after it has made memory for one. That takes the system some 50
+/// µs, in which all others wait: applications that join and leave over and over have a sixth of the worker's time. The thread that
+/// accepts applications may wait for 64 times as long, which must be less than it gives them to send their requests.
+pub(super) const REST: Span = Span::from_us(250);
+
 /// Why a socket cannot be listened at.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
@@ -75,6 +80,8 @@ pub struct SessionListener {
     joining: JoinQueue<Joining>,
     /// When memory was unmapped last while one waited, and how much was to be unmapped then, bytes.
     unmapped: (Time, u64),
+    /// Until when the worker rests after it has made memory for a session.
+    rests_until: Option<Time>,
     /// How many applications were refused because they asked for resources or for a process that they cannot have.
     refused: u64,
     /// While this file is open and locked, no other server can take the path.
@@ -108,7 +115,18 @@ impl SessionListener {
         let unmapper = Unmapper::start().map_err(failed)?;
         tracing::info!(socket = %path.display(), "listening for applications");
         let (path, joining, unmapped) = (path.to_owned(), JoinQueue::new(), (Time::ZERO, 0));
-        Ok(SessionListener { path, most, acceptor, unmapper, joining, unmapped, refused: 0, _lock: lock })
+        let rests_until = None;
+        Ok(SessionListener {
+            path,
+            most,
+            acceptor,
+            unmapper,
+            joining,
+            unmapped,
+            rests_until,
+            refused: 0,
+            _lock: lock,
+        })
     }
 
     /// Ends the sessions of applications that have died, and opens one for the next one that wants to join. To be called
@@ -116,15 +134,19 @@ impl SessionListener {
     /// the session that is new.
     ///
     /// An application for which there is memory, but for that of others which are gone, waits until it is unmapped, in a
-    /// queue.
+    /// queue. For 250 µs after memory was made for one nothing is done.
     pub fn attend(&mut self, sessions: &mut Sessions, fep: &mut Fep, now: Time) -> Option<SessionId> {
+        if self.rests_until.is_some_and(|until| now.is_before(until)) {
+            return None;
+        }
+        self.rests_until = None;
         while let Some(news) = self.acceptor.next() {
             match news {
                 News::Closed(socket) => {
                     self.joining.remove(|joining| Arc::ptr_eq(&joining.socket, &socket));
                     sessions.hung_up(fep, now, &socket);
                 }
-                // One a turn, as it takes far longer than a turn.
+                // One a turn, as a refusal takes longer than a turn.
                 News::Request { socket, asked, tenant, sealing } => match asked {
                     Asked::Session(config, process) => {
                         self.hear(sessions, now, Joining { socket, sealing, config, process }, tenant);
@@ -160,10 +182,10 @@ impl SessionListener {
         }
     }
 
-    /// Whether applications wait for memory, or behind one that does: [`SessionListener::attend`] must be called then although nothing
-    /// happens.
+    /// Whether applications may be waiting, for memory or because a session has just been opened: [`SessionListener::attend`] must be
+    /// called then although nothing happens.
     pub fn makes_wait(&self) -> bool {
-        !self.joining.is_empty()
+        !self.joining.is_empty() || self.rests_until.is_some()
     }
 
     /// How many of them there are.
@@ -208,7 +230,7 @@ impl SessionListener {
 
     /// Opens a session for an application, and tells it.
     fn admit(
-        &self,
+        &mut self,
         joining: &Joining,
         tenant: Option<u32>,
         sessions: &mut Sessions,
@@ -223,7 +245,9 @@ impl SessionListener {
             shared = Some((self.unmapper.keep(region.clone(), unmapping), file));
             Ok(region)
         };
-        let id = sessions.admit_with(fep, config, *process, share, link, tenant)?;
+        let id = sessions.admit_with(fep, config, *process, share, link, tenant);
+        self.rests_until = shared.as_ref().map(|_| now + REST);
+        let id = id?;
         let Some((kept, file)) = shared else { return Ok(None) };
         sessions.keep(id, kept, sealing.clone());
         let (process, facts) = (sessions.process(id).unwrap_or(0), Facts::of(sessions, fep));

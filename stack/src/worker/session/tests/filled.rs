@@ -256,8 +256,8 @@ fn shown(row: LimitRow) -> Shown {
         LimitRow::ReportsPerTurn => {
             vec![fill("unread reports", applications::unread_reports).with(Room::Roomy)]
         }
-        LimitRow::JoinsPerTurn => {
-            return Shown::In(LISTENER, "of_applications_that_have_asked_one_is_let_in_in_a_turn");
+        LimitRow::JoinRate => {
+            return Shown::In(LISTENER, "of_applications_that_have_asked_one_is_let_in_at_a_time");
         }
     })
 }

@@ -12,7 +12,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::super::join::{Asked, REPLY, ask, connect_within, read_reply};
-use super::super::listener::Joining;
+use super::super::listener::{Joining, REST};
 use super::*;
 use crate::region::{free_first_page, mappings};
 use crate::worker::{Clock, Waker};
@@ -262,6 +262,11 @@ impl Host {
         thread::yield_now();
     }
 
+    /// The worker has opened a session, and time passes until it attends to applications again.
+    fn rest(&mut self) {
+        self.world.now += REST;
+    }
+
     /// Process `n`, which is not this one, asks to join. Returns its socket.
     fn hear(&mut self, n: u32, config: SessionConfig) -> UnixStream {
         let (own, other) = UnixStream::pair().unwrap();
@@ -352,6 +357,7 @@ fn host_whose_memory_is_in_use() -> (Host, Region) {
     let first = host.until_answered(|path| Client::join(path, &SMALL, None, LIMIT).unwrap());
     let frame = host.world.sessions[0].memory_of(first.process()).unwrap();
     drop(first);
+    host.rest();
     host.until(|host| host.world.sessions[0].is_empty());
     (host, frame)
 }
@@ -366,13 +372,14 @@ fn join_at(host: &Host) -> JoinHandle<Result<Client, JoinError>> {
 fn memory_counts_until_it_is_unmapped_and_applications_wait_for_it() {
     let (mut host, frame) = host_whose_memory_is_in_use();
     let next = join_at(&host);
-    host.until(|host| host.listener.makes_wait());
+    host.until(|host| host.listener.waiting() > 0);
     (0..100).for_each(|_| host.attend_again());
     assert!(host.world.sessions[0].is_empty(), "there is more memory than sessions may have");
     drop(frame);
     host.until(|_| next.is_finished());
     let next = next.join().unwrap().unwrap();
-    assert!(!host.listener.makes_wait());
+    assert_eq!(host.listener.waiting(), 0);
+    host.rest();
     // Those that would not fit in any case do not wait.
     let refused = join_at(&host);
     host.until(|_| refused.is_finished());
@@ -384,7 +391,7 @@ fn memory_counts_until_it_is_unmapped_and_applications_wait_for_it() {
 fn an_application_waits_for_memory_to_be_unmapped_for_a_second_at_most() {
     let (mut host, frame) = host_whose_memory_is_in_use();
     let late = join_at(&host);
-    host.until(|host| host.listener.makes_wait());
+    host.until(|host| host.listener.waiting() > 0);
     host.world.now += Span::from_ms(1_000);
     host.until(|_| late.is_finished());
     match late.join().unwrap() {
@@ -467,6 +474,7 @@ fn a_process_that_waits_for_memory_keeps_no_other_one_from_joining() {
         let mut socket = host.hear(n, LITTLE);
         host.attend_again();
         assert_eq!(answer(&mut socket), Some(Ok(())));
+        host.rest();
     }
     assert_eq!(host.world.sessions[0].len(), 2);
     // It has its turn when there is memory.
@@ -475,15 +483,35 @@ fn a_process_that_waits_for_memory_keeps_no_other_one_from_joining() {
     assert_eq!(greedy.iter_mut().filter_map(answer).collect::<Vec<_>>(), [Ok(())]);
 }
 
-/// To open a session takes far longer than a turn.
+/// To open a session takes far longer than a turn, so that the worker rests after it. It must not sleep meanwhile.
 #[test]
-fn of_applications_that_have_asked_one_is_let_in_in_a_turn() {
+fn of_applications_that_have_asked_one_is_let_in_at_a_time() {
+    assert_eq!(LimitRow::JoinRate.name(), format!("joins in {} µs", REST.as_us_f64()));
     let mut host = Host::new();
     let mut asked: Vec<UnixStream> = (0..4).map(|n| host.hear(n, SMALL)).collect();
-    for turn in 1..=4 {
+    for let_in in 1..=4 {
+        (0..10).for_each(|_| host.attend_again());
+        let rested = host.world.now + REST;
+        host.world.now = rested - Span::from_ns(1);
         host.attend_again();
         let answered: Vec<_> = asked.iter_mut().filter_map(answer).collect();
-        assert_eq!((answered, host.listener.waiting()), (vec![Ok(())], 4 - turn), "turn {turn}");
+        assert_eq!((answered, host.listener.waiting()), (vec![Ok(())], 4 - let_in));
+        assert!(host.listener.makes_wait());
+        host.world.now = rested;
+    }
+    host.attend_again();
+    assert!(!host.listener.makes_wait());
+}
+
+/// They have memory made for them all the same.
+#[test]
+fn applications_that_are_gone_before_they_are_let_in_have_turns_no_more_often() {
+    let mut host = Host::new();
+    (0..3).for_each(|n| drop(host.hear(n, SMALL)));
+    for left in [2, 1, 0] {
+        (0..10).for_each(|_| host.attend_again());
+        assert_eq!((host.listener.waiting(), host.world.sessions[0].len()), (left, 0));
+        host.rest();
     }
 }
 
@@ -497,8 +525,8 @@ fn an_application_that_is_gone_does_not_wait_for_memory() {
         let asked = Asked::Session(SMALL, None);
         ask(&stream, &path, &asked, Duration::from_millis(20)).is_err()
     });
-    host.until(|host| host.listener.makes_wait());
-    host.until(|host| !host.listener.makes_wait());
+    host.until(|host| host.listener.waiting() > 0);
+    host.until(|host| host.listener.waiting() == 0);
     assert!(gone.join().unwrap());
     assert!(host.world.sessions[0].is_empty());
     drop(frame);
