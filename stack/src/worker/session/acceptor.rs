@@ -69,29 +69,10 @@ pub(super) struct Acceptor {
 impl Acceptor {
     /// Accepts applications at `listener`, and uses `waker` when there is news, or an application rings.
     pub(super) fn start(listener: UnixListener, waker: Waker) -> io::Result<Acceptor> {
-        let sockets = epoll::create(CreateFlags::CLOEXEC)?;
+        let (state, news) = AcceptorLoop::new(listener, waker)?;
         let stop = eventfd(0, EventfdFlags::CLOEXEC)?;
-        listener.set_nonblocking(true)?;
-        epoll::add(&sockets, &stop, EventData::new_u64(STOP), EventFlags::IN)?;
-        watch(&sockets, &listener, LISTENER)?;
-        let spare = Some(listener.as_fd().try_clone_to_owned()?);
-        let called = Arc::new(AtomicBool::new(false));
-        let facts = Arc::new(OnceLock::new());
-        let (tell, news) = sync_channel(UNHEARD);
-        let state = AcceptorLoop {
-            listener,
-            sockets,
-            spare,
-            joining: BTreeMap::new(),
-            links: HashMap::new(),
-            last_key: LISTENER,
-            queue_is_empty: false,
-            refused: RefusedJoins::default(),
-            tell,
-            called: called.clone(),
-            facts: facts.clone(),
-            waker,
-        };
+        epoll::add(&state.sockets, &stop, EventData::new_u64(STOP), EventFlags::IN)?;
+        let (called, facts) = (state.called.clone(), state.facts.clone());
         let thread = thread::Builder::new().name("weft-listener".to_owned()).spawn(move || state.run())?;
         Ok(Acceptor { called, facts, news, _thread: AcceptorThread { stop, thread: Some(thread) } })
     }
@@ -185,6 +166,29 @@ struct AcceptorLoop {
 struct Stopped;
 
 impl AcceptorLoop {
+    fn new(listener: UnixListener, waker: Waker) -> io::Result<(AcceptorLoop, Receiver<News>)> {
+        let sockets = epoll::create(CreateFlags::CLOEXEC)?;
+        listener.set_nonblocking(true)?;
+        watch(&sockets, &listener, LISTENER)?;
+        let spare = Some(listener.as_fd().try_clone_to_owned()?);
+        let (tell, news) = sync_channel(UNHEARD);
+        let state = AcceptorLoop {
+            listener,
+            sockets,
+            spare,
+            joining: BTreeMap::new(),
+            links: HashMap::new(),
+            last_key: LISTENER,
+            queue_is_empty: false,
+            refused: RefusedJoins::default(),
+            tell,
+            called: Arc::default(),
+            facts: Arc::default(),
+            waker,
+        };
+        Ok((state, news))
+    }
+
     fn run(mut self) {
         let mut events = Vec::with_capacity(16);
         while self.turn(&mut events).is_ok() {}
@@ -208,8 +212,7 @@ impl AcceptorLoop {
             }
         }
         self.accept()?;
-        self.dismiss_silent(PATIENCE);
-        Ok(())
+        self.dismiss_silent(PATIENCE)
     }
 
     /// How long to sleep if nothing happens.
@@ -226,7 +229,7 @@ impl AcceptorLoop {
     fn accept(&mut self) -> Result<(), Stopped> {
         // As many as there is room for and no more, so that those that have joined are looked at as well.
         for _ in 0..JOINING {
-            if self.queue_is_empty || !self.has_room() {
+            if self.queue_is_empty || !self.has_room()? {
                 break;
             }
             match self.listener.accept() {
@@ -247,21 +250,26 @@ impl AcceptorLoop {
         Ok(())
     }
 
-    fn has_room(&mut self) -> bool {
+    fn has_room(&mut self) -> Result<bool, Stopped> {
         if self.joining.len() >= JOINING {
-            self.dismiss_silent(GRACE);
+            self.dismiss_silent(GRACE)?;
         }
-        self.joining.len() < JOINING
+        Ok(self.joining.len() < JOINING)
     }
 
     /// Refuses applications that have sent no request for as long as `limit`.
-    fn dismiss_silent(&mut self, limit: Duration) {
-        while let Some(first) = self.joining.first_entry()
-            && first.get().since.elapsed() >= limit
+    fn dismiss_silent(&mut self, limit: Duration) -> Result<(), Stopped> {
+        while let Some((&key, first)) = self.joining.first_key_value()
+            && first.since.elapsed() >= limit
         {
-            let why = format!("no request came within {}", Span::from_ms(limit.as_millis() as u64));
-            refuse(&first.remove().stream, &why, &mut self.refused.requests);
+            // Its request may have come while this thread waited for the worker.
+            self.read(key)?;
+            if let Some(silent) = self.joining.remove(&key) {
+                let why = format!("no request came within {}", Span::from_ms(limit.as_millis() as u64));
+                refuse(&silent.stream, &why, &mut self.refused.requests);
+            }
         }
+        Ok(())
     }
 
     fn welcome(&mut self, stream: UnixStream) -> Result<(), Stopped> {
@@ -390,8 +398,30 @@ impl Joining {
 #[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
+    use std::io::Write;
 
+    use super::super::join::request;
     use super::*;
+
+    /// The thread waited for the worker meanwhile.
+    #[test]
+    fn an_application_whose_request_has_come_is_not_taken_for_silent() {
+        let directory = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(directory.path().join("socket")).unwrap();
+        let (mut acceptor, news) = AcceptorLoop::new(listener, Waker::new().unwrap()).unwrap();
+        let mut join = |key| {
+            let (application, stream) = UnixStream::pair().unwrap();
+            acceptor.joining.insert(key, Joining { stream, since: Instant::now() - 2 * GRACE });
+            application
+        };
+        let (silent, mut asks) = (join(2), join(3));
+        asks.write_all(&request(&Asked::Facts)).unwrap();
+        assert!(acceptor.dismiss_silent(GRACE).is_ok());
+        assert!(acceptor.joining.is_empty());
+        assert_eq!(acceptor.refused.requests, 1);
+        assert!(matches!(news.try_recv(), Ok(News::Request { asked: Asked::Facts, .. })));
+        drop(silent);
+    }
 
     #[test]
     fn news_that_come_between_two_looks_are_all_heard() {
