@@ -111,7 +111,7 @@ fn turns_until(net: &mut Net, go_on: GoOn, at: Time) {
     }
 }
 
-/// Turns until some time within [`REST`]. Returns when that was: on average, in the middle of the last turn.
+/// Runs turns of the server until a random time, at most [`REST`] from now. Returns that time, which lies in the last turn.
 fn rest(net: &mut Net, go_on: GoOn) -> Time {
     let at = net.now + net.random(REST);
     turns_until(net, go_on, at);

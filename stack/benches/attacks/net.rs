@@ -1,7 +1,7 @@
 //! A server, its applications and their peers in one thread. Time is that of the server alone: it goes on by what the
-//! server's turns take, as if all others had processors of their own. Peers hear and answer also in the middle of a turn, and a round
-//! trip or a new connection that is measured begins there. Otherwise it would take a whole number of turns, and shorter turns could
-//! make it longer.
+//! server's turns take, as if all others had processors of their own. Peers hear and answer also in the middle of a turn, and what
+//! the honest peer sends for a measurement leaves there. Otherwise a round trip would take a whole number of turns, and shorter turns
+//! could make it longer. Alice, whose rings the server looks at once in a turn, acts between two turns.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -283,13 +283,13 @@ impl Net {
         }
     }
 
-    /// What a peer has to send leaves at `left`.
-    fn peer_transmits(&mut self, peer: usize, now: Time, left: Time) {
+    /// Puts the packets that a peer has to send on the wire, as sent at `sent_at`.
+    fn peer_transmits(&mut self, peer: usize, now: Time, sent_at: Time) {
         let mut burst = std::mem::take(&mut self.burst);
         let count = transmit(&mut self.peers[peer], now, &mut burst);
         for (packet, payload) in &burst[..count] {
             if !(self.is_lost)(packet) {
-                self.send_to_server(left, *packet, payload.clone());
+                self.send_to_server(sent_at, *packet, payload.clone());
             }
         }
         self.burst = burst;
@@ -300,14 +300,14 @@ impl Net {
         Span::from_ps(self.rng.next_u64() % most.as_ps())
     }
 
-    /// What the honest peer has to send left at `left`, in the last turn.
-    pub(crate) fn honest_peer_transmits(&mut self, left: Time) {
-        self.peer_transmits(0, self.now, left);
+    /// Puts the packets that the honest peer has to send on the wire, as sent at `sent_at`, a time in the last turn.
+    pub(crate) fn honest_peer_transmits(&mut self, sent_at: Time) {
+        self.peer_transmits(0, self.now, sent_at);
     }
 
-    /// A packet leaves for the server. It overtakes no other.
-    fn send_to_server(&mut self, left: Time, packet: Packet, payload: Vec<u8>) {
-        let at = left + HALF_RTT;
+    /// Puts a packet for the server on the wire, as sent at `sent_at`. It overtakes no other.
+    fn send_to_server(&mut self, sent_at: Time, packet: Packet, payload: Vec<u8>) {
+        let at = sent_at + HALF_RTT;
         let at = self.to_server.back().map_or(at, |(last, ..)| at.latest(*last));
         self.to_server.push_back((at, packet, payload));
     }

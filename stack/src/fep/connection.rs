@@ -9,7 +9,7 @@ use super::gaps::Gaps;
 use super::timers::TimerKey;
 use super::turns::Turns;
 use super::wheel::Wheel;
-use crate::pdc::{MAX_DOUBLINGS, TxPdc, TxState};
+use crate::pdc::{TxPdc, TxState, backed_off};
 use crate::ses::SendMessage;
 use crate::spray::Entropy;
 use crate::table::{Key, Table};
@@ -109,7 +109,8 @@ pub(super) struct Connection {
     pub(super) gaps: Gaps,
 }
 
-/// While the target answers, the connection asks for credit the first so many times that it looks, and then once in so many.
+/// While the target answers, a connection asks for credit at each of its first `FIRST_LOOKS` looks, and then at one in
+/// `LOOKS_TO_ASK`.
 const FIRST_LOOKS: u32 = 3;
 const LOOKS_TO_ASK: u32 = 4;
 
@@ -140,7 +141,7 @@ impl Busy {
 impl Connection {
     /// How long to wait for credit before looking whether to ask again: as long as before a packet is sent again.
     pub(super) fn look_wait(&self, rto_init: Span) -> Span {
-        rto_init.times(1 << self.looks.min(MAX_DOUBLINGS.into()))
+        backed_off(rto_init, u8::try_from(self.looks).unwrap_or(u8::MAX))
     }
 
     /// Whether to ask for credit again although the target answers. It knows what this end wants then, and announces credit by

@@ -161,7 +161,7 @@ pub const MAX_DOUBLINGS: u8 = 2;
 const MAX_REACH_DOUBLINGS: u8 = 6;
 
 /// `rto` · 2^`expiries`, with at most [`MAX_DOUBLINGS`].
-pub(super) fn backed_off(rto: Span, expiries: u8) -> Span {
+pub(crate) fn backed_off(rto: Span, expiries: u8) -> Span {
     rto.times(1 << expiries.min(MAX_DOUBLINGS))
 }
 

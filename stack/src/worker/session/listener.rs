@@ -40,9 +40,9 @@ const UNMAPPING: Span = Span::from_ms(1_000);
 /// How long it may wait in any case: less than [`Client::join`](super::Client::join) does in programs.
 const PATIENCE: Span = Span::from_ms(4_000);
 
-/// How long the worker does nothing for applications that join or leave after it has made memory for one. That takes the system some 50
-/// µs, in which all others wait: applications that join and leave over and over have a sixth of the worker's time. The thread that
-/// accepts applications may wait for 64 times as long, which must be less than it gives them to send their requests.
+/// After a turn in which the worker has made memory for an application, it does nothing for those that join or leave until this time
+/// has passed since the turn began. To make the memory takes the system some 50 µs, in which all others wait: applications that join
+/// and leave over and over have a fifth of the worker's time.
 pub(super) const REST: Span = Span::from_us(250);
 
 /// Why a socket cannot be listened at.
@@ -146,7 +146,7 @@ impl SessionListener {
                     self.joining.remove(|joining| Arc::ptr_eq(&joining.socket, &socket));
                     sessions.hung_up(fep, now, &socket);
                 }
-                // One a turn, as a refusal takes longer than a turn.
+                // One a turn, as even a refusal makes system calls.
                 News::Request { socket, asked, tenant, sealing } => match asked {
                     Asked::Session(config, process) => {
                         self.hear(sessions, now, Joining { socket, sealing, config, process }, tenant);
