@@ -341,18 +341,25 @@ impl Initiator {
             }
             return core.ignore(now, packet, why);
         };
-        if let Some(context) = self.contexts.get_mut(connection.context) {
-            context.hear(now);
-        }
+        let context_key = connection.context;
         if !is_credit {
+            if !connection.pdc.is_named_by(control.spdcid, control.psn) {
+                return core.ignore(now, packet, "CLOSE_REQ that does not name the target's PDC and its CACK");
+            }
+            if let Some(context) = self.contexts.get_mut(context_key) {
+                context.hear(now);
+            }
             if connection.close_at_peers_request() {
                 connection.make_ready(&mut self.ready, key);
             }
             return;
         }
+        if !connection.pdc.may_be_target(control.spdcid) {
+            return core.ignore(now, packet, "credit of another PDC than the connection's");
+        }
         connection.ask_at = None;
-        let context_key = connection.context;
         if let Some(context) = self.contexts.get_mut(context_key) {
+            context.hear(now);
             context.on_credit_total(control.payload & 0xff_ffff);
             count_rivals(&mut self.stocked, context);
             self.unblock(&core.config, context_key);
@@ -423,7 +430,9 @@ fn on_ack_request(
             connection.cleared = Some(clear);
             send_control(core, now, connection, context, ControlKind::ClearCommand, clear.0, 0);
         }
-        AckRequest::Close if connection.close_at_peers_request() => connection.make_ready(ready, key),
+        AckRequest::Close if connection.pdc.is_named_by(ack.spdcid, ack.cack_psn) && connection.close_at_peers_request() => {
+            connection.make_ready(ready, key);
+        }
         _ => {}
     }
 }

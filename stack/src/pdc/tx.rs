@@ -289,6 +289,17 @@ impl TxPdc {
         }
     }
 
+    /// Whether `spdcid` can be the target's PDC: its PDCID, or any while that is not known.
+    pub(crate) fn may_be_target(&self, spdcid: PdcId) -> bool {
+        self.peer_id.is_none_or(|id| id == spdcid)
+    }
+
+    /// Whether the target's PDC is `spdcid`, and `cack` can be its CACK: the known one, or ahead of it. Who asks to close the
+    /// PDC must name both, as nobody can who sees none of its packets.
+    pub(crate) fn is_named_by(&self, spdcid: PdcId, cack: Psn) -> bool {
+        self.peer_id == Some(spdcid) && self.is_ahead(cack)
+    }
+
     /// CLEAR_PSN: responses up to this PSN are no longer needed.
     #[inline]
     pub fn clear_psn(&self) -> Psn {
@@ -344,9 +355,14 @@ impl TxPdc {
     #[inline]
     pub fn accepts(&self, ack: &Ack) -> bool {
         // Most acknowledgements come in the order in which they left: CACK is the known one or ahead of it.
-        let ahead = ack.cack_psn.distance(self.cack) as u32;
-        let is_named = ahead < self.next_psn().distance(self.cack) as u32 || self.accepts_behind(ack);
+        let is_named = self.is_ahead(ack.cack_psn) || self.accepts_behind(ack);
         is_named && ack.spdcid != PdcId(0)
+    }
+
+    /// Whether `psn` is the known CACK, or one ahead of it that has been used.
+    #[inline]
+    fn is_ahead(&self, psn: Psn) -> bool {
+        (psn.distance(self.cack) as u32) < self.next_psn().distance(self.cack) as u32
     }
 
     /// Whether the CACK of `ack` is one that this PDC may have seen before; see [`TxPdc::accepts`].

@@ -143,8 +143,6 @@ pub(super) struct Fabric {
     pub(super) lost: Vec<fn(&Packet) -> bool>,
     /// Packets that [`Fabric::turn`] does not lose at random.
     pub(super) spared: fn(&Packet) -> bool,
-    /// Whether an application and its peer exchange messages, which are not to be told to stop.
-    pub(super) pair_is_at_work: bool,
     /// What applications and peers have heard in the last turn, by the number of each.
     pub(super) events: Vec<(usize, Event)>,
     pub(super) completions: Vec<(usize, Completion)>,
@@ -190,7 +188,6 @@ impl Fabric {
             rng: Rng::new(6, 6),
             lost: Vec::new(),
             spared: |_| false,
-            pair_is_at_work: false,
             events: Vec::new(),
             completions: Vec::new(),
             compares: false,

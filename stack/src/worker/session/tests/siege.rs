@@ -160,14 +160,8 @@ impl Fabric {
             vendor: VendorFlags::NONE,
             cc: None,
         };
-        // One that asks to close a connection is believed if the connection is idle.
-        let is_theirs = |kind: &ControlKind| {
-            let ends = [src, dst];
-            self.pair_is_at_work && *kind == ControlKind::CloseRequest && ends.contains(&HER_PEER)
-        };
-        let kind_of_control = kinds[number as usize % kinds.len()];
         let control = Control {
-            kind: if is_theirs(&kind_of_control) { ControlKind::Probe } else { kind_of_control },
+            kind: kinds[number as usize % kinds.len()],
             rod: flag(4),
             retx: flag(2),
             ack_request: flag(5),
@@ -313,7 +307,6 @@ impl Pair {
     /// The two have their connections, and have exchanged some messages.
     fn new(fabric: &mut Fabric, mut alice: Guest) -> Pair {
         fabric.spared = is_of_the_pair;
-        fabric.pair_is_at_work = true;
         let modes = [DeliveryMode::Rud, DeliveryMode::Rod];
         let from = modes.map(|mode| {
             let options = ConnectOptions { mode, ..ConnectOptions::default() };
