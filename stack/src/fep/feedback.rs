@@ -73,7 +73,7 @@ impl Initiator {
         }
         let Initiator { connections, contexts, sends, delivered, .. } = self;
         let Some((key, connection)) = find(connections, ack.dpdcid, packet.net.src) else {
-            return deny(core, now, packet, ack, "ACK for no connection of its sender");
+            return deny(core, now, packet, ack, Psn(0), "ACK for no connection of its sender");
         };
         let Some(context) = contexts.get_mut(connection.context) else { return };
         if !matches!(packet.ses, Ses::None) && connection.pdc.accepts(ack) {
@@ -101,10 +101,19 @@ impl Initiator {
         });
         let Some(outcome) = outcome else {
             let why = "ACK outside what was sent";
-            return match connection.pdc.destination(ack.cack_psn) {
+            match connection.pdc.destination(ack.cack_psn) {
                 Destination::Pdc(id) if id == ack.spdcid => core.ignore(now, packet, why),
-                _ => deny(core, now, packet, ack, why),
-            };
+                Destination::Pdc(_) => deny(core, now, packet, ack, Psn(0), why),
+                Destination::Syn { .. } => {
+                    deny(core, now, packet, ack, connection.pdc.start_psn(), why);
+                    if ack.is_question() && try_again(core, now, connection, context) {
+                        let context_key = connection.context;
+                        self.unblock(&core.config, context_key);
+                        self.make_ready(key);
+                    }
+                }
+            }
+            return;
         };
         context.hear(now);
         if outcome.progress || outcome.newly_received > 0 {
@@ -388,13 +397,23 @@ fn note_arrived(sends: &mut Table<SendMessage>, delivered: &mut Vec<Key>, record
 }
 
 /// Ignores an acknowledgement for another PDC than the one that has its PDCID, if any. If it asks for an answer, the
-/// target is told that its PDC has no initiator any more.
+/// target is told that its PDC has no initiator any more, and in the payload, which UET leaves free here, with which Start_PSN
+/// one of that PDCID waits for being opened; 0 for none.
 #[cold]
-fn deny(core: &mut Core, now: Time, packet: &Packet, ack: &Ack, why: &'static str) {
+fn deny(core: &mut Core, now: Time, packet: &Packet, ack: &Ack, start: Psn, why: &'static str) {
     if ack.request == AckRequest::Clear {
-        core.send_nack(now, packet, nack(NackCode::INV_DPDCID, ack.cack_psn, ack.spdcid, ack.dpdcid));
+        let nack = nack(NackCode::INV_DPDCID, ack.cack_psn, ack.spdcid, ack.dpdcid);
+        core.send_nack(now, packet, Nack { payload: start.0, ..nack });
     }
     core.ignore(now, packet, why);
+}
+
+/// The target has asked about a PDC that somebody has opened in the name of `connection`, and has ignored what the connection has
+/// sent. Returns whether that is sent again.
+#[cold]
+fn try_again(core: &Core, now: Time, connection: &mut Connection, context: &mut Context) -> bool {
+    let least = Span::from_ps(core.zone(context.zone).pdc.rto_init.as_ps() / 64);
+    context.track(&mut connection.pdc, |pdc| pdc.sends_first_again(now, least))
 }
 
 /// The part of an RTT that packets did not spend waiting in the hosts; none if the two contradict each other.

@@ -280,6 +280,9 @@ impl Target {
         if self.pdcs.closed.is_late(origin, request.psn) {
             return Err(Unopened::Ignored("late copy of a packet of a closed PDC"));
         }
+        if self.pdcs.closed.expects_another(origin, start) {
+            return Err(Unopened::Ignored("SYN for another PDC than its host has named"));
+        }
         if let Some((key, pdc)) = self.pdcs.of_origin(origin) {
             if pdc.rx.start_psn != start {
                 if pdc.is_over {
@@ -346,7 +349,12 @@ impl Target {
     /// If `nack` says that a PDC has no initiator any more, forgets the PDC and returns true.
     fn on_denial(&mut self, core: &mut Core, now: Time, packet: &Packet, nack: &Nack) -> bool {
         let denied = self.pdcs.find(nack.dpdcid).filter(|(_, pdc)| pdc.is_denied(packet.net.src, nack));
-        let Some((key, _)) = denied else { return false };
+        let Some((key, origin)) = denied.map(|(key, pdc)| (key, pdc.origin())) else { return false };
+        // Only who has seen the question can have answered it: this Start_PSN is the initiator's, whoever else sends SYNs in
+        // its name.
+        if nack.payload != 0 {
+            self.pdcs.closed.expect_next(origin, Psn(nack.payload));
+        }
         self.end(core, now, key);
         true
     }

@@ -490,6 +490,8 @@ pub(super) struct ClosedPdcs {
     by_origin: Map<Origin, Former>,
     /// When each is forgotten, in order.
     order: VecDeque<(Time, Origin)>,
+    /// The Start_PSNs of the next PDCs of some origins, which their hosts have named when they denied the ones before.
+    next: Map<Origin, Psn>,
 }
 
 /// The closed PDCs of one origin.
@@ -517,6 +519,16 @@ impl ClosedPdcs {
         let used = |closed: &Closed| !psn.is_before(closed.start) && psn.is_before(closed.end);
         let is_of = |all: &Former| used(&all.newest) || all.older.iter().any(used);
         self.by_origin.get(&origin).is_some_and(is_of)
+    }
+
+    /// Until the PDC of `origin` that is about to end is forgotten, only one with this Start_PSN may be opened.
+    pub(super) fn expect_next(&mut self, origin: Origin, start: Psn) {
+        self.next.insert(origin, start);
+    }
+
+    /// Whether the next PDC of `origin` has another Start_PSN than `start`.
+    pub(super) fn expects_another(&self, origin: Origin, start: Psn) -> bool {
+        !self.next.is_empty() && self.next.get(&origin).is_some_and(|next| *next != start)
     }
 
     /// Remembers a PDC of `origin` that used the PSNs from the first of `used` to before the second. Returns
@@ -553,6 +565,7 @@ impl ClosedPdcs {
                 // The newest is the last to be forgotten.
                 if !now.is_before(all.newest.until) {
                     self.by_origin.remove(&origin);
+                    self.next.remove(&origin);
                 }
             }
         }
@@ -563,5 +576,6 @@ impl ClosedPdcs {
         heap::of_map(&self.by_origin)
             + self.by_origin.values().map(|former| heap::of_vec(&former.older)).sum::<u64>()
             + heap::of_deque(&self.order)
+            + heap::of_map(&self.next)
     }
 }

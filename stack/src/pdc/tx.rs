@@ -238,6 +238,19 @@ impl TxPdc {
         !self.is_heard() && !self.is_idle()
     }
 
+    /// The target has a PDC in the name of this one that is not this one, and will forget it: what has been sent was in vain.
+    /// The first packet is sent again, unless it was sent less than `least` ago: forged questions must not have it sent all
+    /// the time. Returns whether it is.
+    pub(crate) fn sends_first_again(&mut self, now: Time, least: Span) -> bool {
+        let psn = self.first_unacknowledged();
+        let is_due = |record: &TxRecord| record.state == State::InFlight && !now.is_before(record.sent_at + least);
+        let is_due = self.is_unheard() && self.records.get(psn).is_some_and(is_due);
+        if is_due {
+            self.mark_lost(psn);
+        }
+        is_due
+    }
+
     /// Whether all packets are acknowledged.
     #[inline]
     pub fn is_idle(&self) -> bool {
@@ -274,6 +287,11 @@ impl TxPdc {
             None => self.first_range,
         };
         self.next_psn().distance(self.clear_psn()) <= range as i32
+    }
+
+    /// The PSN of the first packet.
+    pub(crate) fn start_psn(&self) -> Psn {
+        self.start_psn
     }
 
     /// The destination field of a packet with `psn`: the target's PDCID, or SYN until that is known.
