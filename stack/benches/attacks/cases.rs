@@ -8,10 +8,10 @@ use weft_stack::fep::{Limits, Receive};
 use weft_stack::packet::{Addr, Packet};
 use weft_stack::ses::Matching;
 use weft_stack::wire::pds::Pds;
-use weft_stack::wire::ses::{Placement, Ses};
+use weft_stack::wire::ses::{Placement, RequestFlags, Ses};
 
 use crate::interface::{Forged, MOST_CONNECTIONS, forged, ordered, session, to_process};
-use crate::net::{HOSTILE, Net, PEER, SILENT, extent, tagged, virtual_send};
+use crate::net::{HOSTILE, Hog, Net, PEER, SILENT, extent, tagged, virtual_send};
 
 /// An application or a peer that wants to harm the others.
 pub(crate) struct Case {
@@ -77,6 +77,9 @@ impl Case {
 
 /// An application that gives the worker something to do in each turn, to compare with those that do so too.
 const BUSY: &str = "busy-application";
+const MANY_BUSY: &str = "busy-applications";
+/// Applications that do the same.
+const MANY: usize = 31;
 /// A peer that sends as many packets as attacks do, and an application that does.
 const PACKETS: &str = "packets-of-a-peer";
 const MESSAGES: &str = "messages-to-a-peer";
@@ -88,7 +91,7 @@ const NOBODY: u16 = 999;
 /// The length of a message that is lost.
 const LOST: u32 = 777;
 
-pub(crate) const CASES: [Case; 29] = [
+pub(crate) const CASES: [Case; 32] = [
     Case::new("unreceived-messages", "16 peers leave as many messages as they may", unreceived, |_| {}),
     Case::new("unreceived-by-alice", "they do so with alice", unreceived_of_alice, |_| {}),
     Case::new("unreceived-bytes", "16 peers leave as many bytes as they may", unreceived_bytes, |_| {})
@@ -115,6 +118,12 @@ pub(crate) const CASES: [Case; 29] = [
         "1,000 SYNs a second in the name of alice's peer, for its PDCs",
         |_| {},
         forged_syns,
+    ),
+    Case::new(
+        "taken-names",
+        "320 SYNs a second in the name of alice's peer, for its next PDCs",
+        first_taken_names,
+        taken_names,
     ),
     Case::new("bytes-twice", "messages of which half is sent twice, and the other half never", |_| {}, twice)
         .beside(PACKETS),
@@ -143,8 +152,17 @@ pub(crate) const CASES: [Case; 29] = [
     Case::new(MESSAGES, "no attack: an application sends a peer a byte every 10 µs", sender, a_message)
         .honest(),
     Case::new(BUSY, "no attack: an application that always has messages to send", |_| {}, sends).honest(),
+    Case::new(
+        MANY_BUSY,
+        "no attack: 31 applications that always have messages to send",
+        join_many,
+        many_send,
+    )
+    .honest(),
     Case::new("cancels", "60,000 receives, which are cancelled and posted again", receives, cancels)
         .beside(BUSY),
+    Case::new("cancels-of-many", "31 applications do so with 3,000 each", many_receives, many_cancels)
+        .beside(MANY_BUSY),
     Case::new("masked-receives", "receives that fit none of 60,000 messages that wait", waiting, masked)
         .beside(BUSY),
     Case::new("receive-for-many", "a receive takes 100,000 messages that have waited", many, take_many)
@@ -266,6 +284,33 @@ fn replaced(net: &mut Net) {
 fn forged_syns(net: &mut Net) {
     if net.is_time(RATE.times(100)) {
         syn(net, |n| (PEER, n as u16 % 8, n.wrapping_mul(1 << 20)));
+    }
+}
+
+/// SYNs for the first names that alice's peer has not used, each of them behind the one before.
+fn taken_names(net: &mut Net) {
+    if !net.is_time(RATE.times(312)) {
+        return;
+    }
+    net.count = net.count.wrapping_add(1);
+    let (pdc, before) = (2 + (net.count % 16) as u16, (net.count / 16 % 2_048) as u16);
+    let process = net.hogs[0].client.process();
+    let psn = 77_000_000 + u32::from(before);
+    let one = Forged { src: PEER, pdc, psn, before, process, tag: 0, len: 1, offset: 0, payload: 1 };
+    let mut packet = forged(&one);
+    if let Ses::Standard(ses) = &mut packet.ses {
+        ses.flags = RequestFlags::START_OF_MESSAGE;
+        ses.placement = Placement::Start { header_data: 0 };
+        ses.msg_id = before;
+    }
+    net.forge(packet);
+}
+
+fn first_taken_names(net: &mut Net) {
+    let end = net.now + Span::from_ms(150);
+    while !net.now.is_at_or_after(end) {
+        taken_names(net);
+        net.turn();
     }
 }
 
@@ -493,9 +538,18 @@ fn of_a_byte() -> Receive {
 
 /// An ordinary application that sends small messages as fast as it can.
 fn sends(net: &mut Net) {
-    let hog = &mut net.hogs[0];
+    send_many(net, 0);
+}
+
+fn many_send(net: &mut Net) {
+    (0..net.hogs.len()).for_each(|hog| send_many(net, hog));
+}
+
+/// One of them sends to a peer.
+fn send_many(net: &mut Net, n: usize) {
+    let (hog, peer) = (&mut net.hogs[n], 2 + n as u32 % (HOSTILE - 1));
     if hog.connections.is_empty() {
-        hog.connections.extend(hog.client.connect(Addr(PEER + 2), to_process(0), 0));
+        hog.connections.extend(hog.client.connect(Addr(PEER + peer), to_process(0), 0));
     }
     let connection = hog.connections[0];
     for _ in 0..64 {
@@ -503,25 +557,51 @@ fn sends(net: &mut Net) {
         if hog.client.send(connection, extent(64), Some(1), 0, 0).is_err() {
             break;
         }
-        net.peers[2].post_receive(receive).expect("it has room");
+        net.peers[peer as usize].post_receive(receive).expect("it has room");
+    }
+}
+
+/// As many as do the same, with the one that is there.
+fn join_many(net: &mut Net) {
+    while net.hogs.len() < MANY {
+        assert!(net.hog(1 << 12, 8), "there is room");
     }
 }
 
 fn receives(net: &mut Net) {
-    net.hog_does(0, |hog| {
+    post_receives(net, 0, 60_000);
+}
+
+fn many_receives(net: &mut Net) {
+    join_many(net);
+    (0..MANY).for_each(|hog| post_receives(net, hog, 3_000));
+}
+
+fn post_receives(net: &mut Net, hog: usize, count: usize) {
+    net.hog_does(hog, |hog| {
         let receive = hog.client.receive(extent(1), None, tagged(u64::MAX), 0)?;
         hog.operations.push(receive);
-        Ok(hog.operations.len() == 60_000)
+        Ok(hog.operations.len() == count)
     });
 }
 
 /// Cancels the oldest receives, and posts as many.
 fn cancels(net: &mut Net) {
-    let hog = &mut net.hogs[0];
-    for _ in 0..16 {
-        let at = net.count as usize % hog.operations.len();
-        if hog.client.cancel(hog.operations[at]).is_ok() {
-            net.count = net.count.wrapping_add(1);
+    cancel(&mut net.hogs[0], net.count);
+    net.count = net.count.wrapping_add(1);
+}
+
+fn many_cancels(net: &mut Net) {
+    net.hogs.iter_mut().for_each(|hog| cancel(hog, net.count));
+    net.count = net.count.wrapping_add(1);
+}
+
+/// Part `n` of the receives of `hog`.
+fn cancel(hog: &mut Hog, n: u32) {
+    for at in 0..16 {
+        let at = (n as usize * 16 + at) % hog.operations.len();
+        if hog.client.cancel(hog.operations[at]).is_err() {
+            return;
         }
         if let Ok(receive) = hog.client.receive(extent(1), None, tagged(u64::MAX), 0) {
             hog.operations[at] = receive;

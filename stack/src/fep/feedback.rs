@@ -353,7 +353,11 @@ impl Initiator {
         let context_key = connection.context;
         if !is_credit {
             if !connection.pdc.is_named_by(control.spdcid, control.psn) {
-                return core.ignore(now, packet, "CLOSE_REQ that does not name the target's PDC and its CACK");
+                return core.ignore(
+                    now,
+                    packet,
+                    "CLOSE_REQ that does not name the target's PDC and its CACK",
+                );
             }
             if let Some(context) = self.contexts.get_mut(context_key) {
                 context.hear(now);
@@ -449,7 +453,10 @@ fn on_ack_request(
             connection.cleared = Some(clear);
             send_control(core, now, connection, context, ControlKind::ClearCommand, clear.0, 0);
         }
-        AckRequest::Close if connection.pdc.is_named_by(ack.spdcid, ack.cack_psn) && connection.close_at_peers_request() => {
+        AckRequest::Close
+            if connection.pdc.is_named_by(ack.spdcid, ack.cack_psn)
+                && connection.close_at_peers_request() =>
+        {
             connection.make_ready(ready, key);
         }
         _ => {}

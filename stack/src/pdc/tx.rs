@@ -243,7 +243,8 @@ impl TxPdc {
     /// the time. Returns whether it is.
     pub(crate) fn sends_first_again(&mut self, now: Time, least: Span) -> bool {
         let psn = self.first_unacknowledged();
-        let is_due = |record: &TxRecord| record.state == State::InFlight && !now.is_before(record.sent_at + least);
+        let is_due =
+            |record: &TxRecord| record.state == State::InFlight && !now.is_before(record.sent_at + least);
         let is_due = self.is_unheard() && self.records.get(psn).is_some_and(is_due);
         if is_due {
             self.mark_lost(psn);

@@ -1,11 +1,19 @@
 //! Whose applications are: each has an account, where counts what it has of that which applications share.
 
+use super::put_off::Ration;
+
 /// The accounts of applications: as many as there can be applications, so that one is free when a place is. Those of one process
 /// have one.
 #[derive(Debug)]
 pub(super) struct Accounts {
     slots: Vec<Place>,
     all: Vec<Account>,
+    /// The worker's turns so far.
+    turn: u32,
+    /// How many accounts have had commands in this turn, and the most in the last ones: one that has some in every other turn only
+    /// counts all the time.
+    busy_now: u32,
+    busy: u32,
 }
 
 /// The application in a slot.
@@ -27,6 +35,7 @@ struct Account {
     open: u32,
     /// How many peers those that are not leaving may have together.
     peers: u64,
+    ration: Ration,
 }
 
 impl Account {
@@ -39,7 +48,23 @@ impl Account {
 impl Accounts {
     /// Those of up to `applications`, of which none is there.
     pub(super) fn new(applications: usize) -> Accounts {
-        Accounts { slots: vec![Place::default(); applications], all: vec![Account::default(); applications] }
+        let (slots, all) = (vec![Place::default(); applications], vec![Account::default(); applications]);
+        Accounts { slots, all, turn: 0, busy_now: 0, busy: 0 }
+    }
+
+    /// A turn of the worker begins.
+    pub(super) fn begin_turn(&mut self) {
+        self.turn = self.turn.wrapping_add(1);
+        self.busy = std::mem::take(&mut self.busy_now).max(self.busy - self.busy.div_ceil(8));
+    }
+
+    /// What the worker may still do in this turn for the account of the application in `slot`, which has something to do.
+    #[inline]
+    pub(super) fn ration(&mut self, slot: u32) -> &mut Ration {
+        let account = self.of(slot);
+        let ration = &mut self.all[account as usize].ration;
+        self.busy_now += u32::from(ration.renew(self.turn, self.busy));
+        ration
     }
 
     /// The account of the application in `slot`.
@@ -125,7 +150,12 @@ impl Accounts {
     /// The session in `slot`, which was leaving, is gone.
     pub(super) fn end(&mut self, slot: u32) {
         let account = self.of(slot);
-        self.all[account as usize].sessions -= 1;
+        let account = &mut self.all[account as usize];
+        account.sessions -= 1;
+        if account.sessions == 0 {
+            // What its applications had to make up for delays nobody any more.
+            account.ration = Ration::default();
+        }
     }
 
     /// Checks that the sessions that are there are counted, of which these are the slots, and whether they are leaving.

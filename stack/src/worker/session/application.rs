@@ -75,6 +75,14 @@ const _: () = assert!(size_of::<Posted>() == 16);
 /// report while that waits for room in the ring.
 pub const BYTES_PER_OPERATION: u64 = (size_of::<Posted>() + size_of::<Slot>()) as u64;
 
+/// What has been done for an application in a turn.
+pub(super) enum Obeyed {
+    /// So many commands were executed, or something else was done once.
+    Some(usize),
+    /// Other applications of its process have used up what that has in a turn, and the application has more to do.
+    NotItsTurn,
+}
+
 /// Why a command has not been executed.
 enum Undone {
     /// It has to wait for a later turn.
@@ -147,7 +155,7 @@ impl Application {
     #[inline]
     pub(super) fn is_idle(&mut self, fep: &Fep) -> bool {
         let is_done =
-            self.put_off.is_paid() && self.backlog.is_empty() && !self.holds_many && !fep.has_copies();
+            self.put_off.is_done() && self.backlog.is_empty() && !self.holds_many && !fep.has_copies();
         is_done && self.commands.available() == Ok(0) && !self.commands.is_deserted() && self.broken.is_none()
     }
 
@@ -194,9 +202,11 @@ impl Application {
     pub(super) fn clear_away(&mut self, fep: &mut Fep, all: &mut Connections) -> bool {
         let had_some = self.clears_away;
         if had_some {
-            let mut budget = self.put_off.begin_turn();
-            self.clear_some(fep, all, &mut budget);
-            self.put_off.end_turn(budget);
+            let mut budget = all.accounts.ration(self.id.slot).bytes;
+            if budget > 0 {
+                self.clear_some(fep, all, &mut budget);
+                all.accounts.ration(self.id.slot).bytes = budget;
+            }
         }
         had_some
     }
@@ -225,33 +235,36 @@ impl Application {
         true
     }
 
-    /// Executes commands, and copies messages to receives that they have waited for. Returns how many commands, or whether there was
-    /// anything else to do.
-    pub(super) fn obey(&mut self, served: &mut impl Served, now: Time, all: &mut Connections) -> usize {
+    /// Executes commands, and copies messages to receives that they have waited for.
+    pub(super) fn obey(&mut self, served: &mut impl Served, now: Time, all: &mut Connections) -> Obeyed {
         let copies = served.fep_mut().is_copying(self.process);
         if !self.backlog.is_empty() && !copies {
-            return 0;
+            return Obeyed::Some(0);
         }
-        let mut budget = self.put_off.begin_turn();
-        if budget <= 0 {
-            return 1;
+        let waiting = if self.backlog.is_empty() { self.waiting() } else { 0 };
+        if waiting == 0 && !self.put_off.gathers && !copies {
+            return Obeyed::Some(0);
         }
+        let ration = *all.accounts.ration(self.id.slot);
+        if ration.is_used_up() {
+            return Obeyed::NotItsTurn;
+        }
+        let mut budget = ration.bytes;
         if !self.backlog.is_empty() {
             served.fep_mut().copy(self.process, &mut budget);
-            self.put_off.end_turn(budget);
-            return 1;
-        }
-        let waiting = self.waiting();
-        if waiting == 0 && !self.put_off.gathers && !copies {
-            return 0;
+            all.accounts.ration(self.id.slot).take(0, budget);
+            return Obeyed::Some(1);
         }
         let mut slots = [[0; 8]; COMMANDS_PER_TURN];
-        let count = self.fetch(&mut slots[..waiting]);
+        let count = self.fetch(&mut slots[..waiting.min(ration.commands)]);
         let left = self.execute_all(served, now, all, &slots[..count], budget);
-        self.put_off.end_turn(left);
+        all.accounts.ration(self.id.slot).take(count, left);
+        if count < waiting && ration.is_begun {
+            return Obeyed::NotItsTurn;
+        }
         // The last message that a receive for many takes may be one to copy.
         let copies = copies || served.fep_mut().is_copying(self.process);
-        count.max(usize::from(copies || !self.put_off.is_done()))
+        Obeyed::Some(count.max(usize::from(copies || !self.put_off.is_done())))
     }
 
     /// The number of commands for this turn: those that were put off, or new ones.

@@ -80,10 +80,21 @@ impl Attention {
         self.awake.len()
     }
 
-    /// The places of a word whose applications are looked at in this turn.
+    /// All words in the order in which a turn that begins at place `first` looks at their places, and at which of these: that of
+    /// `first` comes at the beginning and, with the places before it, at the end.
+    pub(super) fn parts(&self, first: usize) -> impl Iterator<Item = (usize, u64)> + use<> {
+        let (words, word) = (self.words(), first / 64);
+        let before = bit(first) - 1;
+        let head = (word < words).then_some((word, !before)).into_iter();
+        let rest = (word + 1..words).chain(0..word).map(|word| (word, u64::MAX));
+        let tail = (before != 0).then_some((word, before));
+        head.chain(rest).chain(tail)
+    }
+
+    /// The places among `part` of a word whose applications are looked at in this turn.
     #[inline]
-    pub(super) fn due(&self, word: usize) -> Places {
-        Places { word, bits: self.awake[word] | self.quiet[word] & self.due }
+    pub(super) fn due(&self, word: usize, part: u64) -> Places {
+        Places { word, bits: (self.awake[word] | self.quiet[word] & self.due) & part }
     }
 
     /// The places of a word whose applications are awake.
@@ -146,7 +157,7 @@ mod tests {
         attention.begin_turn();
         let mut looked = Vec::new();
         for word in 0..attention.words() {
-            for place in attention.due(word) {
+            for place in attention.due(word, u64::MAX) {
                 attention.looked(place, false);
                 looked.push(place);
             }
@@ -165,6 +176,19 @@ mod tests {
             assert_eq!(turn(&mut attention), places, "they are awake");
         }
         attention
+    }
+
+    #[test]
+    fn a_turn_begins_at_any_place_and_looks_at_each_once() {
+        let places = [0, 5, 63, 64, 70, 127, 128, 129];
+        let mut attention = Attention::new(130);
+        places.iter().for_each(|&place| attention.begin(place));
+        for first in 0..130 {
+            let looked = attention.parts(first).flat_map(|(word, part)| attention.due(word, part));
+            let (before, from): (Vec<usize>, Vec<usize>) = places.iter().partition(|&&place| place < first);
+            assert_eq!(looked.collect::<Vec<_>>(), [from, before].concat(), "from {first} on");
+        }
+        assert_eq!(Attention::new(0).parts(0).count(), 0);
     }
 
     #[test]

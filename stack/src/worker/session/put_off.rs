@@ -1,12 +1,13 @@
-//! How much the worker does for one application in a turn, and what it leaves for the next.
+//! How much the worker does for applications in a turn, and what it leaves for the next.
 
 use std::collections::VecDeque;
 
 use super::Slot;
+use super::application::COMMANDS_PER_TURN;
 use crate::event::Counters;
 use crate::fep::END_COST;
 
-/// Bytes of messages that wait for receives which the worker touches for one application in a turn, on average: 4,096 tags
+/// Bytes of messages that wait for receives which the worker touches for applications in a turn, on average: 4,096 tags
 /// that it compares, or so many bytes that it copies. Either takes about as long as a burst of other commands. It is also what the
 /// worker touches in a turn of messages whose connections are aborted, for all applications together.
 pub const BYTES_PER_TURN: i64 = if cfg!(test) { 1 << 10 } else { 64 << 10 };
@@ -14,6 +15,57 @@ pub const BYTES_PER_TURN: i64 = if cfg!(test) { 1 << 10 } else { 64 << 10 };
 /// What the worker touches of messages whose connections are aborted in a turn while nothing else happens, so that applications
 /// which have left do not keep their places for long.
 const BYTES_PER_QUIET_TURN: i64 = 16 * BYTES_PER_TURN;
+
+/// What the worker may still do for the applications of a process in a turn. They share that, so that a process does not get more
+/// of the worker's time by joining several times. Processes that have commands share a turn evenly: however many they are, turns do
+/// not get longer, and with them the round trips of those that have little to do.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ration {
+    /// The turn in which it was looked at last.
+    turn: u32,
+    /// Commands that may be executed.
+    pub(super) commands: usize,
+    /// Bytes of messages that may be touched: less than none if more was done in one turn, because the memory of a message goes
+    /// back in one piece, and one that is short enough is copied so. Later turns make up for it.
+    pub(super) bytes: i64,
+    /// Whether an application of the process has had its turn in this one.
+    pub(super) is_begun: bool,
+}
+
+impl Default for Ration {
+    fn default() -> Ration {
+        Ration { turn: 0, commands: COMMANDS_PER_TURN, bytes: BYTES_PER_TURN, is_begun: false }
+    }
+}
+
+impl Ration {
+    /// `turn` has come, which may be the one in which this was called last, and so many processes are `busy`. Returns whether it is
+    /// another one, in which there is a new ration.
+    #[inline]
+    pub(super) fn renew(&mut self, turn: u32, busy: u32) -> bool {
+        let turns = turn.wrapping_sub(self.turn);
+        if turns > 0 {
+            let busy = busy.max(1);
+            let commands = (COMMANDS_PER_TURN / busy as usize).max(1);
+            let most = BYTES_PER_TURN / i64::from(busy);
+            let bytes = self.bytes.saturating_add(most.saturating_mul(turns.into())).min(most);
+            *self = Ration { turn, commands, bytes, is_begun: false };
+        }
+        turns > 0
+    }
+
+    /// An application of the process has had its turn, in which it gave so many commands, and so many bytes were left.
+    #[inline]
+    pub(super) fn take(&mut self, commands: usize, left: i64) {
+        (self.commands, self.bytes, self.is_begun) = (self.commands - commands, left, true);
+    }
+
+    /// Whether no application of the process has its turn any more.
+    #[inline]
+    pub(super) fn is_used_up(&self) -> bool {
+        self.commands == 0 || self.bytes <= 0
+    }
+}
 
 /// Messages whose connections are aborted, or have failed, that end in a turn.
 pub const ENDS_PER_TURN: i64 = BYTES_PER_TURN / END_COST;
@@ -65,33 +117,13 @@ pub(super) struct PutOff {
     pub(super) gathers: bool,
     /// The number of turns in which the address book has found no room for the peer that the first of them asks for.
     pub(super) looks: usize,
-    /// What was done in one turn beyond its share, because the memory of a message goes back in one piece, and one that is short
-    /// enough is copied so; later turns make up for it.
-    debt: i64,
 }
 
 impl PutOff {
-    /// The bytes that may be touched in a turn that begins; none while earlier ones are made up for.
-    pub(super) fn begin_turn(&mut self) -> i64 {
-        let paid = self.debt.min(BYTES_PER_TURN);
-        self.debt -= paid;
-        BYTES_PER_TURN - paid
-    }
-
-    /// A turn ends which has `left` so much of what it might touch.
-    pub(super) fn end_turn(&mut self, left: i64) {
-        self.debt += (-left).max(0);
-    }
-
     /// Whether nothing is left to do before new commands.
+    #[inline]
     pub(super) fn is_done(&self) -> bool {
         self.commands.is_empty() && !self.gathers
-    }
-
-    /// The same, and whether nothing has to be made up for.
-    #[inline]
-    pub(super) fn is_paid(&self) -> bool {
-        self.debt == 0 && self.is_done()
     }
 
     /// The number of commands that were put off.
@@ -99,15 +131,15 @@ impl PutOff {
         self.commands.len()
     }
 
-    /// Keeps commands for the next turn.
+    /// Keeps commands for the next turn, before those that were put off earlier and not taken.
     pub(super) fn keep(&mut self, slots: &[Slot]) {
-        self.commands.extend(slots);
+        slots.iter().rev().for_each(|slot| self.commands.push_front(*slot));
     }
 
-    /// Moves the commands that were put off to the beginning of `slots`, which has room for a burst. Returns how many.
+    /// Moves as many commands that were put off to `slots` as have room there. Returns how many.
     pub(super) fn take(&mut self, slots: &mut [Slot]) -> usize {
-        let count = self.commands.len();
-        slots.iter_mut().zip(self.commands.drain(..)).for_each(|(to, from)| *to = from);
+        let count = self.commands.len().min(slots.len());
+        slots.iter_mut().zip(self.commands.drain(..count)).for_each(|(to, from)| *to = from);
         count
     }
 }

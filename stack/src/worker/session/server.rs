@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rustc_hash::FxHasher;
 use weft_cc::Time;
 
-use super::application::{Application, Posted};
+use super::application::{Application, Obeyed, Posted};
 use super::attention::Attention;
 use super::client::Client;
 use super::config::{OpenError, SessionConfig};
@@ -81,6 +81,8 @@ pub struct Sessions {
     slots: Vec<Option<Application>>,
     /// Which of them are looked at in a turn.
     attention: Attention,
+    /// The one that is looked at first in the next turn: that which has had to wait for the others of its process in the last one.
+    first: usize,
     connections: Connections,
     serial: u64,
     last_process: u16,
@@ -110,6 +112,7 @@ impl Sessions {
         Sessions {
             slots: (0..capacity).map(|_| None).collect(),
             attention: Attention::new(capacity),
+            first: 0,
             connections: Connections::new(capacity),
             serial: 0,
             last_process: 0,
@@ -524,6 +527,18 @@ impl Sessions {
         self.slots.iter_mut().flatten().all(Application::has_obeyed)
     }
 
+    /// The operations that each application has posted and that have not ended.
+    #[cfg(test)]
+    pub(super) fn operations(&self) -> Vec<usize> {
+        self.slots.iter().flatten().map(|session| session.in_use).collect()
+    }
+
+    /// In this turn so many bytes were touched for the application in `slot`.
+    #[cfg(test)]
+    pub(super) fn spend(&mut self, slot: u32, bytes: i64) {
+        self.connections.accounts.ration(slot).bytes -= bytes;
+    }
+
     /// Whether nothing that applications have asked for goes on.
     #[cfg(test)]
     pub(super) fn are_idle(&self) -> bool {
@@ -590,8 +605,11 @@ impl Sessions {
             self.attention.look_at_all();
         }
         self.attention.begin_turn();
-        for word in 0..self.attention.words() {
-            for slot in self.attention.due(word) {
+        self.connections.accounts.begin_turn();
+        let first = std::mem::take(&mut self.first);
+        let mut next_first = None;
+        for (word, part) in self.attention.parts(first) {
+            for slot in self.attention.due(word, part) {
                 let Some(session) = &mut self.slots[slot] else { continue };
                 if session.leaving {
                     cleared += usize::from(session.clear_away(served.fep_mut(), &mut self.connections));
@@ -605,7 +623,13 @@ impl Sessions {
                     continue;
                 }
                 let mut done = session.flush(served.fep_mut());
-                done += session.obey(served, now, &mut self.connections);
+                match session.obey(served, now, &mut self.connections) {
+                    Obeyed::Some(count) => done += count,
+                    Obeyed::NotItsTurn => {
+                        done += 1;
+                        next_first.get_or_insert(slot);
+                    }
+                }
                 self.attention.looked(slot, done > 0);
                 count += done;
                 if let Some(how) = session.has_ended() {
@@ -613,6 +637,7 @@ impl Sessions {
                 }
             }
         }
+        self.first = next_first.unwrap_or(0);
         // Of all applications together, which take turns.
         let fep = served.fep_mut();
         if fep.has_aborted() {

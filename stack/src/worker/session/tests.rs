@@ -13,6 +13,7 @@ mod listener;
 mod peers;
 mod places;
 mod processes;
+mod rations;
 mod resolving;
 mod serving;
 mod siege;

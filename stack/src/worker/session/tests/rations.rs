@@ -1,0 +1,100 @@
+//! What the worker does in a turn for processes with several applications.
+
+use super::*;
+use crate::worker::session::COMMANDS_PER_TURN;
+use crate::worker::session::put_off::BYTES_PER_TURN;
+
+/// As many commands as are given at once.
+const POSTED: u32 = 4 * COMMANDS_PER_TURN as u32;
+
+/// A server whose applications belong to these processes.
+fn server_of(processes: &[u32]) -> (World, Vec<Client>) {
+    let mut world = World::new();
+    world.sessions[0] = Sessions::new(12);
+    let config = SessionConfig { operations: 2 * POSTED, commands: POSTED, ..SMALL };
+    let join = |process: &u32| {
+        let tenant = Some(std::process::id() + 1 + process);
+        world.sessions[0].join_of(&mut world.feps[0], tenant, &config).unwrap()
+    };
+    let clients = processes.iter().map(join).collect();
+    (world, clients)
+}
+
+/// The commands that were executed of each application, in order, in one turn.
+fn turn(world: &mut World) -> Vec<usize> {
+    let before = world.sessions[0].operations();
+    world.sessions[0].serve(&mut world.feps[0], world.now);
+    let after = world.sessions[0].operations();
+    after.iter().zip(before).map(|(after, before)| after - before).collect()
+}
+
+fn post(clients: &mut [Client], receives: usize) {
+    for client in clients {
+        (0..receives).for_each(|_| _ = client.receive(extent(0, 1), None, Matching::Untagged, 0).unwrap());
+    }
+}
+
+#[test]
+fn applications_of_a_process_share_the_commands_of_a_turn_and_take_turns() {
+    let (mut world, mut clients) = server_of(&[0, 0, 1, 0]);
+    post(&mut clients, 1);
+    turn(&mut world);
+    post(&mut clients, COMMANDS_PER_TURN);
+    let half = COMMANDS_PER_TURN / 2;
+    let turns: Vec<Vec<usize>> = (0..6).map(|_| turn(&mut world)).collect();
+    for (n, turn) in turns.iter().enumerate().take(2) {
+        assert_eq!((turn[0] + turn[1] + turn[3], turn[2]), (half, half), "turn {n}: {turns:?}");
+    }
+    for turns in [&turns[..3], &turns[3..]] {
+        for n in [0, 1, 3] {
+            assert!(turns.iter().map(|turn| turn[n]).sum::<usize>() >= half, "{turns:?}");
+        }
+    }
+    assert_eq!(world.sessions[0].operations(), [1 + COMMANDS_PER_TURN; 4], "none is lost");
+}
+
+#[test]
+fn processes_share_the_commands_of_a_turn_also_with_those_that_have_some_in_every_other_turn_only() {
+    let (mut world, mut clients) = server_of(&[0, 1, 2, 3, 4, 5, 6, 7]);
+    let even = COMMANDS_PER_TURN / 8;
+    post(&mut clients, 1);
+    assert_eq!(turn(&mut world), [1; 8]);
+    for n in 0..6 {
+        if n % 2 == 1 {
+            // The others have no commands in this one.
+            post(&mut clients[..1], even);
+            turn(&mut world);
+        }
+        post(&mut clients, 2 * even);
+        let executed = turn(&mut world);
+        assert!(executed.iter().all(|count| (even..=even + 1).contains(count)), "{executed:?}");
+        while !world.sessions[0].have_obeyed() {
+            turn(&mut world);
+        }
+    }
+    // One that is alone soon has a turn for itself again.
+    (0..10).for_each(|_| _ = turn(&mut world));
+    post(&mut clients[..1], COMMANDS_PER_TURN);
+    assert_eq!(turn(&mut world)[0], COMMANDS_PER_TURN);
+}
+
+#[test]
+fn what_an_application_leaves_of_a_turn_is_for_the_others_of_its_process() {
+    let (mut world, mut clients) = server_of(&[0, 0]);
+    post(&mut clients[..1], 3);
+    post(&mut clients[1..], 2 * COMMANDS_PER_TURN);
+    assert_eq!(turn(&mut world), [3, COMMANDS_PER_TURN - 3]);
+    assert_eq!(turn(&mut world), [0, COMMANDS_PER_TURN]);
+}
+
+#[test]
+fn what_one_application_does_too_much_the_others_of_its_process_make_up_for() {
+    let (mut world, mut clients) = server_of(&[0, 0, 1]);
+    turn(&mut world);
+    world.sessions[0].spend(0, 3 * BYTES_PER_TURN + 1);
+    post(&mut clients, 2 * COMMANDS_PER_TURN);
+    let turns: Vec<Vec<usize>> = (0..6).map(|_| turn(&mut world)).collect();
+    assert_eq!(turns[0], [0, 0, COMMANDS_PER_TURN]);
+    let first = turns.iter().position(|turn| turn[0] + turn[1] > 0);
+    assert!(first >= Some(2), "{turns:?}");
+}
