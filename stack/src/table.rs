@@ -234,6 +234,20 @@ impl<T> Table<T> {
         self.len -= 1;
     }
 
+    /// Gives back the memory of some slots of a table that is empty, and of which nothing more is wanted: the system takes a while
+    /// to get back that of a large one. Returns how many bytes that was, 0 if none is left.
+    pub(crate) fn give_back_some(&mut self) -> usize {
+        debug_assert!(self.is_empty());
+        (self.oldest_free, self.newest_free) = (NONE, NONE);
+        if let Some(mut blocks) = self.blocks.take()
+            && let Some(block) = blocks.0.pop()
+        {
+            self.blocks = (!blocks.0.is_empty()).then_some(blocks);
+            return block.capacity() * size_of::<Slot<T>>();
+        }
+        size_of_val(&*std::mem::take(&mut self.slots))
+    }
+
     /// All entries in the order of their slots.
     pub fn iter(&self) -> impl Iterator<Item = (Key, &T)> {
         let others = self.blocks.iter().flat_map(|blocks| blocks.0.iter().flatten());
@@ -275,6 +289,27 @@ fn far_mut<T>(blocks: &mut Option<Box<Blocks<T>>>, index: u32) -> Option<&mut Sl
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_table_that_is_not_wanted_any_more_gives_its_memory_back_in_blocks() {
+        for count in [0u64, 1, 1_000, 100_000] {
+            let mut table = Table::default();
+            let keys: Vec<Key> = (0..count).map(|n| table.insert([n; 9])).collect();
+            keys.iter().for_each(|key| assert!(table.remove(*key).is_some()));
+            let most = Table::<[u64; 9]>::BLOCK * size_of::<Slot<[u64; 9]>>();
+            loop {
+                let before = table.heap_bytes();
+                let bytes = table.give_back_some();
+                assert!(bytes <= most && before - table.heap_bytes() >= bytes as u64);
+                let left = table.slots() as usize * size_of::<Slot<[u64; 9]>>();
+                assert!(left <= before as usize, "{count}: {left} of {before} after {bytes}");
+                if bytes == 0 {
+                    break;
+                }
+            }
+            assert_eq!((table.heap_bytes(), table.slots()), (0, 0));
+        }
+    }
 
     #[test]
     fn keys_of_former_holders_are_dead() {

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use weft::core::worker::PACKETS_PER_TURN;
 use weft::core::worker::session::{
     BYTES_PER_TURN, COMMANDS_PER_TURN, ENDS_PER_QUIET_TURN, ENDS_PER_TURN, GRACE, JOINING, LET_GO_PER_TURN,
     LimitRow, REPORTS_PER_TURN, reserved_part,
@@ -303,19 +304,27 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
         },
         Row {
             what: LimitRow::CommandsPerTurn,
-            all: none(),
-            holder: "application",
-            reserved: COMMANDS_PER_TURN.to_string(),
+            all: format!("{COMMANDS_PER_TURN}, or one of each process if that is more"),
+            holder: "process",
+            reserved: "an even part among those that have some".into(),
             most: COMMANDS_PER_TURN.to_string(),
             then: "they wait for the next turn".into(),
         },
         Row {
             what: LimitRow::BytesPerTurn,
-            all: none(),
-            holder: "application",
-            reserved: BYTES_PER_TURN.to_string(),
+            all: BYTES_PER_TURN.to_string(),
+            holder: "process",
+            reserved: "an even part among those that touch some".into(),
             most: BYTES_PER_TURN.to_string(),
             then: "the command goes on in the next turn".into(),
+        },
+        Row {
+            what: LimitRow::PacketsPerTurn,
+            all: PACKETS_PER_TURN.to_string(),
+            holder: "–",
+            reserved: none(),
+            most: none(),
+            then: "they leave in the next turns".into(),
         },
         Row {
             what: LimitRow::UnsentPerTurn,

@@ -367,9 +367,6 @@ impl Initiator {
             }
             return;
         }
-        if !connection.pdc.may_be_target(control.spdcid) {
-            return core.ignore(now, packet, "credit of another PDC than the connection's");
-        }
         connection.ask_at = None;
         if let Some(context) = self.contexts.get_mut(context_key) {
             context.hear(now);

@@ -352,8 +352,11 @@ impl Target {
         let Some((key, origin)) = denied.map(|(key, pdc)| (key, pdc.origin())) else { return false };
         // Only who has seen the question can have answered it: this Start_PSN is the initiator's, whoever else sends SYNs in
         // its name.
-        if nack.payload != 0 {
-            self.pdcs.closed.expect_next(origin, Psn(nack.payload));
+        if nack.payload != 0 && !self.pdcs.usage.of(origin.0).has_closed_too_many(&core.config.limits) {
+            let forget_at = self.pdcs.expect_next(now, core.config.time_wait, origin, Psn(nack.payload));
+            if let Some(at) = forget_at {
+                core.wheel.insert(at, TimerKey::Closed);
+            }
         }
         self.end(core, now, key);
         true

@@ -314,6 +314,24 @@ impl TargetPdcs {
         Some((ended, is_first.then_some(until)))
     }
 
+    /// The next PDC of `origin` has this Start_PSN: others are not opened until the one that is about to end is forgotten, or for
+    /// `time_wait` if that is longer. Returns the same as [`close`](TargetPdcs::close): that is remembered as a PDC which used no PSN.
+    pub(super) fn expect_next(
+        &mut self,
+        now: Time,
+        time_wait: Span,
+        origin: Origin,
+        start: Psn,
+    ) -> Option<Time> {
+        let until = now + time_wait;
+        self.usage.change(origin.0, |used| used.remembered += 1);
+        let is_first = self.closed.remember(origin, (start, start), until);
+        if let Some(former) = self.closed.by_origin.get_mut(&origin) {
+            former.next = Some(start);
+        }
+        is_first.then_some(until)
+    }
+
     /// Forgets the closed PDCs whose time has passed. Returns when the next one is due.
     pub(super) fn forget_closed(&mut self, now: Time) -> Option<Time> {
         self.closed.forget(now, |peer| _ = self.usage.change(peer, |used| used.remembered -= 1))
@@ -490,8 +508,6 @@ pub(super) struct ClosedPdcs {
     by_origin: Map<Origin, Former>,
     /// When each is forgotten, in order.
     order: VecDeque<(Time, Origin)>,
-    /// The Start_PSNs of the next PDCs of some origins, which their hosts have named when they denied the ones before.
-    next: Map<Origin, Psn>,
 }
 
 /// The closed PDCs of one origin.
@@ -499,6 +515,8 @@ struct Former {
     newest: Closed,
     /// The others, oldest first: most origins have none.
     older: Vec<Closed>,
+    /// The Start_PSN of the next PDC, if the host has named it when it denied one.
+    next: Option<Psn>,
 }
 
 /// The PSNs that a closed PDC used.
@@ -521,14 +539,9 @@ impl ClosedPdcs {
         self.by_origin.get(&origin).is_some_and(is_of)
     }
 
-    /// Until the PDC of `origin` that is about to end is forgotten, only one with this Start_PSN may be opened.
-    pub(super) fn expect_next(&mut self, origin: Origin, start: Psn) {
-        self.next.insert(origin, start);
-    }
-
     /// Whether the next PDC of `origin` has another Start_PSN than `start`.
     pub(super) fn expects_another(&self, origin: Origin, start: Psn) -> bool {
-        !self.next.is_empty() && self.next.get(&origin).is_some_and(|next| *next != start)
+        self.by_origin.get(&origin).and_then(|all| all.next).is_some_and(|next| next != start)
     }
 
     /// Remembers a PDC of `origin` that used the PSNs from the first of `used` to before the second. Returns
@@ -537,10 +550,10 @@ impl ClosedPdcs {
         let newest = Closed { start, end, until };
         match self.by_origin.entry(origin) {
             Entry::Vacant(place) => {
-                place.insert(Former { newest, older: Vec::new() });
+                place.insert(Former { newest, older: Vec::new(), next: None });
             }
             Entry::Occupied(mut former) => {
-                let Former { newest: before, older } = former.get_mut();
+                let Former { newest: before, older, .. } = former.get_mut();
                 if older.len() + 1 == REMEMBERED {
                     older.remove(0);
                 }
@@ -565,7 +578,6 @@ impl ClosedPdcs {
                 // The newest is the last to be forgotten.
                 if !now.is_before(all.newest.until) {
                     self.by_origin.remove(&origin);
-                    self.next.remove(&origin);
                 }
             }
         }
@@ -576,6 +588,5 @@ impl ClosedPdcs {
         heap::of_map(&self.by_origin)
             + self.by_origin.values().map(|former| heap::of_vec(&former.older)).sum::<u64>()
             + heap::of_deque(&self.order)
-            + heap::of_map(&self.next)
     }
 }

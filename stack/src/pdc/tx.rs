@@ -308,11 +308,6 @@ impl TxPdc {
         }
     }
 
-    /// Whether `spdcid` can be the target's PDC: its PDCID, or any while that is not known.
-    pub(crate) fn may_be_target(&self, spdcid: PdcId) -> bool {
-        self.peer_id.is_none_or(|id| id == spdcid)
-    }
-
     /// Whether the target's PDC is `spdcid`, and `cack` can be its CACK: the known one, or ahead of it. Who asks to close the
     /// PDC must name both, as nobody can who sees none of its packets.
     pub(crate) fn is_named_by(&self, spdcid: PdcId, cack: Psn) -> bool {

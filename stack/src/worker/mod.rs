@@ -120,7 +120,7 @@ pub use codec::{Checksum, Codec, LinkConfig, ReadError, WriteError};
 pub use ip_prefix::{IpPrefix, PrefixError, PrefixZones};
 pub use steer::Steering;
 pub use team::{Team, TeamError, WorkerSpec};
-pub use turn::TurnResult;
+pub use turn::{PACKETS_PER_TURN, TurnResult};
 pub use wait::Waker;
 
 use weft_cc::Time;

@@ -420,6 +420,20 @@ fn a_packet_for_an_unknown_peer_is_dropped_and_the_loop_goes_on() {
 }
 
 #[test]
+fn what_leaves_in_a_turn_has_a_bound_and_the_rest_leaves_in_the_next_ones() {
+    let (near, _far) = pair(&MemoryConfig { ring: 1024, ..MemoryConfig::default() }).unwrap();
+    let mut worker = worker(0, near);
+    let options = ConnectOptions::default();
+    for _ in 0..2 * PACKETS_PER_TURN + 1 {
+        let connection = worker.fep_mut().connect(Time::ZERO, Addr(1), options).unwrap();
+        let send = Send { buffer: Buffer::Heap(bytes(1)), tag: None, header_data: 0, context: 0 };
+        worker.fep_mut().post_send(connection, send).unwrap();
+    }
+    let sent: Vec<usize> = (0..4).map(|_| worker.poll_at(Time::ZERO).sent).collect();
+    assert_eq!(sent, [PACKETS_PER_TURN, PACKETS_PER_TURN, 1, 0]);
+}
+
+#[test]
 fn a_worker_refuses_parts_that_do_not_fit() {
     let make = |fep, book, mtu| {
         let (near, _far) = pair(&MemoryConfig { mtu, ..MemoryConfig::default() }).unwrap();

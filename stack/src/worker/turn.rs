@@ -7,7 +7,7 @@ use super::{AddressBook, BookError, Codec, Worker, WorkerCounters};
 use crate::fep::{Abandoned, Fep, PayloadRef};
 use crate::occurrences::{crosses_power_of_ten, is_logged};
 use crate::packet::{Packet, Payload};
-use crate::port::{Frame, Port, Reservation};
+use crate::port::{BURST, Frame, Port, Reservation};
 use crate::prefetch::prefetch;
 use crate::wire::pds::Pds;
 
@@ -42,6 +42,9 @@ const HEADERS: usize = 128;
 /// Payload of this many bytes or more is sent by reference if the port can. Copying a shorter one is faster than
 /// preparing a second buffer that refers to it.
 const WORTH_ATTACHING: u32 = 1024;
+
+/// Packets that leave in a turn at most.
+pub const PACKETS_PER_TURN: usize = 4 * BURST;
 
 impl<P: Port> Worker<P> {
     /// One turn of the loop, at the time of the clock.
@@ -190,10 +193,12 @@ impl<P: Port> Worker<P> {
         self.port.recall();
     }
 
+    /// Sends what the endpoint has to send, until the port takes no more, or the turn has sent its share: a few acknowledgements may
+    /// open the windows of many connections.
     #[inline]
     fn transmit(&mut self, now: Time) -> usize {
         let mut sent = 0;
-        loop {
+        for _ in 0..PACKETS_PER_TURN / BURST {
             let more = self.fill(now);
             sent += self.port.transmit(&mut self.tx);
             if !self.tx.is_empty() {
@@ -201,10 +206,11 @@ impl<P: Port> Worker<P> {
                 return sent;
             }
             if !more {
-                self.stuck_since = None;
-                return sent;
+                break;
             }
         }
+        self.stuck_since = None;
+        sent
     }
 
     /// Drops frames that the port has not taken for too long. The endpoint considers them sent: only if they are lost

@@ -242,6 +242,13 @@ fn shown(row: LimitRow) -> Shown {
         LimitRow::Cancels => vec![fill("cancels", applications::cancels).with(Room::Roomy)],
         LimitRow::CommandsPerTurn => vec![fill("commands", applications::commands).with(Room::Roomy)],
         LimitRow::BytesPerTurn => vec![fill("searches", applications::searches).with(Room::Roomy)],
+        LimitRow::PacketsPerTurn => {
+            const WORKER: &str = "stack/src/worker/tests.rs";
+            return Shown::In(
+                WORKER,
+                "what_leaves_in_a_turn_has_a_bound_and_the_rest_leaves_in_the_next_ones",
+            );
+        }
         LimitRow::UnsentPerTurn => {
             vec![fill("unsent messages", applications::unsent_messages).with(Room::Roomy)]
         }
