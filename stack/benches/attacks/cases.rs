@@ -600,9 +600,8 @@ fn many_cancels(net: &mut Net) {
 fn cancel(hog: &mut Hog, n: u32) {
     for at in 0..16 {
         let at = (n as usize * 16 + at) % hog.operations.len();
-        if hog.client.cancel(hog.operations[at]).is_err() {
-            return;
-        }
+        // One that could not be posted again for want of room in the ring is not there, and is posted now.
+        let _ = hog.client.cancel(hog.operations[at]);
         if let Ok(receive) = hog.client.receive(extent(1), None, tagged(u64::MAX), 0) {
             hog.operations[at] = receive;
         }
