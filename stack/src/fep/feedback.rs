@@ -398,8 +398,8 @@ fn note_arrived(sends: &mut Table<SendMessage>, delivered: &mut Vec<Key>, record
 }
 
 /// Ignores an acknowledgement for another PDC than the one that has its PDCID, if any. If it asks for an answer, the
-/// target is told that its PDC has no initiator any more, and in the payload, which UET leaves free here, with which Start_PSN
-/// one of that PDCID waits for being opened; 0 for none.
+/// target is told that its PDC has no initiator any more. The payload, which UET leaves free here, is the Start_PSN of the
+/// connection that is to be opened under the same PDCID, or 0 if there is none.
 #[cold]
 fn deny(core: &mut Core, now: Time, packet: &Packet, ack: &Ack, start: Psn, why: &'static str) {
     if ack.request == AckRequest::Clear {

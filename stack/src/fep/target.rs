@@ -277,11 +277,8 @@ impl Target {
         request: &Request,
         start: Psn,
     ) -> Result<Key, Unopened> {
-        if self.pdcs.closed.is_late(origin, request.psn) {
-            return Err(Unopened::Ignored("late copy of a packet of a closed PDC"));
-        }
-        if self.pdcs.closed.expects_another(origin, start) {
-            return Err(Unopened::Ignored("SYN for another PDC than its host has named"));
+        if let Some(why) = self.pdcs.closed.why_not(origin, request.psn, start) {
+            return Err(Unopened::Ignored(why));
         }
         if let Some((key, pdc)) = self.pdcs.of_origin(origin) {
             if pdc.rx.start_psn != start {

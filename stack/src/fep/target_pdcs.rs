@@ -519,6 +519,14 @@ struct Former {
     next: Option<Psn>,
 }
 
+impl Former {
+    /// Whether one of them used `psn`.
+    fn used(&self, psn: Psn) -> bool {
+        let used = |closed: &Closed| !psn.is_before(closed.start) && psn.is_before(closed.end);
+        used(&self.newest) || self.older.iter().any(used)
+    }
+}
+
 /// The PSNs that a closed PDC used.
 #[derive(Clone, Copy)]
 struct Closed {
@@ -534,14 +542,16 @@ const REMEMBERED: usize = 64;
 impl ClosedPdcs {
     /// Whether `psn` was used by a PDC of `origin` that is closed and remembered.
     pub(super) fn is_late(&self, origin: Origin, psn: Psn) -> bool {
-        let used = |closed: &Closed| !psn.is_before(closed.start) && psn.is_before(closed.end);
-        let is_of = |all: &Former| used(&all.newest) || all.older.iter().any(used);
-        self.by_origin.get(&origin).is_some_and(is_of)
+        self.by_origin.get(&origin).is_some_and(|all| all.used(psn))
     }
 
-    /// Whether the next PDC of `origin` has another Start_PSN than `start`.
-    pub(super) fn expects_another(&self, origin: Origin, start: Psn) -> bool {
-        self.by_origin.get(&origin).and_then(|all| all.next).is_some_and(|next| next != start)
+    /// Why a SYN of `origin` with this PSN and Start_PSN opens no PDC, if it does not.
+    pub(super) fn why_not(&self, origin: Origin, psn: Psn, start: Psn) -> Option<&'static str> {
+        let all = self.by_origin.get(&origin)?;
+        if all.used(psn) {
+            return Some("late copy of a packet of a closed PDC");
+        }
+        all.next.is_some_and(|next| next != start).then_some("SYN for another PDC than its host has named")
     }
 
     /// Remembers a PDC of `origin` that used the PSNs from the first of `used` to before the second. Returns

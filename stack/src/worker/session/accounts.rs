@@ -58,7 +58,7 @@ impl Accounts {
         self.busy = std::mem::take(&mut self.busy_now).max(self.busy - self.busy.div_ceil(8));
     }
 
-    /// What the worker may still do in this turn for the account of the application in `slot`, which has something to do.
+    /// What is left in this turn of the ration of the account of the application in `slot`. The call counts the account as busy.
     #[inline]
     pub(super) fn ration(&mut self, slot: u32) -> &mut Ration {
         let account = self.of(slot);
@@ -153,7 +153,7 @@ impl Accounts {
         let account = &mut self.all[account as usize];
         account.sessions -= 1;
         if account.sessions == 0 {
-            // What its applications had to make up for delays nobody any more.
+            // The account has no applications left: the next ones start without debt.
             account.ration = Ration::default();
         }
     }

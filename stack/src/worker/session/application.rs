@@ -75,11 +75,11 @@ const _: () = assert!(size_of::<Posted>() == 16);
 /// report while that waits for room in the ring.
 pub const BYTES_PER_OPERATION: u64 = (size_of::<Posted>() + size_of::<Slot>()) as u64;
 
-/// What has been done for an application in a turn.
+/// The result of executing an application's commands in a turn.
 pub(super) enum Obeyed {
     /// So many commands were executed, or something else was done once.
     Some(usize),
-    /// Other applications of its process have used up what that has in a turn, and the application has more to do.
+    /// The application has more commands, but the ration of its process is used up.
     NotItsTurn,
 }
 

@@ -16,9 +16,9 @@ pub const BYTES_PER_TURN: i64 = if cfg!(test) { 1 << 10 } else { 64 << 10 };
 /// which have left do not keep their places for long.
 const BYTES_PER_QUIET_TURN: i64 = 16 * BYTES_PER_TURN;
 
-/// What the worker may still do for the applications of a process in a turn. They share that, so that a process does not get more
-/// of the worker's time by joining several times. Processes that have commands share a turn evenly: however many they are, turns do
-/// not get longer, and with them the round trips of those that have little to do.
+/// How many commands the worker may still execute, and how many bytes it may still touch, in a turn for a process. All applications
+/// of the process share one ration, so that a process gets no more of the worker's time by joining several times. Busy processes
+/// have equal rations, and the total is the same however many there are: more processes do not make turns longer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ration {
     /// The turn in which it was looked at last.

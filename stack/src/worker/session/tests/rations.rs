@@ -1,4 +1,4 @@
-//! What the worker does in a turn for processes with several applications.
+//! How processes, and the applications of each, share the commands that the worker executes in a turn.
 
 use super::*;
 use crate::worker::session::COMMANDS_PER_TURN;
