@@ -718,8 +718,13 @@ fn a_receive_that_the_server_refuses_for_now_is_the_first_again_and_its_look_is_
 
 /// Posts a receive for `side`, which its server has when this returns.
 fn receive_at_the_server(side: &Side, to: u64, peer: &Side, room: &mut [u8]) {
-    let mut other = [0; 1];
+    let (mut other, mut unused) = ([0; 1], [0; 1]);
     peer.receive(&mut other, 9);
+    // A datagram that is sent before the server has the receive is lost.
+    peer.receive(&mut unused, 10);
+    assert_eq!(peer.with(|state| state.cancel(10)), Ok(()));
+    let entry = until("a receive is taken back", || peer.turn());
+    assert_eq!((entry.context, entry.problem.map(|why| why.error)), (10, Some(FiError::CANCELED)));
     side.receive(room, 6);
     side.inject(to, side.tag, false);
     let entry = until("the peer has what was sent after the receive", || peer.turn());
