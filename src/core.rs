@@ -105,7 +105,7 @@ pub use weft_stack::fep::{
     ZoneMap, Zones,
 };
 pub use weft_stack::packet::{Packet, Payload};
-pub use weft_stack::pdc::PdcConfig;
+pub use weft_stack::pdc::{BYTES_PER_PACKET, PdcConfig};
 pub use weft_stack::rng::Rng;
 pub use weft_stack::ses::{FEW_INCOMPLETE as INCOMPLETE_PER_PDC, ReceiveId, apply};
 pub use weft_stack::{event, port, region, spray, wire, worker};

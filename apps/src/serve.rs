@@ -234,7 +234,7 @@ fn stop_on_signals(waker: Waker) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
-    use weft::core::{INCOMPLETE_PER_PDC, Settings};
+    use weft::core::{BYTES_PER_PACKET, INCOMPLETE_PER_PDC, Settings};
     use weft_stack::buffer::Buffer;
     use weft_stack::cc::{CcChoice, CcParams, Delays};
     use weft_stack::fep::{ConnectOptions, Fep, Receive, Send};
@@ -384,6 +384,8 @@ mod tests {
         // Each operation may end with a report that waits. A deque has room for up to twice what is in it.
         let operations = limits.sends as u64 * (costs.operation + BYTES_PER_OPERATION);
         let pdcs = limits.pdcs as u64;
+        let connections = u64::from(args.applications) * u64::from(args.connections);
+        let packets = connections * u64::from(Settings::default().mp_range);
         // Messages of which a part has arrived.
         let partial = limits.unexpected_messages as u64 + pdcs * u64::from(INCOMPLETE_PER_PDC);
         shared
@@ -392,6 +394,7 @@ mod tests {
             + 2 * limits.response_bytes
             + operations
             + limits.connections as u64 * costs.connection
+            + packets * BYTES_PER_PACKET
             + pdcs * costs.pdc
             + limits.unexpected_messages as u64 * costs.message
             + partial * costs.partial
@@ -401,9 +404,10 @@ mod tests {
     #[test]
     fn a_host_with_little_memory_has_limits_that_fit_into_it() {
         let costs = costs();
-        let little: &[&str] = &["--operations", "16384", "--memory-total", "3584MiB"];
+        let little: &[&str] = &["--operations", "16384", "--connections", "128", "--memory-total", "3GiB"];
+        let middle: &[&str] = &["--connections", "128", "--memory-total", "7GiB"];
         let hosts: [(u64, &[&str]); 4] =
-            [(8 * GIB, little), (16 * GIB, &[]), (31 * GIB, &[]), (1024 * GIB, &[])];
+            [(8 * GIB, little), (16 * GIB, middle), (30 * GIB, &[]), (1024 * GIB, &[])];
         for (memory, options) in hosts {
             let most = most_of(options, memory, &costs);
             assert!(most <= memory, "{most} of {memory} with {options:?}: {costs:?}");

@@ -1,8 +1,26 @@
-//! Heap memory that collections hold, in bytes, for the counts of [`Footprint`](crate::fep::Footprint).
+//! Heap memory that collections hold, in bytes, for the counts of [`Footprint`](crate::fep::Footprint), and when they give it back.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use crate::buffer::Buffer;
+
+/// A collection keeps room for as many elements, however few it has.
+pub(crate) const SPARE: usize = 16;
+
+/// Whether a collection of `len` elements with room for `capacity` should give memory back. Growing again costs no more than what
+/// needs the room.
+#[inline]
+pub(crate) fn is_too_large(len: usize, capacity: usize) -> bool {
+    capacity > SPARE && len <= capacity / 4
+}
+
+/// Gives back the memory of a queue that has become much shorter.
+#[inline]
+pub(crate) fn give_back<T>(deque: &mut VecDeque<T>) {
+    if is_too_large(deque.len(), deque.capacity()) {
+        deque.shrink_to(2 * deque.len());
+    }
+}
 
 /// Bytes that `vec` has allocated for its elements; not those that the elements hold themselves.
 pub(crate) fn of_vec<T>(vec: &Vec<T>) -> u64 {

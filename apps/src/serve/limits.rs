@@ -9,7 +9,7 @@ use weft::core::worker::session::{
 };
 use weft::core::{
     BOOK, CONNECTIONS_PER_CALL, CONTEXTS_PER_PEER, CONTROL_IN_ORDER, INCOMPLETE_PER_PDC, Limits,
-    MESSAGES_PER_CALL, PACKETS_PER_CALL, QUESTIONS_PER_CALL, REFUSED_PER_PDC, SILENT_PER_CALL,
+    MESSAGES_PER_CALL, PACKETS_PER_CALL, QUESTIONS_PER_CALL, REFUSED_PER_PDC, SILENT_PER_CALL, Settings,
 };
 
 use super::{LEAST_UNEXPECTED, PEERS, RESPONSES, ServeArgs};
@@ -82,6 +82,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
         None => format!("{default}, or an eighth of the host's memory if that is less{least}"),
     };
     let least_unexpected = format!(", but at least {LEAST_UNEXPECTED}");
+    let window = format!("{}, or as many as a zone needs for its link", Settings::default().mp_range);
     let most = Limits::default();
     let book = BOOK.saturating_sub(1 + args.peers.len()) as u64;
     vec![
@@ -143,6 +144,14 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             reserved: part(pdcs_per_peer.into()),
             most: rest(),
             then: "`Limit { PeerConnections }`".into(),
+        },
+        Row {
+            what: LimitRow::PacketsInFlight,
+            all: none(),
+            holder: "connection",
+            reserved: window.clone(),
+            most: window,
+            then: "they wait".into(),
         },
         Row {
             what: LimitRow::Peers,

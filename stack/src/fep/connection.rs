@@ -301,6 +301,12 @@ impl Connection {
         is_turn && self.pdc.mode == DeliveryMode::Rud && !self.queue.is_empty() && self.pdc.may_send_new()
     }
 
+    /// Gives back the memory that many messages, or many packets in flight, have needed and fewer do not.
+    pub(super) fn give_back(&mut self) {
+        self.pdc.give_back();
+        crate::heap::give_back(&mut self.queue);
+    }
+
     /// Bytes of heap allocated.
     pub(super) fn heap_bytes(&self) -> u64 {
         let pause = self.pause.as_deref().map_or(0, |busy| size_of_val(busy) as u64);

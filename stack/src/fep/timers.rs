@@ -217,6 +217,10 @@ impl Initiator {
         self.on_probe_timer(core, now, key);
         self.on_credit_wait(core, now, key);
         self.make_ready(key);
+        // Its timer is set when its first packet leaves and comes due after the last one has been answered, if not before.
+        if let Some(connection) = self.connections.get_mut(key) {
+            connection.give_back();
+        }
         if self.connections.get(key).is_some_and(|connection| connection.standing == Standing::Overdue) {
             self.go_on(key);
         }

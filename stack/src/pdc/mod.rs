@@ -41,7 +41,7 @@ mod tx;
 pub(crate) use bitmap::Bitmap;
 pub use loss::{LossRecovery, PROBE_REACH, Patience, Probes, ProbesDue};
 pub(crate) use record::backed_off;
-pub use record::{MAX_DOUBLINGS, PacketKind, TxRecord};
+pub use record::{BYTES_PER_PACKET, MAX_DOUBLINGS, PacketKind, TxRecord};
 pub use responses::{Answer, StoredResponse};
 pub use rtt::RttEstimator;
 pub use rx::{Arrival, RxPdc, Trigger};

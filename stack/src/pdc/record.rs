@@ -3,6 +3,7 @@
 use weft_cc::{Span, Time};
 
 use super::bitmap::Bitmap;
+use crate::heap;
 use crate::spray::Entropy;
 use crate::wire::pds::Psn;
 
@@ -82,6 +83,10 @@ pub struct TxRecord {
     kind: Kind,
     pub(super) state: State,
 }
+
+/// Bytes that an initiator has for each packet that is not acknowledged, apart from its payload, if the window is a power of two: its
+/// record, and its place among those that are to be sent again.
+pub const BYTES_PER_PACKET: u64 = (size_of::<TxRecord>() + 2 * size_of::<Psn>()) as u64;
 
 impl TxRecord {
     /// The record of a packet that is sent now for the first time.
@@ -229,7 +234,7 @@ impl Records {
     #[inline]
     pub(super) fn push(&mut self, record: TxRecord) {
         if self.len() as usize == self.ring.len() {
-            self.grow();
+            self.resize((self.ring.len() * 2).max(4));
         }
         let place = slot(self.end, self.ring.len());
         self.ring[place] = record;
@@ -294,12 +299,20 @@ impl Records {
         self.end.distance(self.first()) as u32
     }
 
-    /// Doubles the ring.
+    /// Gives back the memory of a ring that has become much longer than it needs to be.
+    pub(super) fn give_back(&mut self) {
+        let (len, capacity) = (self.len() as usize, self.ring.len());
+        if heap::is_too_large(len, capacity) {
+            self.resize(if len == 0 { 0 } else { (2 * len).next_power_of_two() });
+        }
+    }
+
+    /// Makes the ring so long, a power of two or nothing, that all records have room.
     #[cold]
     #[inline(never)]
-    fn grow(&mut self) {
+    fn resize(&mut self, len: usize) {
         let unused = TxRecord::new(Time::ZERO, PacketKind::Close, 0, Entropy(0));
-        let mut ring = vec![unused; (self.ring.len() * 2).max(4)].into_boxed_slice();
+        let mut ring = vec![unused; len].into_boxed_slice();
         for (psn, record) in self.iter() {
             ring[slot(psn, ring.len())] = *record;
         }
@@ -351,16 +364,21 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_records_agree_with_a_map(start: u32, steps in prop::collection::vec((0u32..20, 0u32..140, sparse_bits()), 0..60)) {
+        fn the_records_agree_with_a_map(start: u32, steps in prop::collection::vec((0u32..60, 0u32..140, sparse_bits(), any::<bool>()), 0..60)) {
             let mut records = Records::new(Psn(start), 128);
             // By PSN: whether the packet is acknowledged.
             let mut model = BTreeMap::new();
             let mut next = 0;
-            for (added, acknowledged, bits) in steps {
+            for (added, acknowledged, bits, gives_back) in steps {
                 for _ in 0..added.min(128 - (next - records.first().distance(Psn(start)) as u32)) {
                     records.push(record_of(records.end()));
                     model.insert(next, false);
                     next += 1;
+                }
+                if gives_back {
+                    records.give_back();
+                    let room = records.ring.len() as u32;
+                    prop_assert!(room <= (4 * records.len()).max(heap::SPARE as u32), "{room}");
                 }
                 let number = next.wrapping_sub(acknowledged);
                 let psn = Psn(start).plus(number);

@@ -829,6 +829,12 @@ impl TxPdc {
         }
     }
 
+    /// Gives back the memory that a large window has needed and a small one does not.
+    pub(crate) fn give_back(&mut self) {
+        self.records.give_back();
+        crate::heap::give_back(&mut self.lost);
+    }
+
     /// Bytes of heap allocated.
     pub(crate) fn heap_bytes(&self) -> u64 {
         self.records.heap_bytes() + crate::heap::of_deque(&self.lost)

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use crate::endpoint_ends::close_command;
 use crate::harness::forge::syn;
-use crate::harness::{Alone, Pair, SHORT_RTO, fep, impatient_config, message, params, receive_any};
+use crate::harness::{Alone, Pair, SHORT_RTO, Transit, fep, impatient_config, message, params, receive_any};
 use weft_stack::buffer::Buffer;
 use weft_stack::cc::{CcChoice, CcParams};
 use weft_stack::fep::{
@@ -13,7 +13,7 @@ use weft_stack::fep::{
     Rights, Send, SendError, Zone,
 };
 use weft_stack::packet::Packet;
-use weft_stack::pdc::{PdcConfig, RodReceive};
+use weft_stack::pdc::{BYTES_PER_PACKET, PdcConfig, RodReceive};
 use weft_stack::ses::{Matching, ReceiveId};
 use weft_stack::wire::pds::{AckRequest, DeliveryMode, Destination, NackCode, NextHeader, Pds, Psn};
 use weft_stack::wire::ses::{Opcode, Placement, RequestFlags, ReturnCode, Ses, StandardRequest};
@@ -926,4 +926,39 @@ fn the_sender_of_a_message_that_is_copied_in_pieces_hears_how_much_was_taken() {
             assert_eq!((*result, bytes), (cut_off, &vec![7; room]));
         }
     }
+}
+
+/// A connection has had 10,000 messages waiting, and a window of 2,000 packets, all of which were lost.
+#[test]
+fn a_connection_gives_back_the_memory_that_messages_and_packets_in_flight_have_needed() {
+    let mut cc = CcChoice::parse("constant").unwrap();
+    cc.set("window", &(2_000 * params().wire_mtu()).to_string()).unwrap();
+    let config = FepConfig::new(&cc, &params()).with_zones(|zone| zone.pdc.mp_range = 2_048);
+    let mut pair = Pair::new(&config);
+    let connection = pair.connect();
+    let of_an_exchange = |pair: &mut Pair, messages: usize, loses: bool| {
+        for _ in 0..messages {
+            pair.post_send(connection, message(params().mtu as usize, 0));
+        }
+        let (begin, mut most, mut done) = (pair.now, 0, 0);
+        let end = begin + Span::from_ms(1_000);
+        while pair.now.is_before(end) {
+            let lost_until = begin + Span::from_us(if loses { 100 } else { 0 });
+            let next = pair.now + Span::from_us(500);
+            let link =
+                |transit: &Transit| (!transit.sent_at.is_before(lost_until)).then_some(Span::from_us(5));
+            done += pair.run(next, link).len();
+            pair.now = next;
+            most = most.max(pair.feps[0].footprint().connections);
+        }
+        assert_eq!(done, messages);
+        (pair.feps[0].footprint().connections, most)
+    };
+    let (before, _) = of_an_exchange(&mut pair, 1, false);
+    let (after, most) = of_an_exchange(&mut pair, 10_000, true);
+    let needed = before + 10_000 * 8 + 2_000 * 32;
+    let allowed = before + 10_000 * 16 + 2_048 * BYTES_PER_PACKET + 2_048 / 8;
+    assert!((needed..=allowed).contains(&most), "{most} bytes, {before} before");
+    // A bit for each packet of the window stays.
+    assert!(after <= before + 2_048 / 8, "{after} bytes, {before} before");
 }

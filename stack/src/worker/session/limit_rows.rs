@@ -33,6 +33,7 @@ rows! {
     SessionMemory = "bytes of memory that applications share with the server",
     Connections = "connections",
     PeerConnections = "connections to one peer",
+    PacketsInFlight = "packets of a connection that are not acknowledged, 40 bytes each",
     Peers = "peers that applications add",
     PeerCosts = "peers that applications add, or that the port refuses, in 10 s",
     ReceiveKinds = "kinds of receives",

@@ -15,13 +15,15 @@ use crate::ledger::reserved_part;
 use crate::packet::Packet;
 use crate::pdc::RodReceive;
 use crate::wire::pds::DeliveryMode;
-use crate::worker::session::world::config_at;
+use crate::worker::session::world::{config_at, config_with};
 
 /// The applications.
 const ALICE: usize = 0;
 const HOG: usize = 1;
 /// Half-open PDCs of all peers: as many as two of them may have.
 const HALF_OPEN: usize = 16;
+/// Packets of a window.
+const WINDOW: u32 = 128;
 /// A process that does not exist.
 const NOBODY: u16 = 999;
 
@@ -61,14 +63,16 @@ enum Room {
     Responses,
     /// As tight, and receivers grant credit for a link of 100 Gbit/s.
     Credit,
+    /// As tight, and the windows of PDCs, of [`WINDOW`] packets, are all that limits what is in flight.
+    Window,
 }
 
 impl Room {
-    const ALL: [Room; 4] = [Room::Tight, Room::Roomy, Room::Responses, Room::Credit];
+    const ALL: [Room; 5] = [Room::Tight, Room::Roomy, Room::Responses, Room::Credit, Room::Window];
 
     fn config(self) -> FepConfig {
         let limits = match self {
-            Room::Tight | Room::Credit => limits(),
+            Room::Tight | Room::Credit | Room::Window => limits(),
             Room::Roomy => Limits {
                 connections: 400,
                 pdcs_per_peer: 400,
@@ -90,6 +94,11 @@ impl Room {
         };
         let others = match self {
             Room::Credit => config_at(&CcChoice::parse("rccc").unwrap(), Rate::from_gbps(100)),
+            Room::Window => {
+                let mut cc = CcChoice::parse("constant").unwrap();
+                cc.set("window", "1000000").unwrap();
+                config_with(&cc).with_zones(|zone| zone.pdc.mp_range = WINDOW)
+            }
             _ => (*config()).clone(),
         };
         FepConfig { limits, rod_receive: RodReceive::Reorder, ..others }
@@ -200,6 +209,9 @@ fn shown(row: LimitRow) -> Shown {
         LimitRow::Connections => vec![fill("connections", applications::connections)],
         LimitRow::PeerConnections => {
             vec![fill("connections to one peer", applications::connections_to_alices_peer)]
+        }
+        LimitRow::PacketsInFlight => {
+            vec![fill("packets in flight", applications::packets_in_flight).with(Room::Window)]
         }
         LimitRow::Peers => vec![
             fill("added peers", applications::added_peers),

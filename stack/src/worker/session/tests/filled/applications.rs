@@ -63,6 +63,20 @@ pub(super) fn connections_to_alices_peer(fabric: &mut Fabric) {
     });
 }
 
+/// The hog sends as many packets as it may to a peer that does not answer any more.
+pub(super) fn packets_in_flight(fabric: &mut Fabric) {
+    let connection = fabric.guests[HOG].client.connect(Addr(3), ConnectOptions::default(), 0).unwrap();
+    fabric.guests[HOG].client.send(connection, extent(0, 1), None, 0, 0).unwrap();
+    until(fabric, "the end of a message", |fabric| {
+        reports(fabric, HOG).any(|report| matches!(report, Report::Sent { result: Ok(()), .. }))
+    });
+    fabric.lost.push(peer_3_is_deaf);
+    let before = fabric.feps[0].counters().data_sent;
+    use_all_operations(fabric, |client| client.send(connection, extent(0, 2_000), None, 0, 0));
+    run(fabric, 20);
+    assert_eq!(fabric.feps[0].counters().data_sent - before, u64::from(WINDOW));
+}
+
 pub(super) fn kinds_of_receives(fabric: &mut Fabric) {
     let mut mask = 1;
     until(fabric, "the end of kinds", |fabric| {
