@@ -2,14 +2,13 @@
 //! no system call for an application until that has sent a whole request, and none for what it writes afterwards.
 //!
 //! Few applications may be joining at once. One that is silent makes room for the next one after [`GRACE`], so that silent ones
-//! keep nobody out.
+//! keep nobody out. A process may have two, and else as many as it leaves to others: the rest of what it has in the system's queue is
+//! refused at once, so that others do not wait behind all of it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -21,9 +20,11 @@ use rustix::net::{RecvFlags, recv};
 use weft_cc::Span;
 
 use super::config::OpenError;
-use super::join::{Asked, Facts, REQUEST, is_trusted, read_request, refuse};
+use super::join::{Asked, Facts, REQUEST, may_join, read_request, refuse};
+use super::join_queue::{Tenant, check_part};
 use super::link::look;
 use super::sealing::Sealing;
+use super::unheard::{News, Request, Unheard};
 use crate::worker::Waker;
 use crate::worker::credentials::Credentials;
 
@@ -35,46 +36,26 @@ pub const GRACE: Duration = Duration::from_millis(25);
 pub const JOINING: usize = 64;
 /// When those that could not be accepted are looked at again.
 const RETRY: Duration = Duration::from_millis(1);
-/// What the thread may tell the worker before the worker has heard of it.
+/// Requests of which the worker may not have heard yet. While there are so many, nobody is accepted.
 const UNHEARD: usize = 64;
-
-/// What the worker has to do.
-#[derive(Debug)]
-pub(super) enum News {
-    /// An application wants to join, or to know something.
-    Request {
-        /// Its socket, which is watched.
-        socket: Arc<UnixStream>,
-        /// What it asks for.
-        asked: Asked,
-        /// The operating system's process that asks; `None` if it lives where this process cannot see it.
-        tenant: Option<u32>,
-        /// Whether the memory that it may get is sealed.
-        sealing: Arc<Sealing>,
-    },
-    /// The application at the other end of this socket is gone.
-    Closed(Arc<UnixStream>),
-}
 
 /// The worker's end of the thread.
 #[derive(Debug)]
 pub(super) struct Acceptor {
-    called: Arc<AtomicBool>,
     facts: Arc<OnceLock<Facts>>,
-    // Dropped before the thread is waited for, which would wait for room.
-    news: Receiver<News>,
+    unheard: Arc<Unheard>,
     _thread: AcceptorThread,
 }
 
 impl Acceptor {
     /// Accepts applications at `listener`, and uses `waker` when there is news, or an application rings.
     pub(super) fn start(listener: UnixListener, waker: Waker) -> io::Result<Acceptor> {
-        let (state, news) = AcceptorLoop::new(listener, waker)?;
+        let state = AcceptorLoop::new(listener, waker)?;
         let stop = eventfd(0, EventfdFlags::CLOEXEC)?;
         epoll::add(&state.sockets, &stop, EventData::new_u64(STOP), EventFlags::IN)?;
-        let (called, facts) = (state.called.clone(), state.facts.clone());
+        let (unheard, facts) = (state.unheard.clone(), state.facts.clone());
         let thread = thread::Builder::new().name("weft-listener".to_owned()).spawn(move || state.run())?;
-        Ok(Acceptor { called, facts, news, _thread: AcceptorThread { stop, thread: Some(thread) } })
+        Ok(Acceptor { facts, unheard, _thread: AcceptorThread { stop, thread: Some(thread) } })
     }
 
     /// From now on the thread itself answers applications that ask for facts.
@@ -84,24 +65,19 @@ impl Acceptor {
 
     /// The next news. Makes no system call.
     pub(super) fn next(&self) -> Option<News> {
-        next_of(&self.called, || self.news.try_recv().ok())
+        self.unheard.next()
     }
-}
 
-/// Returns the next item of the queue that `take` pops from, if the thread has set `called`.
-fn next_of<T>(called: &AtomicBool, mut take: impl FnMut() -> Option<T>) -> Option<T> {
-    if !called.load(Ordering::Relaxed) {
-        return None;
+    /// Whether there is some.
+    pub(super) fn has_news(&self) -> bool {
+        self.unheard.is_any()
     }
-    if let Some(news) = take() {
-        return Some(news);
+
+    /// How many requests of `tenant` the worker has not heard.
+    #[cfg(test)]
+    pub(super) fn unheard_of(&self, tenant: Tenant) -> usize {
+        self.unheard.count(tenant).1
     }
-    // Before the last look, so that nothing is missed.
-    called.swap(false, Ordering::AcqRel);
-    let news = take()?;
-    // The thread may have set the flag for further items, too, before it was cleared here.
-    called.store(true, Ordering::Relaxed);
-    Some(news)
 }
 
 #[derive(Debug)]
@@ -132,12 +108,15 @@ struct RefusedJoins {
     requests: u64,
     /// Those for which the system has no descriptor.
     system: u64,
+    /// Those whose process leaves too few places to others.
+    many: u64,
 }
 
 /// An application that has connected and not sent its request yet.
 #[derive(Debug)]
 struct Joining {
     stream: UnixStream,
+    tenant: Tenant,
     since: Instant,
 }
 
@@ -155,24 +134,22 @@ struct AcceptorLoop {
     /// Nobody waits in the system's queue.
     queue_is_empty: bool,
     refused: RefusedJoins,
-    tell: SyncSender<News>,
-    called: Arc<AtomicBool>,
+    unheard: Arc<Unheard>,
     /// What the worker has said, which it does once it is asked.
     facts: Arc<OnceLock<Facts>>,
     waker: Waker,
 }
 
-/// The worker is gone.
+/// The worker is gone, or the system's answer makes no sense.
 struct Stopped;
 
 impl AcceptorLoop {
-    fn new(listener: UnixListener, waker: Waker) -> io::Result<(AcceptorLoop, Receiver<News>)> {
+    fn new(listener: UnixListener, waker: Waker) -> io::Result<AcceptorLoop> {
         let sockets = epoll::create(CreateFlags::CLOEXEC)?;
         listener.set_nonblocking(true)?;
         watch(&sockets, &listener, LISTENER)?;
         let spare = Some(listener.as_fd().try_clone_to_owned()?);
-        let (tell, news) = sync_channel(UNHEARD);
-        let state = AcceptorLoop {
+        Ok(AcceptorLoop {
             listener,
             sockets,
             spare,
@@ -181,12 +158,10 @@ impl AcceptorLoop {
             last_key: LISTENER,
             queue_is_empty: false,
             refused: RefusedJoins::default(),
-            tell,
-            called: Arc::default(),
+            unheard: Arc::default(),
             facts: Arc::default(),
             waker,
-        };
-        Ok((state, news))
+        })
     }
 
     fn run(mut self) {
@@ -205,14 +180,15 @@ impl AcceptorLoop {
                 STOP => return Err(Stopped),
                 LISTENER => self.queue_is_empty = false,
                 key => {
-                    self.read(key)?;
+                    self.read(key);
                     // It may be gone already, which is reported once.
-                    self.look_at_link(key)?;
+                    self.look_at_link(key);
                 }
             }
         }
-        self.accept()?;
-        self.dismiss_silent(PATIENCE)
+        self.accept();
+        self.dismiss_silent(PATIENCE);
+        Ok(())
     }
 
     /// How long to sleep if nothing happens.
@@ -226,14 +202,14 @@ impl AcceptorLoop {
     }
 
     /// Accepts applications as long as there is room: the rest waits in the system's queue.
-    fn accept(&mut self) -> Result<(), Stopped> {
+    fn accept(&mut self) {
         // As many as there is room for and no more, so that those that have joined are looked at as well.
         for _ in 0..JOINING {
-            if self.queue_is_empty || !self.has_room()? {
+            if self.queue_is_empty || !self.has_room() {
                 break;
             }
             match self.listener.accept() {
-                Ok((stream, _)) => self.welcome(stream)?,
+                Ok((stream, _)) => self.welcome(stream),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.queue_is_empty = true,
                 // The system says so even if nobody waits.
                 Err(error) if is_out_of_descriptors(&error) => {
@@ -247,99 +223,88 @@ impl AcceptorLoop {
                 Err(_) => break,
             }
         }
-        Ok(())
     }
 
-    fn has_room(&mut self) -> Result<bool, Stopped> {
+    fn has_room(&mut self) -> bool {
         if self.joining.len() >= JOINING {
-            self.dismiss_silent(GRACE)?;
+            self.dismiss_silent(GRACE);
         }
-        Ok(self.joining.len() < JOINING)
+        self.joining.len() < JOINING && self.unheard.count(None).0 < UNHEARD
     }
 
     /// Refuses applications that have sent no request for as long as `limit`.
-    fn dismiss_silent(&mut self, limit: Duration) -> Result<(), Stopped> {
+    fn dismiss_silent(&mut self, limit: Duration) {
         while let Some((&key, first)) = self.joining.first_key_value()
             && first.since.elapsed() >= limit
         {
-            // Its request may have come while this thread waited for the worker.
-            self.read(key)?;
+            // Its request may have come while this thread got no processor.
+            self.read(key);
             if let Some(silent) = self.joining.remove(&key) {
                 let why = format!("no request came within {}", Span::from_ms(limit.as_millis() as u64));
                 refuse(&silent.stream, &why, &mut self.refused.requests);
             }
         }
-        Ok(())
     }
 
-    fn welcome(&mut self, stream: UnixStream) -> Result<(), Stopped> {
+    fn welcome(&mut self, stream: UnixStream) {
         self.last_key += 1;
         let key = self.last_key;
-        let watched = is_trusted(&stream).and_then(|trusted| match trusted {
-            true => watch(&self.sockets, &stream, key).map(|()| true),
-            false => Ok(false),
-        });
-        match watched {
-            Ok(true) => {
-                self.joining.insert(key, Joining { stream, since: Instant::now() });
-                // Most have sent it already.
-                return self.read(key);
-            }
-            Ok(false) => refuse(&stream, "you are neither this user nor root", &mut self.refused.strangers),
-            Err(error) => refuse(&stream, &OpenError::System(error).to_string(), &mut self.refused.system),
+        let refused = &mut self.refused;
+        let tenant = match Credentials::of_peer(&stream) {
+            Ok(Credentials { user, process }) if may_join(user) => process,
+            Ok(_) => return refuse(&stream, "you are neither this user nor root", &mut refused.strangers),
+            Err(error) => return refuse(&stream, &OpenError::System(error).to_string(), &mut refused.system),
+        };
+        let silent = self.joining.values().filter(|other| other.tenant == tenant).count();
+        let (all, own) = self.unheard.count(tenant);
+        if let Err(why) = check_part(tenant, all + self.joining.len(), own + silent) {
+            return refuse(&stream, &why.to_string(), &mut refused.many);
         }
-        Ok(())
+        if let Err(error) = watch(&self.sockets, &stream, key) {
+            return refuse(&stream, &OpenError::System(error).to_string(), &mut refused.system);
+        }
+        self.joining.insert(key, Joining { stream, tenant, since: Instant::now() });
+        // Most have sent it already.
+        self.read(key);
     }
 
     /// Reads the request of an application that is joining, if it is complete.
-    fn read(&mut self, key: u64) -> Result<(), Stopped> {
+    fn read(&mut self, key: u64) {
         let request = match self.joining.get(&key).map(Joining::request) {
-            None | Some(Ok(None)) => return Ok(()),
+            None | Some(Ok(None)) => return,
             Some(request) => request,
         };
-        let Some(Joining { stream, .. }) = self.joining.remove(&key) else { return Ok(()) };
+        let Some(Joining { stream, tenant, .. }) = self.joining.remove(&key) else { return };
         match request {
-            Ok(None) => Ok(()),
+            Ok(None) => {}
             Ok(Some(asked)) => {
                 if asked == Asked::Facts
                     && let Some(facts) = self.facts.get()
                 {
-                    facts.tell(&stream);
-                    return Ok(());
+                    return facts.tell(&stream);
                 }
-                let tenant = Credentials::of_peer(&stream).ok().and_then(|peer| peer.process);
                 let (socket, sealing) = (Arc::new(stream), Arc::new(Sealing::default()));
                 self.links.retain(|_, (link, _)| link.strong_count() > 0);
                 self.links.insert(key, (Arc::downgrade(&socket), sealing.clone()));
-                self.tell(News::Request { socket, asked, tenant, sealing })
+                self.unheard.ask(Request { socket, asked, tenant, sealing });
+                self.waker.wake();
             }
-            Err(why) => {
-                refuse(&stream, &why, &mut self.refused.requests);
-                Ok(())
-            }
+            Err(why) => refuse(&stream, &why, &mut self.refused.requests),
         }
     }
 
     /// An application that has joined has rung, or is gone.
-    fn look_at_link(&mut self, key: u64) -> Result<(), Stopped> {
-        let Some((link, sealing)) = self.links.get(&key) else { return Ok(()) };
-        let Some(socket) = link.upgrade() else { return Ok(()) };
+    fn look_at_link(&mut self, key: u64) {
+        let Some((link, sealing)) = self.links.get(&key) else { return };
+        let Some(socket) = link.upgrade() else { return };
         let seen = look(&socket);
         // The first byte says that it has mapped its memory.
         let can_stay = !seen.rang || sealing.seal().is_ok();
         if seen.is_gone || !can_stay {
             self.links.remove(&key);
-            return self.tell(News::Closed(socket));
+            self.unheard.close(socket);
         }
         self.waker.wake();
-        Ok(())
-    }
-
-    fn tell(&self, news: News) -> Result<(), Stopped> {
-        self.tell.send(news).map_err(|_| Stopped)?;
-        self.called.store(true, Ordering::Release);
-        self.waker.wake();
-        Ok(())
     }
 
     /// Refuses an application that there is no descriptor for: it takes the place of the spare one until it has heard.
@@ -397,51 +362,30 @@ impl Joining {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::VecDeque;
     use std::io::Write;
 
     use super::super::join::request;
     use super::*;
 
-    /// The thread waited for the worker meanwhile.
+    /// The thread got no processor meanwhile.
     #[test]
     fn an_application_whose_request_has_come_is_not_taken_for_silent() {
         let directory = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(directory.path().join("socket")).unwrap();
-        let (mut acceptor, news) = AcceptorLoop::new(listener, Waker::new().unwrap()).unwrap();
+        let mut acceptor = AcceptorLoop::new(listener, Waker::new().unwrap()).unwrap();
         let mut join = |key| {
             let (application, stream) = UnixStream::pair().unwrap();
-            acceptor.joining.insert(key, Joining { stream, since: Instant::now() - 2 * GRACE });
+            let since = Instant::now() - 2 * GRACE;
+            acceptor.joining.insert(key, Joining { stream, tenant: None, since });
             application
         };
         let (silent, mut asks) = (join(2), join(3));
         asks.write_all(&request(&Asked::Facts)).unwrap();
-        assert!(acceptor.dismiss_silent(GRACE).is_ok());
+        acceptor.dismiss_silent(GRACE);
         assert!(acceptor.joining.is_empty());
         assert_eq!(acceptor.refused.requests, 1);
-        assert!(matches!(news.try_recv(), Ok(News::Request { asked: Asked::Facts, .. })));
+        let asks = |news| matches!(news, News::Request(Request { asked: Asked::Facts, .. }));
+        assert!(acceptor.unheard.next().is_some_and(asks));
         drop(silent);
-    }
-
-    #[test]
-    fn news_that_come_between_two_looks_are_all_heard() {
-        let called = AtomicBool::new(true);
-        let (mut looks, mut news) = (0, VecDeque::new());
-        let heard: Vec<u32> = (0..4)
-            .filter_map(|_| {
-                next_of(&called, || {
-                    let taken = news.pop_front();
-                    looks += 1;
-                    if looks == 1 {
-                        // The thread tells two things after the first look, before the worker clears the flag.
-                        news.extend([1, 2]);
-                        called.store(true, Ordering::Release);
-                    }
-                    taken
-                })
-            })
-            .collect();
-        assert_eq!(heard, [1, 2]);
-        assert!(!called.load(Ordering::Relaxed), "further looks cost nothing");
     }
 }

@@ -18,7 +18,21 @@ use super::config::OpenError;
 use super::server::{ALWAYS, Share};
 
 /// The operating system's process that asks. Those that the system does not tell of are one.
-type Tenant = Option<u32>;
+pub(super) type Tenant = Option<u32>;
+
+/// Checks that another application of `tenant` may wait while `all` do, of which `own` are those of this process: it may have
+/// [`ALWAYS`], and else as many as it leaves of [`JOINING`]. The owner's own process is trusted.
+///
+/// # Errors
+/// [`OpenError::Share`].
+pub(super) fn check_part(tenant: Tenant, all: usize, own: usize) -> Result<(), OpenError> {
+    let (left, wanted) = (JOINING.saturating_sub(all + 1) as u64, own as u64 + 1);
+    if tenant == Some(std::process::id()) || wanted <= ALWAYS.max(left) {
+        return Ok(());
+    }
+    let (what, limit) = ("applications that wait", JOINING as u64);
+    Err(OpenError::Share { what, wanted, part: ALWAYS, left, limit })
+}
 
 /// An application in the queue.
 #[derive(Debug)]
@@ -72,21 +86,15 @@ impl<T> JoinQueue<T> {
         own.fold(Share::default(), |all, one| all.with(Share::one(one.memory)))
     }
 
-    /// Checks that there is a place in the queue for another application of `tenant`, which may have [`ALWAYS`] there, and else as
-    /// many as it leaves. The owner's own process is trusted.
+    /// Checks that there is a place in the queue for another application of `tenant`: see [`check_part`].
     ///
     /// # Errors
     /// There is none, or the process would leave too few.
     pub(super) fn check(&self, tenant: Tenant) -> Result<(), OpenError> {
-        let Some(left) = JOINING.checked_sub(self.len() + 1) else {
+        if self.len() >= JOINING {
             return Err(OpenError::ManyWait(JOINING));
-        };
-        let (left, wanted) = (left as u64, self.share_of(tenant).places + 1);
-        if tenant == Some(std::process::id()) || wanted <= ALWAYS.max(left) {
-            return Ok(());
         }
-        let (what, limit) = ("applications that wait", JOINING as u64);
-        Err(OpenError::Share { what, wanted, part: ALWAYS, left, limit })
+        check_part(tenant, self.len(), self.share_of(tenant).places as usize)
     }
 
     pub(super) fn push(&mut self, application: T, tenant: Tenant, memory: u64, since: Time) {

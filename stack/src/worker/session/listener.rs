@@ -19,13 +19,14 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use weft_cc::{Span, Time};
 
-use super::acceptor::{Acceptor, News};
+use super::acceptor::Acceptor;
 use super::config::{OpenError, SessionConfig};
 use super::join::{Asked, Facts, connect_within, refuse};
 use super::join_queue::JoinQueue;
 use super::link::Link;
 use super::sealing::Sealing;
 use super::server::{SessionId, Sessions, Share};
+use super::unheard::{News, Request};
 use super::unmapper::Unmapper;
 use crate::fep::{Fep, Resource};
 use crate::region::Region;
@@ -147,7 +148,7 @@ impl SessionListener {
                     sessions.hung_up(fep, now, &socket);
                 }
                 // One a turn, as even a refusal makes system calls.
-                News::Request { socket, asked, tenant, sealing } => match asked {
+                News::Request(Request { socket, asked, tenant, sealing }) => match asked {
                     Asked::Session(config, process) => {
                         self.hear(sessions, now, Joining { socket, sealing, config, process }, tenant);
                         break;
@@ -182,16 +183,22 @@ impl SessionListener {
         }
     }
 
-    /// Whether applications may be waiting, for memory or because a session has just been opened: [`SessionListener::attend`] must be
-    /// called then although nothing happens.
+    /// Whether applications may be waiting, for memory, because a session has just been opened, or because others have asked before:
+    /// [`SessionListener::attend`] must be called then although nothing happens.
     pub fn makes_wait(&self) -> bool {
-        !self.joining.is_empty() || self.rests_until.is_some()
+        !self.joining.is_empty() || self.rests_until.is_some() || self.acceptor.has_news()
     }
 
-    /// How many of them there are.
+    /// How many of them are in the queue.
     #[cfg(test)]
     pub(super) fn waiting(&self) -> usize {
         self.joining.len()
+    }
+
+    /// How many requests of the process `tenant` have not been heard.
+    #[cfg(test)]
+    pub(super) fn unheard_of(&self, tenant: u32) -> usize {
+        self.acceptor.unheard_of(Some(tenant))
     }
 
     /// Opens a session for the application whose turn it is, or refuses it, unless it has to wait.

@@ -99,6 +99,7 @@ mod server;
 pub mod server_properties;
 #[cfg(test)]
 mod tests;
+mod unheard;
 mod unmapper;
 #[cfg(any(test, feature = "fuzzing"))]
 mod world;

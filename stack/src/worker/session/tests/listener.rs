@@ -1,17 +1,17 @@
 //! Applications that join through a socket.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::super::join::{Asked, REPLY, ask, connect_within, read_reply};
+use super::super::join::{Asked, REPLY, ask, connect_within, read_reply, request};
 use super::super::listener::{Joining, REST};
 use super::*;
 use crate::region::{free_first_page, mappings};
@@ -501,6 +501,69 @@ fn of_applications_that_have_asked_one_is_let_in_at_a_time() {
     }
     host.attend_again();
     assert!(!host.listener.makes_wait());
+}
+
+/// Set for the copy of this program that asks over and over.
+const FLOODED: &str = "WEFT_TEST_FLOODED_SOCKET";
+/// How often it asks.
+const ASKED: usize = 200;
+
+/// The child's own test: nothing, unless it is the child. It asks to join, each time over another socket, and says so when it has
+/// been refused as often as must be.
+#[test]
+fn flood() {
+    let Ok(path) = std::env::var(FLOODED) else { return };
+    let ask = |_| {
+        let mut socket = connect_within(path.as_ref(), LIMIT).unwrap();
+        // It may have been refused before.
+        let _ = socket.write_all(&request(&Asked::Session(SMALL, None)));
+        socket.set_nonblocking(true).unwrap();
+        socket
+    };
+    let mut sockets: Vec<UnixStream> = (0..ASKED).map(ask).collect();
+    while sockets.len() > JOINING / 2 {
+        sockets.retain_mut(|socket| {
+            let Some(answer) = answer(socket) else { return true };
+            let why = answer.unwrap_err();
+            assert!(why.contains("applications that wait, and leave 31: it may have 2"), "{why}");
+            false
+        });
+        thread::sleep(Duration::from_millis(1));
+    }
+    println!("{READY}");
+    // Until the other one is through with it.
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+}
+
+const READY: &str = "as many were refused as must be";
+
+#[test]
+fn a_process_that_asks_over_and_over_keeps_no_other_one_from_joining() {
+    let mut host = Host::new();
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "worker::session::tests::listener::flood", "--nocapture"])
+        .env(FLOODED, &host.socket)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    // The worker has heard of none of them.
+    assert!(lines.any(|line| line.ends_with(READY)), "the child has failed");
+    assert_eq!(host.listener.unheard_of(child.id()), JOINING / 2);
+    let join = join_at(&host);
+    host.until(|host| host.listener.unheard_of(std::process::id()) == 1);
+    while host.listener.unheard_of(std::process::id()) == 1 {
+        host.rest();
+        host.attend_again();
+    }
+    let left = host.listener.unheard_of(child.id());
+    assert!(left >= JOINING / 2 - 2, "{left}: it waits behind one of them");
+    host.until(|_| join.is_finished());
+    drop(join.join().unwrap().unwrap());
+    drop(child.stdin.take());
+    lines.for_each(drop);
+    assert!(child.wait().unwrap().success());
 }
 
 /// They have memory made for them all the same.
