@@ -97,10 +97,14 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
         Row {
             what: LimitRow::Joining,
             all: JOINING.to_string(),
-            holder: "–",
-            reserved: none(),
-            most: none(),
-            then: format!("one that has sent no request for {} ms makes room", GRACE.as_millis()).into(),
+            holder: "process",
+            reserved: "0".to_owned(),
+            most: "2, or as many as it leaves".to_owned(),
+            then: format!(
+                "the join is refused; one that has sent no request for {} ms makes room",
+                GRACE.as_millis()
+            )
+            .into(),
         },
         Row {
             what: LimitRow::WaitingForMemory,

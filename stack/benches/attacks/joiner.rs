@@ -2,7 +2,7 @@
 
 use std::io::{ErrorKind, Read};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -23,13 +23,23 @@ pub(crate) struct Joiner {
     listener: Option<SessionListener>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl Joiner {
     /// An application that joins with `config` and leaves, over and over.
     pub(crate) fn start(config: SessionConfig) -> Joiner {
         Joiner::doing(config, move |path| drop(Client::join(path, &config, None, PATIENCE)))
+    }
+
+    /// Nobody joins but who knows its path.
+    pub(crate) fn nobody(config: SessionConfig) -> Joiner {
+        Joiner::doing(config, |_| thread::sleep(PAUSE))
+    }
+
+    /// Where applications join.
+    pub(crate) fn path(&self) -> PathBuf {
+        socket_in(&self.directory)
     }
 
     /// So many sockets that say nothing. Each that the server closes is replaced.
@@ -51,7 +61,7 @@ impl Joiner {
     /// A thread that does something over and over.
     fn doing(config: SessionConfig, mut step: impl FnMut(&Path) + Send + 'static) -> Joiner {
         let directory = tempfile::tempdir().expect("there is a place for it");
-        let path = directory.path().join("socket");
+        let path = socket_in(&directory);
         let waker = Waker::new().expect("the system has one");
         let listener = Some(SessionListener::open(&path, config, waker).expect("nobody else listens there"));
         let stop = Arc::new(AtomicBool::new(false));
@@ -61,7 +71,7 @@ impl Joiner {
                 step(&path);
             }
         });
-        Joiner { listener, stop, thread: Some(thread), _directory: directory }
+        Joiner { listener, stop, thread: Some(thread), directory }
     }
 
     /// What the server does for it in a turn.
@@ -70,6 +80,10 @@ impl Joiner {
             listener.attend(sessions, server, now);
         }
     }
+}
+
+fn socket_in(directory: &tempfile::TempDir) -> PathBuf {
+    directory.path().join("socket")
 }
 
 impl Drop for Joiner {

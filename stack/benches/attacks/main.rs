@@ -20,6 +20,7 @@ mod honest;
 mod interface;
 mod joiner;
 mod net;
+mod queue;
 mod strangers;
 
 use std::time::Duration;
@@ -104,6 +105,29 @@ const STRANGERS: [(&str, &[Crowd], &str, &str); 2] = [
 ];
 const KNOWN: &str = "packets-of-a-client";
 
+/// The rows of `queue.rs`.
+const QUEUES: [(&str, &[queue::Crowd], &str, &str); 3] = [
+    (
+        "queued-joins",
+        &[queue::Crowd::Nobody, queue::Crowd::Computes, queue::Crowd::Asks],
+        COMPUTES,
+        "a process asks to join over and over, and fills the system's queue",
+    ),
+    (
+        "queued-sockets",
+        &[queue::Crowd::Nobody, queue::Crowd::Computes, queue::Crowd::IsSilent],
+        COMPUTES,
+        "the same, and it says nothing",
+    ),
+    (
+        COMPUTES,
+        &[queue::Crowd::Nobody, queue::Crowd::Computes],
+        "=",
+        "no attack: a process that has nothing to do with the server computes",
+    ),
+];
+const COMPUTES: &str = "busy-process";
+
 /// Prints a line with what is without it and with it for each of what alice gets.
 fn print(name: &str, without: &Results, with: &Results) {
     let word = |value: &Option<f64>| match value {
@@ -126,11 +150,17 @@ fn print_all(name: &str, beside: &str, results: &[Results]) {
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
+    if let [queue::CROWD, path, what] = arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        return queue::crowd(path.as_ref(), what);
+    }
     if arguments.first().is_some_and(|first| first == "list") {
         for Case { name, beside, what, .. } in &CASES {
             println!("{name}\t{}\t{what}", beside.word());
         }
         for (name, _, beside, what) in STRANGERS {
+            println!("{name}\t{beside}\t{what}");
+        }
+        for (name, _, beside, what) in QUEUES {
             println!("{name}\t{beside}\t{what}");
         }
         return;
@@ -141,6 +171,11 @@ fn main() {
     for (name, crowds, beside, _) in STRANGERS {
         if arguments.iter().any(|argument| argument == name) {
             print_all(name, beside, &strangers::measure(crowds));
+        }
+    }
+    for (name, crowds, beside, _) in QUEUES {
+        if arguments.iter().any(|argument| argument == name) {
+            print_all(name, beside, &queue::measure(crowds));
         }
     }
 }

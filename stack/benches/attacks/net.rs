@@ -5,6 +5,7 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use weft_stack::buffer::Buffer;
@@ -185,6 +186,16 @@ impl Net {
     /// From now on so many sockets are connected to the server's, and say nothing.
     pub(crate) fn let_connect(&mut self, sockets: usize) {
         self.joiner = Some(Joiner::silent(alice_session(), sockets));
+    }
+
+    /// From now on there is a socket at which others can join with up to `config`. Returns its path.
+    pub(crate) fn let_nobody_join(&mut self, config: SessionConfig) -> PathBuf {
+        self.joiner.insert(Joiner::nobody(config)).path()
+    }
+
+    /// Where applications join.
+    pub(crate) fn path_of_listener(&self) -> Option<PathBuf> {
+        self.joiner.as_ref().map(Joiner::path)
     }
 
     /// The server attends to them, as it does in each turn.

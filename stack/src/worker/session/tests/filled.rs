@@ -194,7 +194,7 @@ fn shown(row: LimitRow) -> Shown {
     Shown::By(match row {
         LimitRow::Applications => vec![fill("applications", applications::applications)],
         LimitRow::Joining => {
-            return Shown::In(LISTENER, "hundreds_of_silent_sockets_keep_no_application_from_joining");
+            return Shown::In(LISTENER, "a_process_that_asks_over_and_over_keeps_no_other_one_from_joining");
         }
         LimitRow::WaitingForMemory => {
             return Shown::In(LISTENER, "a_process_that_waits_for_memory_keeps_no_other_one_from_joining");
