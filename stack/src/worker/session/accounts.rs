@@ -1,6 +1,7 @@
 //! Whose applications are: each has an account, where counts what it has of that which applications share.
 
-use super::put_off::Ration;
+use super::application::COMMANDS_PER_TURN;
+use super::put_off::{BYTES_PER_TURN, Parts, Ration};
 
 /// The accounts of applications: as many as there can be applications, so that one is free when a place is. Those of one process
 /// have one.
@@ -10,10 +11,28 @@ pub(super) struct Accounts {
     all: Vec<Account>,
     /// The worker's turns so far.
     turn: u32,
-    /// How many accounts have had commands in this turn, and the most in the last ones: one that has some in every other turn only
-    /// counts all the time.
-    busy_now: u32,
-    busy: u32,
+    /// The accounts that have had something to do in the last turns, and those for which bytes were touched.
+    busy: Recent,
+    touching: Recent,
+    /// What is left of this turn for all together. Each that has its turn later still has one command, or touches bytes once: it could
+    /// not be known that so many would come.
+    commands: usize,
+    bytes: i64,
+}
+
+/// How many accounts do something.
+#[derive(Clone, Copy, Debug, Default)]
+struct Recent {
+    /// In this turn.
+    now: u32,
+    /// The most in the last turns: one that does it in every other turn only counts all the time.
+    most: u32,
+}
+
+impl Recent {
+    fn begin_turn(&mut self) {
+        self.most = std::mem::take(&mut self.now).max(self.most - self.most.div_ceil(8));
+    }
 }
 
 /// The application in a slot.
@@ -49,22 +68,53 @@ impl Accounts {
     /// Those of up to `applications`, of which none is there.
     pub(super) fn new(applications: usize) -> Accounts {
         let (slots, all) = (vec![Place::default(); applications], vec![Account::default(); applications]);
-        Accounts { slots, all, turn: 0, busy_now: 0, busy: 0 }
+        let (busy, touching) = (Recent::default(), Recent::default());
+        Accounts { slots, all, turn: 0, busy, touching, commands: COMMANDS_PER_TURN, bytes: BYTES_PER_TURN }
     }
 
     /// A turn of the worker begins.
     pub(super) fn begin_turn(&mut self) {
         self.turn = self.turn.wrapping_add(1);
-        self.busy = std::mem::take(&mut self.busy_now).max(self.busy - self.busy.div_ceil(8));
+        self.busy.begin_turn();
+        self.touching.begin_turn();
+        (self.commands, self.bytes) = (COMMANDS_PER_TURN, BYTES_PER_TURN);
     }
 
     /// What is left in this turn of the ration of the account of the application in `slot`. The call counts the account as busy.
     #[inline]
-    pub(super) fn ration(&mut self, slot: u32) -> &mut Ration {
+    pub(super) fn ration(&mut self, slot: u32) -> Ration {
+        let parts = Parts {
+            turn: self.turn,
+            commands: (COMMANDS_PER_TURN / self.busy.most.max(1) as usize).min(self.commands).max(1),
+            bytes: BYTES_PER_TURN / i64::from(self.touching.most.max(1)),
+        };
         let account = self.of(slot);
         let ration = &mut self.all[account as usize].ration;
-        self.busy_now += u32::from(ration.renew(self.turn, self.busy));
-        ration
+        if ration.renew(&parts) {
+            self.busy.now += 1;
+            // One that has touched too many bytes takes part until it has made up for that.
+            self.touching.now += u32::from(ration.bytes < parts.bytes && ration.touch(0));
+        }
+        ration.within(self.bytes.max(1))
+    }
+
+    /// The application in `slot` has had its turn, in which it gave so many commands, and so many bytes were touched for it.
+    #[inline]
+    pub(super) fn take(&mut self, slot: u32, commands: usize, bytes: i64) {
+        let account = self.of(slot);
+        self.all[account as usize].ration.take(commands);
+        self.commands = self.commands.saturating_sub(commands);
+        self.touch(slot, bytes);
+    }
+
+    /// So many bytes were touched for the application in `slot`.
+    #[inline]
+    pub(super) fn touch(&mut self, slot: u32, bytes: i64) {
+        if bytes > 0 {
+            let account = self.of(slot);
+            self.touching.now += u32::from(self.all[account as usize].ration.touch(bytes));
+            self.bytes -= bytes;
+        }
     }
 
     /// The account of the application in `slot`.

@@ -202,10 +202,11 @@ impl Application {
     pub(super) fn clear_away(&mut self, fep: &mut Fep, all: &mut Connections) -> bool {
         let had_some = self.clears_away;
         if had_some {
-            let mut budget = all.accounts.ration(self.id.slot).bytes;
+            let budget = all.accounts.ration(self.id.slot).bytes;
             if budget > 0 {
-                self.clear_some(fep, all, &mut budget);
-                all.accounts.ration(self.id.slot).bytes = budget;
+                let mut left = budget;
+                self.clear_some(fep, all, &mut left);
+                all.accounts.touch(self.id.slot, budget - left);
             }
         }
         had_some
@@ -245,20 +246,20 @@ impl Application {
         if waiting == 0 && !self.put_off.gathers && !copies {
             return Obeyed::Some(0);
         }
-        let ration = *all.accounts.ration(self.id.slot);
+        let ration = all.accounts.ration(self.id.slot);
         if ration.is_used_up() {
             return Obeyed::NotItsTurn;
         }
-        let mut budget = ration.bytes;
         if !self.backlog.is_empty() {
-            served.fep_mut().copy(self.process, &mut budget);
-            all.accounts.ration(self.id.slot).take(0, budget);
+            let mut left = ration.bytes;
+            served.fep_mut().copy(self.process, &mut left);
+            all.accounts.take(self.id.slot, 0, ration.bytes - left);
             return Obeyed::Some(1);
         }
         let mut slots = [[0; 8]; COMMANDS_PER_TURN];
         let count = self.fetch(&mut slots[..waiting.min(ration.commands)]);
-        let left = self.execute_all(served, now, all, &slots[..count], budget);
-        all.accounts.ration(self.id.slot).take(count, left);
+        let left = self.execute_all(served, now, all, &slots[..count], ration.bytes);
+        all.accounts.take(self.id.slot, count, ration.bytes - left);
         if count < waiting && ration.is_begun {
             return Obeyed::NotItsTurn;
         }

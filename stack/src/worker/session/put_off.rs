@@ -17,8 +17,9 @@ pub const BYTES_PER_TURN: i64 = if cfg!(test) { 1 << 10 } else { 64 << 10 };
 const BYTES_PER_QUIET_TURN: i64 = 16 * BYTES_PER_TURN;
 
 /// How many commands the worker may still execute, and how many bytes it may still touch, in a turn for a process. All applications
-/// of the process share one ration, so that a process gets no more of the worker's time by joining several times. Busy processes
-/// have equal rations, and the total is the same however many there are: more processes do not make turns longer.
+/// of the process share one ration, so that a process gets no more of the worker's time by joining several times. Those that have
+/// commands have equal rations of these, and those for which bytes are touched of bytes, and the totals are the same however many there
+/// are: more processes do not make turns longer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ration {
     /// The turn in which it was looked at last.
@@ -30,34 +31,58 @@ pub(super) struct Ration {
     pub(super) bytes: i64,
     /// Whether an application of the process has had its turn in this one.
     pub(super) is_begun: bool,
+    /// Whether bytes have been touched in this turn, or too many in an earlier one.
+    has_touched: bool,
+}
+
+/// What a turn begins with for each process that has something to do in it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Parts {
+    pub(super) turn: u32,
+    pub(super) commands: usize,
+    /// Bytes that it may touch in the long run, and so many more if it has touched none for a while.
+    pub(super) bytes: i64,
 }
 
 impl Default for Ration {
     fn default() -> Ration {
-        Ration { turn: 0, commands: COMMANDS_PER_TURN, bytes: BYTES_PER_TURN, is_begun: false }
+        let (turn, commands, bytes) = (0, COMMANDS_PER_TURN, BYTES_PER_TURN);
+        Ration { turn, commands, bytes, is_begun: false, has_touched: false }
     }
 }
 
 impl Ration {
-    /// `turn` has come, which may be the one in which this was called last, and so many processes are `busy`. Returns whether it is
-    /// another one, in which there is a new ration.
+    /// The process has these parts of a turn, which may be that for which this was called last. Returns whether it is another one, in
+    /// which there is a new ration.
     #[inline]
-    pub(super) fn renew(&mut self, turn: u32, busy: u32) -> bool {
-        let turns = turn.wrapping_sub(self.turn);
+    pub(super) fn renew(&mut self, parts: &Parts) -> bool {
+        let turns = parts.turn.wrapping_sub(self.turn);
         if turns > 0 {
-            let busy = busy.max(1);
-            let commands = (COMMANDS_PER_TURN / busy as usize).max(1);
-            let most = BYTES_PER_TURN / i64::from(busy);
+            let most = parts.bytes;
             let bytes = self.bytes.saturating_add(most.saturating_mul(turns.into())).min(most);
-            *self = Ration { turn, commands, bytes, is_begun: false };
+            let Parts { turn, commands, .. } = *parts;
+            *self = Ration { turn, commands, bytes, is_begun: false, has_touched: false };
         }
         turns > 0
     }
 
-    /// An application of the process has had its turn, in which it gave so many commands, and so many bytes were left.
+    /// The same with no more than so many bytes.
     #[inline]
-    pub(super) fn take(&mut self, commands: usize, left: i64) {
-        (self.commands, self.bytes, self.is_begun) = (self.commands - commands, left, true);
+    pub(super) fn within(self, bytes: i64) -> Ration {
+        Ration { bytes: self.bytes.min(bytes), ..self }
+    }
+
+    /// An application of the process has had its turn, in which it gave so many commands.
+    #[inline]
+    pub(super) fn take(&mut self, commands: usize) {
+        (self.commands, self.is_begun) = (self.commands.saturating_sub(commands), true);
+    }
+
+    /// So many bytes were touched for it. Returns whether this is the first time in the turn.
+    #[inline]
+    pub(super) fn touch(&mut self, bytes: i64) -> bool {
+        self.bytes -= bytes;
+        !std::mem::replace(&mut self.has_touched, true)
     }
 
     /// Whether no application of the process has its turn any more.

@@ -536,7 +536,14 @@ impl Sessions {
     /// In this turn so many bytes were touched for the application in `slot`.
     #[cfg(test)]
     pub(super) fn spend(&mut self, slot: u32, bytes: i64) {
-        self.connections.accounts.ration(slot).bytes -= bytes;
+        self.connections.accounts.ration(slot);
+        self.connections.accounts.touch(slot, bytes);
+    }
+
+    /// The bytes that may be touched for the application in `slot` in this turn.
+    #[cfg(test)]
+    pub(super) fn bytes_left(&mut self, slot: u32) -> i64 {
+        self.connections.accounts.ration(slot).bytes
     }
 
     /// Whether nothing that applications have asked for goes on.

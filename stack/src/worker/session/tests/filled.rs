@@ -372,7 +372,8 @@ fn each_row_of_the_documented_table_names_what_fills_it() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let read = |name: &str| std::fs::read_to_string(root.join(name)).expect(name);
     let document = read("docs/limits.md");
-    let benchmark = read("stack/benches/attacks/cases.rs");
+    let benchmark =
+        ["cases.rs", "main.rs"].map(|file| read(&format!("stack/benches/attacks/{file}"))).concat();
     let is_file = |name: &str| root.join("stack/src/worker").join(name).exists() || root.join(name).exists();
     let limits = rows(&document, "| resource | of the endpoint | holder | reserved");
     let filled = rows(&document, "| row | filled");

@@ -98,3 +98,45 @@ fn what_one_application_does_too_much_the_others_of_its_process_make_up_for() {
     let first = turns.iter().position(|turn| turn[0] + turn[1] > 0);
     assert!(first >= Some(2), "{turns:?}");
 }
+
+/// All of them have done nothing for a while, so that the worker does not know how many will come.
+#[test]
+fn processes_that_all_come_at_once_make_no_turn_much_longer() {
+    let (mut world, mut clients) = server_of(&[0, 1, 2, 3, 4, 5, 6, 7]);
+    for _ in 0..3 {
+        (0..10).for_each(|_| _ = turn(&mut world));
+        post(&mut clients, COMMANDS_PER_TURN);
+        let executed = turn(&mut world);
+        assert_eq!(executed, [COMMANDS_PER_TURN, 1, 1, 1, 1, 1, 1, 1]);
+        while !world.sessions[0].have_obeyed() {
+            assert!(turn(&mut world).iter().sum::<usize>() <= COMMANDS_PER_TURN);
+        }
+    }
+}
+
+#[test]
+fn bytes_are_shared_by_those_for_which_some_are_touched() {
+    let (mut world, mut clients) = server_of(&[0, 1, 2, 3]);
+    let accounts = |world: &mut World| [0, 1, 2, 3].map(|slot| world.sessions[0].bytes_left(slot));
+    for _ in 0..20 {
+        post(&mut clients, 1);
+        turn(&mut world);
+    }
+    assert_eq!(accounts(&mut world), [BYTES_PER_TURN; 4], "nothing is touched for any");
+    // What one has touched too much it makes up for alone.
+    world.sessions[0].spend(1, 2 * BYTES_PER_TURN);
+    turn(&mut world);
+    assert_eq!(accounts(&mut world), [BYTES_PER_TURN, 0, BYTES_PER_TURN, BYTES_PER_TURN]);
+    // Two have half of what there is each.
+    for _ in 0..4 {
+        world.sessions[0].spend(1, BYTES_PER_TURN);
+        world.sessions[0].spend(2, BYTES_PER_TURN);
+        turn(&mut world);
+    }
+    let [none, one, other, _] = accounts(&mut world);
+    assert_eq!(none, BYTES_PER_TURN / 2);
+    assert!(one < 0 && other < 0, "they have touched twice as much: {one} and {other}");
+    // In a turn in which others have touched all, the next one may do so once.
+    world.sessions[0].spend(0, BYTES_PER_TURN);
+    assert_eq!(world.sessions[0].bytes_left(3), 1);
+}
