@@ -97,12 +97,12 @@
 
 pub use weft_stack::buffer::{Buffer, MAX_MESSAGE};
 pub use weft_stack::fep::{
-    AccessError, AccessId, AccessKind, Accessed, Atomic, AtomicError, BusyTimeout, CONNECTIONS_PER_CALL,
-    CONTEXTS_PER_PEER, CONTROL_IN_ORDER, Completion, ConfigError, ConnectionId, Datagram, DatagramReceive,
-    ExposeError, ExposeRefusal, Exposure, Fep, FepConfig, Limits, MESSAGES_PER_CALL, PACKETS_PER_CALL,
-    PayloadRef, PostError, QUESTIONS_PER_CALL, REFUSED_PER_PDC, Read, ReadError, ReadFault, ReadId, Receive,
-    Rights, SILENT_PER_CALL, Send, SendId, TrafficClass, Transmit, Windows, Write, Written, Zone, ZoneId,
-    ZoneMap, Zones,
+    ANSWERED_PER_BURST, AccessError, AccessId, AccessKind, Accessed, Atomic, AtomicError, BusyTimeout,
+    CONNECTIONS_PER_CALL, CONTEXTS_PER_PEER, CONTROL_IN_ORDER, Completion, ConfigError, ConnectionId,
+    Datagram, DatagramReceive, ExposeError, ExposeRefusal, Exposure, Fep, FepConfig, Limits,
+    MESSAGES_PER_CALL, PACKETS_PER_CALL, PayloadRef, PostError, QUESTIONS_PER_CALL, REFUSED_PER_PDC, Read,
+    ReadError, ReadFault, ReadId, Receive, Rights, SILENT_PER_CALL, Send, SendId, TrafficClass, Transmit,
+    Windows, Write, Written, Zone, ZoneId, ZoneMap, Zones,
 };
 pub use weft_stack::packet::{Packet, Payload};
 pub use weft_stack::pdc::{BYTES_PER_PACKET, PdcConfig};

@@ -8,8 +8,9 @@ use weft::core::worker::session::{
     LimitRow, REPORTS_PER_TURN, reserved_part,
 };
 use weft::core::{
-    BOOK, CONNECTIONS_PER_CALL, CONTEXTS_PER_PEER, CONTROL_IN_ORDER, INCOMPLETE_PER_PDC, Limits,
-    MESSAGES_PER_CALL, PACKETS_PER_CALL, QUESTIONS_PER_CALL, REFUSED_PER_PDC, SILENT_PER_CALL, Settings,
+    ANSWERED_PER_BURST, BOOK, CONNECTIONS_PER_CALL, CONTEXTS_PER_PEER, CONTROL_IN_ORDER, INCOMPLETE_PER_PDC,
+    Limits, MESSAGES_PER_CALL, PACKETS_PER_CALL, QUESTIONS_PER_CALL, REFUSED_PER_PDC, SILENT_PER_CALL,
+    Settings,
 };
 
 use super::{LEAST_UNEXPECTED, PEERS, RESPONSES, ServeArgs};
@@ -338,6 +339,14 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             reserved: none(),
             most: none(),
             then: "they leave in the next turns".into(),
+        },
+        Row {
+            what: LimitRow::AnswersPerTurn,
+            all: format!("{ANSWERED_PER_BURST}, and the window of one connection"),
+            holder: "–",
+            reserved: none(),
+            most: none(),
+            then: "what answers them is read in the next turns".into(),
         },
         Row {
             what: LimitRow::UnsentPerTurn,

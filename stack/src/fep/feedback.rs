@@ -89,7 +89,7 @@ impl Initiator {
         // window is there to limit.
         let ecn = ack.ecn || with_data && packet.net.ecn;
         let mut was_spurious = false;
-        let id = connection.pdc.id;
+        let (id, first) = (connection.pdc.id, connection.pdc.first_unacknowledged());
         let outcome = context.track(&mut connection.pdc, |pdc| {
             pdc.on_ack(now, ack, |psn, record, spurious| {
                 if spurious {
@@ -115,6 +115,7 @@ impl Initiator {
             }
             return;
         };
+        core.note_answered(connection.pdc.first_unacknowledged().distance(first) as u32);
         context.hear(now);
         if outcome.progress || outcome.newly_received > 0 {
             connection.on_progress(now);
@@ -191,6 +192,9 @@ impl Initiator {
             return core.ignore(now, packet, "NACK for a packet that is not outstanding");
         }
         core.events.emit(now, Event::NackReceived { pdc: connection.pdc.id, psn: nack.psn, code: nack.code });
+        if connection.pdc.mode == DeliveryMode::Rod {
+            core.note_answered(connection.pdc.unacknowledged_psns() as u32);
+        }
         self.on_refusal(core, now, key, packet, nack);
     }
 

@@ -59,6 +59,12 @@ impl RxBurst {
     pub fn clear(&mut self) {
         Frame::drop_all(self.frames.drain(..));
     }
+
+    /// Drops the first `count` frames, of which there are so many.
+    #[inline]
+    pub(crate) fn drop_first(&mut self, count: usize) {
+        Frame::drop_all(self.frames.drain(..count));
+    }
 }
 
 impl Deref for RxBurst {

@@ -1,11 +1,13 @@
 //! How the codec writes and reads frames, and which frames a worker drops.
 
+use std::collections::BTreeMap;
+
 use proptest::prelude::*;
 use weft_cc::{CcChoice, Span, Time};
 
 use super::*;
 use crate::buffer::Buffer;
-use crate::fep::{ConnectOptions, Send};
+use crate::fep::{ANSWERED_PER_BURST, ConnectOptions, Send};
 use crate::harness::{self, MTU, host};
 use crate::packet::{Class, Network, Payload};
 use crate::port::memory::{MemoryConfig, MemoryPort, pair};
@@ -431,6 +433,58 @@ fn what_leaves_in_a_turn_has_a_bound_and_the_rest_leaves_in_the_next_ones() {
     }
     let sent: Vec<usize> = (0..4).map(|_| worker.poll_at(Time::ZERO).sent).collect();
     assert_eq!(sent, [PACKETS_PER_TURN, PACKETS_PER_TURN, 1, 0]);
+}
+
+/// Each acknowledgement completes as many messages as were under way on its connection.
+#[test]
+fn acknowledgements_of_many_packets_are_read_in_several_turns() {
+    const CONNECTIONS: usize = 8;
+    let (near, mut far) = pair(&MemoryConfig { ring: 1024, ..MemoryConfig::default() }).unwrap();
+    let mut worker = worker(0, near);
+    for _ in 0..CONNECTIONS {
+        let connection = worker.fep_mut().connect(Time::ZERO, Addr(1), ConnectOptions::default()).unwrap();
+        for _ in 0..100 {
+            let send = Send { buffer: Buffer::Heap(bytes(1)), tag: None, header_data: 0, context: 0 };
+            worker.fep_mut().post_send(connection, send).unwrap();
+        }
+    }
+    // The first and the last packet of each connection, and how many there are.
+    let (mut sent, mut rx) = (BTreeMap::new(), RxBurst::new());
+    let (codec, mut receiver) = (Codec::new(LinkConfig::default(), &far.capabilities()), book(1, false));
+    while worker.poll_at(Time::ZERO).sent + far.receive(&mut rx) > 0 {
+        for frame in rx.drain() {
+            let (packet, _) = codec.read(&mut receiver, &frame).unwrap();
+            let Pds::Request(request) = packet.pds else { panic!("{packet:?}") };
+            let (_, last, count) = sent.entry(request.spdcid).or_insert((request.psn, request.psn, 0));
+            (*last, *count) = (request.psn, *count + 1);
+        }
+    }
+    assert_eq!(sent.len(), CONNECTIONS);
+    for (id, (first, last, count)) in &sent {
+        assert_eq!(last.distance(*first), count - 1);
+        let Pds::Ack(ack) = ack(0).pds else { unreachable!() };
+        let pds = Pds::Ack(Ack { ecn: false, cack_psn: *last, dpdcid: *id, ..ack });
+        let net = Network { src: Addr(1), dst: Addr(0), ..self::ack(0).net };
+        let packet = Packet { net, payload_len: 0, pds, ses: Ses::None };
+        let mut frame = buffer();
+        codec.write(&book(1, false), &packet, Payload::EMPTY, &mut frame).unwrap();
+        inject(&mut far, &frame);
+    }
+    let (mut read, mut completed) = (0, 0);
+    let mut counts = sent.values().map(|(_, _, count)| *count as usize);
+    while read < CONNECTIONS {
+        let received = worker.poll_at(Time::ZERO).received;
+        let messages: Vec<usize> = counts.by_ref().take(received).collect();
+        read += received;
+        let (most, all) = (ANSWERED_PER_BURST as usize, messages.iter().sum::<usize>());
+        assert!(all < most + messages.last().expect("a turn reads some") && received < CONNECTIONS);
+        assert!(all >= most || read == CONNECTIONS, "{all} of {most} packets were answered");
+        let done = std::iter::from_fn(|| worker.fep_mut().poll_completion()).count();
+        assert_eq!(done, all);
+        completed += done;
+    }
+    assert_eq!(worker.fep().counters().acks_received, CONNECTIONS as u64);
+    assert!(completed >= 2 * ANSWERED_PER_BURST as usize);
 }
 
 #[test]

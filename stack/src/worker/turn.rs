@@ -92,14 +92,17 @@ impl<P: Port> Worker<P> {
 
     #[inline]
     fn receive(&mut self, now: Time) -> usize {
-        let count = self.port.receive(&mut self.rx);
-        if count == 0 {
+        // What an earlier turn has left comes first.
+        if self.rx.is_empty() && self.port.receive(&mut self.rx) == 0 {
             return 0;
         }
         self.fep.prefetch();
         self.fep.begin_burst();
         self.rx.iter().take(AHEAD).for_each(prefetch_headers);
-        for at in 0..self.rx.len() {
+        let mut count = 0;
+        while count < self.rx.len() && !self.fep.has_answers() {
+            let at = count;
+            count += 1;
             if let Some(ahead) = self.rx.get(at + AHEAD) {
                 prefetch_headers(ahead);
             }
@@ -117,7 +120,7 @@ impl<P: Port> Worker<P> {
         // Only then: the clock is read once for a turn otherwise.
         let took = if self.fep.owes_acknowledgements() { self.now().since(now) } else { Span::ZERO };
         self.fep.end_burst(now, took);
-        self.rx.clear();
+        self.rx.drop_first(count);
         count
     }
 
