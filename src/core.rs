@@ -97,7 +97,7 @@
 
 pub use weft_stack::buffer::{Buffer, MAX_MESSAGE};
 pub use weft_stack::fep::{
-    ANSWERED_PER_BURST, AccessError, AccessId, AccessKind, Accessed, Atomic, AtomicError, BusyTimeout,
+    AccessError, AccessId, AccessKind, Accessed, Atomic, AtomicError, BusyTimeout, COMPLETED_PER_BURST,
     CONNECTIONS_PER_CALL, CONTEXTS_PER_PEER, CONTROL_IN_ORDER, Completion, ConfigError, ConnectionId,
     Datagram, DatagramReceive, ExposeError, ExposeRefusal, Exposure, Fep, FepConfig, Limits,
     MESSAGES_PER_CALL, PACKETS_PER_CALL, PayloadRef, PostError, QUESTIONS_PER_CALL, REFUSED_PER_PDC, Read,

@@ -4,20 +4,20 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use crate::buffer::Buffer;
 
-/// A collection keeps room for as many elements, however few it has.
-pub(crate) const SPARE: usize = 16;
+/// A queue keeps room for as many elements, however few it has.
+const SPARE: usize = 16;
 
-/// Whether a collection of `len` elements with room for `capacity` should give memory back. Growing again costs no more than what
-/// needs the room.
+/// Whether a collection of `len` elements with room for `capacity`, of which `spare` stay in any case, should give memory back. Growing
+/// again costs no more than what needs the room.
 #[inline]
-pub(crate) fn is_too_large(len: usize, capacity: usize) -> bool {
-    capacity > SPARE && len <= capacity / 4
+pub(crate) fn is_too_large(len: usize, capacity: usize, spare: usize) -> bool {
+    capacity > spare && len <= capacity / 4
 }
 
 /// Gives back the memory of a queue that has become much shorter.
 #[inline]
 pub(crate) fn give_back<T>(deque: &mut VecDeque<T>) {
-    if is_too_large(deque.len(), deque.capacity()) {
+    if is_too_large(deque.len(), deque.capacity(), SPARE) {
         deque.shrink_to(2 * deque.len());
     }
 }

@@ -8,7 +8,7 @@ use weft::core::worker::session::{
     LimitRow, REPORTS_PER_TURN, reserved_part,
 };
 use weft::core::{
-    ANSWERED_PER_BURST, BOOK, CONNECTIONS_PER_CALL, CONTEXTS_PER_PEER, CONTROL_IN_ORDER, INCOMPLETE_PER_PDC,
+    BOOK, COMPLETED_PER_BURST, CONNECTIONS_PER_CALL, CONTEXTS_PER_PEER, CONTROL_IN_ORDER, INCOMPLETE_PER_PDC,
     Limits, MESSAGES_PER_CALL, PACKETS_PER_CALL, QUESTIONS_PER_CALL, REFUSED_PER_PDC, SILENT_PER_CALL,
     Settings,
 };
@@ -341,12 +341,12 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             then: "they leave in the next turns".into(),
         },
         Row {
-            what: LimitRow::AnswersPerTurn,
-            all: format!("{ANSWERED_PER_BURST}, and the window of one connection"),
+            what: LimitRow::CompletedPerTurn,
+            all: format!("{COMPLETED_PER_BURST}, and the window of one connection"),
             holder: "–",
             reserved: none(),
             most: none(),
-            then: "what answers them is read in the next turns".into(),
+            then: "further packets are read in the next turns".into(),
         },
         Row {
             what: LimitRow::UnsentPerTurn,

@@ -40,8 +40,8 @@ pub(super) struct Core {
     pub(super) replied: bool,
     /// Whether further packets follow that were read together with the last one.
     pub(super) in_burst: bool,
-    /// Packets that acknowledgements, or refusals which have all sent again, of the burst were for.
-    pub(super) answered: u32,
+    /// With so many completions, and packets that are sent again for a refusal, a burst should end.
+    pub(super) burst_ends_at: usize,
     /// Whether datagrams wait for the port, or one has just been handed to it.
     pub(super) has_datagrams: bool,
     /// Whether a process belongs to a job.
@@ -155,12 +155,6 @@ impl Abandoned {
 }
 
 impl Core {
-    /// A packet has arrived that answers so many others.
-    #[inline]
-    pub(super) fn note_answered(&mut self, packets: u32) {
-        self.answered = self.answered.saturating_add(packets);
-    }
-
     /// The application gets `buffer` back, and packets that refer to it may still be under way.
     #[cold]
     pub(super) fn abandon(&mut self, buffer: &Buffer) {
@@ -194,7 +188,7 @@ impl Core {
             abandoned_memory: None,
             replied: false,
             in_burst: false,
-            answered: 0,
+            burst_ends_at: 0,
             has_datagrams: false,
             has_jobs: false,
             waited: Span::ZERO,

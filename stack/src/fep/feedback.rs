@@ -89,7 +89,7 @@ impl Initiator {
         // window is there to limit.
         let ecn = ack.ecn || with_data && packet.net.ecn;
         let mut was_spurious = false;
-        let (id, first) = (connection.pdc.id, connection.pdc.first_unacknowledged());
+        let id = connection.pdc.id;
         let outcome = context.track(&mut connection.pdc, |pdc| {
             pdc.on_ack(now, ack, |psn, record, spurious| {
                 if spurious {
@@ -115,7 +115,6 @@ impl Initiator {
             }
             return;
         };
-        core.note_answered(connection.pdc.first_unacknowledged().distance(first) as u32);
         context.hear(now);
         if outcome.progress || outcome.newly_received > 0 {
             connection.on_progress(now);
@@ -193,7 +192,7 @@ impl Initiator {
         }
         core.events.emit(now, Event::NackReceived { pdc: connection.pdc.id, psn: nack.psn, code: nack.code });
         if connection.pdc.mode == DeliveryMode::Rod {
-            core.note_answered(connection.pdc.unacknowledged_psns() as u32);
+            core.burst_ends_at = core.burst_ends_at.saturating_sub(connection.pdc.unacknowledged_psns());
         }
         self.on_refusal(core, now, key, packet, nack);
     }

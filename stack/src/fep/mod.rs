@@ -102,7 +102,7 @@ pub use credit::CONTEXTS_PER_PEER;
 pub use datagram::{Datagram, DatagramReceive};
 pub use explain::Wait;
 pub use footprint::Footprint;
-pub use owed::ANSWERED_PER_BURST;
+pub use owed::COMPLETED_PER_BURST;
 pub use payload::{PayloadRef, Transmit};
 pub use read::{ExposeError, ExposeRefusal, Exposure, Read, ReadError, ReadFault, ReadId};
 pub use refused::FEW as REFUSED_PER_PDC;

@@ -14,8 +14,9 @@ use crate::heap;
 use crate::packet::{Network, Packet};
 use crate::wire::pds::{PdcId, Psn, Request};
 
-/// When so many packets have been answered, no further ones of a burst are to be read. To complete as many messages takes some 300 µs.
-pub const ANSWERED_PER_BURST: u32 = if cfg!(test) { 64 } else { 2048 };
+/// When so many operations have completed, or packets are sent again for a refusal, no further packet of a burst is to be read. To
+/// complete as many messages takes some 300 µs.
+pub const COMPLETED_PER_BURST: usize = if cfg!(test) { 64 } else { 2048 };
 
 /// An acknowledgement that a PDC owes.
 #[derive(Clone, Copy, Debug)]
@@ -96,14 +97,14 @@ impl Fep {
     #[inline]
     pub fn begin_burst(&mut self) {
         self.core.in_burst = true;
-        self.core.answered = 0;
+        self.core.burst_ends_at = self.core.completions.len() + COMPLETED_PER_BURST;
     }
 
-    /// Whether packets of the burst have answered [`ANSWERED_PER_BURST`] others: one may answer a window, and complete as many messages.
-    /// The burst should end then, and the rest be read later.
+    /// Whether the burst has completed [`COMPLETED_PER_BURST`] operations: one acknowledgement may be that of a window of messages. The
+    /// burst should end then, and the rest be read later.
     #[inline]
-    pub fn has_answers(&self) -> bool {
-        self.core.answered >= ANSWERED_PER_BURST
+    pub fn completes_many(&self) -> bool {
+        self.core.completions.len() >= self.core.burst_ends_at
     }
 
     /// Whether packets of the burst share an acknowledgement that has not been made yet.

@@ -61,7 +61,7 @@ impl RxBurst {
     }
 
     /// Drops the first `count` frames, of which there are so many.
-    #[inline]
+    #[cold]
     pub(crate) fn drop_first(&mut self, count: usize) {
         Frame::drop_all(self.frames.drain(..count));
     }

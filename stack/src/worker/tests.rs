@@ -7,7 +7,7 @@ use weft_cc::{CcChoice, Span, Time};
 
 use super::*;
 use crate::buffer::Buffer;
-use crate::fep::{ANSWERED_PER_BURST, ConnectOptions, Send};
+use crate::fep::{COMPLETED_PER_BURST, ConnectOptions, Send};
 use crate::harness::{self, MTU, host};
 use crate::packet::{Class, Network, Payload};
 use crate::port::memory::{MemoryConfig, MemoryPort, pair};
@@ -476,7 +476,7 @@ fn acknowledgements_of_many_packets_are_read_in_several_turns() {
         let received = worker.poll_at(Time::ZERO).received;
         let messages: Vec<usize> = counts.by_ref().take(received).collect();
         read += received;
-        let (most, all) = (ANSWERED_PER_BURST as usize, messages.iter().sum::<usize>());
+        let (most, all) = (COMPLETED_PER_BURST, messages.iter().sum::<usize>());
         assert!(all < most + messages.last().expect("a turn reads some") && received < CONNECTIONS);
         assert!(all >= most || read == CONNECTIONS, "{all} of {most} packets were answered");
         let done = std::iter::from_fn(|| worker.fep_mut().poll_completion()).count();
@@ -484,7 +484,7 @@ fn acknowledgements_of_many_packets_are_read_in_several_turns() {
         completed += done;
     }
     assert_eq!(worker.fep().counters().acks_received, CONNECTIONS as u64);
-    assert!(completed >= 2 * ANSWERED_PER_BURST as usize);
+    assert!(completed >= 2 * COMPLETED_PER_BURST);
 }
 
 #[test]

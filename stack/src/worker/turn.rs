@@ -99,10 +99,12 @@ impl<P: Port> Worker<P> {
         self.fep.prefetch();
         self.fep.begin_burst();
         self.rx.iter().take(AHEAD).for_each(prefetch_headers);
-        let mut count = 0;
-        while count < self.rx.len() && !self.fep.has_answers() {
-            let at = count;
-            count += 1;
+        let mut count = self.rx.len();
+        for at in 0..self.rx.len() {
+            if self.fep.completes_many() {
+                count = at;
+                break;
+            }
             if let Some(ahead) = self.rx.get(at + AHEAD) {
                 prefetch_headers(ahead);
             }
@@ -120,7 +122,11 @@ impl<P: Port> Worker<P> {
         // Only then: the clock is read once for a turn otherwise.
         let took = if self.fep.owes_acknowledgements() { self.now().since(now) } else { Span::ZERO };
         self.fep.end_burst(now, took);
-        self.rx.drop_first(count);
+        if count == self.rx.len() {
+            self.rx.clear();
+        } else {
+            self.rx.drop_first(count);
+        }
         count
     }
 

@@ -261,7 +261,7 @@ fn shown(row: LimitRow) -> Shown {
                 "what_leaves_in_a_turn_has_a_bound_and_the_rest_leaves_in_the_next_ones",
             );
         }
-        LimitRow::AnswersPerTurn => {
+        LimitRow::CompletedPerTurn => {
             const WORKER: &str = "stack/src/worker/tests.rs";
             return Shown::In(WORKER, "acknowledgements_of_many_packets_are_read_in_several_turns");
         }
