@@ -11,28 +11,14 @@ pub(super) struct Accounts {
     all: Vec<Account>,
     /// The worker's turns so far.
     turn: u32,
-    /// The accounts that have had something to do in the last turns, and those for which bytes were touched.
-    busy: Recent,
-    touching: Recent,
+    /// How many accounts have had something to do in this turn, and the most in the last ones: one that has some in every other turn only
+    /// counts all the time.
+    busy_now: u32,
+    busy: u32,
     /// What is left of this turn for all together. Each that has its turn later still has one command, or touches bytes once: it could
     /// not be known that so many would come.
     commands: usize,
     bytes: i64,
-}
-
-/// How many accounts do something.
-#[derive(Clone, Copy, Debug, Default)]
-struct Recent {
-    /// In this turn.
-    now: u32,
-    /// The most in the last turns: one that does it in every other turn only counts all the time.
-    most: u32,
-}
-
-impl Recent {
-    fn begin_turn(&mut self) {
-        self.most = std::mem::take(&mut self.now).max(self.most - self.most.div_ceil(8));
-    }
 }
 
 /// The application in a slot.
@@ -68,15 +54,14 @@ impl Accounts {
     /// Those of up to `applications`, of which none is there.
     pub(super) fn new(applications: usize) -> Accounts {
         let (slots, all) = (vec![Place::default(); applications], vec![Account::default(); applications]);
-        let (busy, touching) = (Recent::default(), Recent::default());
-        Accounts { slots, all, turn: 0, busy, touching, commands: COMMANDS_PER_TURN, bytes: BYTES_PER_TURN }
+        let (commands, bytes) = (COMMANDS_PER_TURN, BYTES_PER_TURN);
+        Accounts { slots, all, turn: 0, busy_now: 0, busy: 0, commands, bytes }
     }
 
     /// A turn of the worker begins.
     pub(super) fn begin_turn(&mut self) {
         self.turn = self.turn.wrapping_add(1);
-        self.busy.begin_turn();
-        self.touching.begin_turn();
+        self.busy = std::mem::take(&mut self.busy_now).max(self.busy - self.busy.div_ceil(8));
         (self.commands, self.bytes) = (COMMANDS_PER_TURN, BYTES_PER_TURN);
     }
 
@@ -85,16 +70,12 @@ impl Accounts {
     pub(super) fn ration(&mut self, slot: u32) -> Ration {
         let parts = Parts {
             turn: self.turn,
-            commands: (COMMANDS_PER_TURN / self.busy.most.max(1) as usize).min(self.commands).max(1),
-            bytes: BYTES_PER_TURN / i64::from(self.touching.most.max(1)),
+            commands: (COMMANDS_PER_TURN / self.busy.max(1) as usize).min(self.commands).max(1),
+            bytes: BYTES_PER_TURN / i64::from(self.busy.max(1)),
         };
         let account = self.of(slot);
         let ration = &mut self.all[account as usize].ration;
-        if ration.renew(&parts) {
-            self.busy.now += 1;
-            // One that has touched too many bytes takes part until it has made up for that.
-            self.touching.now += u32::from(ration.bytes < parts.bytes && ration.touch(0));
-        }
+        self.busy_now += u32::from(ration.renew(&parts));
         ration.within(self.bytes.max(1))
     }
 
@@ -110,11 +91,9 @@ impl Accounts {
     /// So many bytes were touched for the application in `slot`.
     #[inline]
     pub(super) fn touch(&mut self, slot: u32, bytes: i64) {
-        if bytes > 0 {
-            let account = self.of(slot);
-            self.touching.now += u32::from(self.all[account as usize].ration.touch(bytes));
-            self.bytes -= bytes;
-        }
+        let account = self.of(slot);
+        self.all[account as usize].ration.touch(bytes);
+        self.bytes -= bytes;
     }
 
     /// The account of the application in `slot`.

@@ -6,6 +6,7 @@ use super::Slot;
 use super::application::COMMANDS_PER_TURN;
 use crate::event::Counters;
 use crate::fep::END_COST;
+use crate::ses::HAND_OVER;
 
 /// Bytes of messages that wait for receives which the worker touches for applications in a turn, on average: 4,096 tags
 /// that it compares, or so many bytes that it copies. Either takes about as long as a burst of other commands. It is also what the
@@ -16,10 +17,13 @@ pub const BYTES_PER_TURN: i64 = if cfg!(test) { 1 << 10 } else { 64 << 10 };
 /// which have left do not keep their places for long.
 const BYTES_PER_QUIET_TURN: i64 = 16 * BYTES_PER_TURN;
 
+/// Bytes that a process saves if none are touched for it for a while, however small its part of a turn is. So one that meets a
+/// message which has waited, now and then, need not make up for it in many turns.
+const SAVED: i64 = HAND_OVER as i64 + BYTES_PER_TURN / 16;
+
 /// How many commands the worker may still execute, and how many bytes it may still touch, in a turn for a process. All applications
-/// of the process share one ration, so that a process gets no more of the worker's time by joining several times. Those that have
-/// commands have equal rations of these, and those for which bytes are touched of bytes, and the totals are the same however many there
-/// are: more processes do not make turns longer.
+/// of the process share one ration, so that a process gets no more of the worker's time by joining several times. Busy processes
+/// have equal rations, and the total is the same however many there are: more processes do not make turns longer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ration {
     /// The turn in which it was looked at last.
@@ -31,8 +35,6 @@ pub(super) struct Ration {
     pub(super) bytes: i64,
     /// Whether an application of the process has had its turn in this one.
     pub(super) is_begun: bool,
-    /// Whether bytes have been touched in this turn, or too many in an earlier one.
-    has_touched: bool,
 }
 
 /// What a turn begins with for each process that has something to do in it.
@@ -40,14 +42,14 @@ pub(super) struct Ration {
 pub(super) struct Parts {
     pub(super) turn: u32,
     pub(super) commands: usize,
-    /// Bytes that it may touch in the long run, and so many more if it has touched none for a while.
+    /// Bytes that it may touch in each turn.
     pub(super) bytes: i64,
 }
 
 impl Default for Ration {
     fn default() -> Ration {
         let (turn, commands, bytes) = (0, COMMANDS_PER_TURN, BYTES_PER_TURN);
-        Ration { turn, commands, bytes, is_begun: false, has_touched: false }
+        Ration { turn, commands, bytes, is_begun: false }
     }
 }
 
@@ -58,10 +60,9 @@ impl Ration {
     pub(super) fn renew(&mut self, parts: &Parts) -> bool {
         let turns = parts.turn.wrapping_sub(self.turn);
         if turns > 0 {
-            let most = parts.bytes;
-            let bytes = self.bytes.saturating_add(most.saturating_mul(turns.into())).min(most);
-            let Parts { turn, commands, .. } = *parts;
-            *self = Ration { turn, commands, bytes, is_begun: false, has_touched: false };
+            let Parts { turn, commands, bytes: each } = *parts;
+            let bytes = self.bytes.saturating_add(each.saturating_mul(turns.into())).min(each.max(SAVED));
+            *self = Ration { turn, commands, bytes, is_begun: false };
         }
         turns > 0
     }
@@ -78,11 +79,10 @@ impl Ration {
         (self.commands, self.is_begun) = (self.commands.saturating_sub(commands), true);
     }
 
-    /// So many bytes were touched for it. Returns whether this is the first time in the turn.
+    /// So many bytes were touched for it.
     #[inline]
-    pub(super) fn touch(&mut self, bytes: i64) -> bool {
+    pub(super) fn touch(&mut self, bytes: i64) {
         self.bytes -= bytes;
-        !std::mem::replace(&mut self.has_touched, true)
     }
 
     /// Whether no application of the process has its turn any more.
