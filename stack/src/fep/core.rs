@@ -34,14 +34,14 @@ use crate::wire::ses::Ses;
 pub(super) struct Core {
     pub(super) config: Arc<FepConfig>,
     pub(super) addr: Addr,
+    /// With so many completions, and packets that are sent again for a refusal, a burst should end.
+    pub(super) burst_ends_at: u32,
     /// Whether the application got memory back while packets that refer to it may still be under way.
     pub(super) abandoned: bool,
     /// Whether the last packet that waited for its turn was a response with data: the next is one of a connection.
     pub(super) replied: bool,
     /// Whether further packets follow that were read together with the last one.
     pub(super) in_burst: bool,
-    /// With so many completions, and packets that are sent again for a refusal, a burst should end.
-    pub(super) burst_ends_at: usize,
     /// Whether datagrams wait for the port, or one has just been handed to it.
     pub(super) has_datagrams: bool,
     /// Whether a process belongs to a job.

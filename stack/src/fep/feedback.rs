@@ -192,7 +192,8 @@ impl Initiator {
         }
         core.events.emit(now, Event::NackReceived { pdc: connection.pdc.id, psn: nack.psn, code: nack.code });
         if connection.pdc.mode == DeliveryMode::Rod {
-            core.burst_ends_at = core.burst_ends_at.saturating_sub(connection.pdc.unacknowledged_psns());
+            let again = connection.pdc.unacknowledged_psns() as u32;
+            core.burst_ends_at = core.burst_ends_at.saturating_sub(again);
         }
         self.on_refusal(core, now, key, packet, nack);
     }

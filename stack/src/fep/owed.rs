@@ -97,14 +97,15 @@ impl Fep {
     #[inline]
     pub fn begin_burst(&mut self) {
         self.core.in_burst = true;
-        self.core.burst_ends_at = self.core.completions.len() + COMPLETED_PER_BURST;
+        // There are no more completions than operations, which have names of 32 bits.
+        self.core.burst_ends_at = (self.core.completions.len() + COMPLETED_PER_BURST) as u32;
     }
 
     /// Whether the burst has completed [`COMPLETED_PER_BURST`] operations: one acknowledgement may be that of a window of messages. The
     /// burst should end then, and the rest be read later.
     #[inline]
     pub fn completes_many(&self) -> bool {
-        self.core.completions.len() >= self.core.burst_ends_at
+        self.core.completions.len() >= self.core.burst_ends_at as usize
     }
 
     /// Whether packets of the burst share an acknowledgement that has not been made yet.

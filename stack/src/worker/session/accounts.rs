@@ -76,7 +76,7 @@ impl Accounts {
         let account = self.of(slot);
         let ration = &mut self.all[account as usize].ration;
         self.busy_now += u32::from(ration.renew(&parts));
-        ration.within(self.bytes.max(1))
+        ration.within(self.commands, self.bytes.max(1))
     }
 
     /// The application in `slot` has had its turn, in which it gave so many commands, and so many bytes were touched for it.

@@ -67,10 +67,11 @@ impl Ration {
         turns > 0
     }
 
-    /// The same with no more than so many bytes.
+    /// The same with no more than so many bytes, and commands, but for the first ones of the process in the turn.
     #[inline]
-    pub(super) fn within(self, bytes: i64) -> Ration {
-        Ration { bytes: self.bytes.min(bytes), ..self }
+    pub(super) fn within(self, commands: usize, bytes: i64) -> Ration {
+        let commands = if self.is_begun { self.commands.min(commands) } else { self.commands };
+        Ration { commands, bytes: self.bytes.min(bytes), ..self }
     }
 
     /// An application of the process has had its turn, in which it gave so many commands.

@@ -58,7 +58,8 @@ impl Unheard {
     pub(super) fn ask(&self, request: Request) {
         let mut all = self.all();
         let last = all.requests.iter().rfind(|(_, other)| other.tenant == request.tenant);
-        let round = last.map_or(all.round, |(round, _)| round + 1);
+        // Not in the round that is being heard: whoever asks again and again would pass all that wait for the next one.
+        let round = last.map_or(all.round, |(round, _)| *round) + 1;
         let at = all.requests.partition_point(|(other, _)| *other <= round);
         all.requests.insert(at, (round, request));
         self.any.store(true, Ordering::Release);
@@ -147,10 +148,27 @@ mod tests {
         assert_eq!((unheard.count(Some(1)), unheard.count(Some(4))), ((8, 5), (8, 0)));
         let first: Vec<_> = (0..4).filter_map(|_| unheard.next()).collect();
         assert_eq!(first.len(), 4);
-        // One that comes while others wait is heard behind one of each of them at most.
+        // One that comes while others wait is heard behind two of each of them at most.
         unheard.ask(request(4).0);
-        assert_eq!(heard(&unheard), [2, 4, 1, 1, 1]);
+        assert_eq!(heard(&unheard), [2, 1, 4, 1, 1]);
         assert!(!unheard.is_any());
+    }
+
+    #[test]
+    fn one_that_asks_again_whenever_it_was_heard_passes_nobody_for_ever() {
+        let unheard = Unheard::default();
+        (0..3).for_each(|_| unheard.ask(request(2).0));
+        unheard.ask(request(1).0);
+        let mut order = Vec::new();
+        while unheard.count(Some(2)).1 > 0 {
+            assert!(order.len() < 20, "{order:?}");
+            if let Some(News::Request(next)) = unheard.next() {
+                order.extend(next.tenant);
+                if next.tenant == Some(1) {
+                    unheard.ask(request(1).0);
+                }
+            }
+        }
     }
 
     #[test]
