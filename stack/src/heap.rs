@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use crate::buffer::Buffer;
 
-/// A queue keeps room for as many elements, however few it has.
+/// A queue with room for so many elements gives nothing back.
 const SPARE: usize = 16;
 
-/// Whether a collection of `len` elements with room for `capacity`, of which `spare` stay in any case, should give memory back. Growing
-/// again costs no more than what needs the room.
+/// Whether a collection of `len` elements with room for `capacity` should give memory back: it has room for more than `spare`, and uses
+/// a quarter at most. Growing again costs no more than what needs the room.
 #[inline]
 pub(crate) fn is_too_large(len: usize, capacity: usize, spare: usize) -> bool {
     capacity > spare && len <= capacity / 4
@@ -59,5 +59,21 @@ pub(crate) fn of_buffer(buffer: &Buffer) -> u64 {
         // Its owner is not known.
         Buffer::Owned(bytes) => bytes.as_slice().len() as u64,
         Buffer::BytesMut(bytes) => (size_of::<bytes::BytesMut>() + bytes.capacity()) as u64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_that_becomes_shorter_gives_memory_back_and_keeps_its_elements() {
+        let mut queue: VecDeque<u64> = (0..10_000).collect();
+        for next in 0..10_000 {
+            assert_eq!(queue.pop_front(), Some(next));
+            give_back(&mut queue);
+            let (len, room) = (queue.len(), queue.capacity());
+            assert!(room <= (4 * len + 3).max(SPARE), "room for {room} with {len}");
+        }
     }
 }

@@ -25,7 +25,7 @@ const JOINS: usize = 8;
 /// How long a join may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What another process does at the server's socket.
+/// What a second process does while an application joins.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Crowd {
     Nobody,
@@ -38,7 +38,7 @@ pub(crate) enum Crowd {
 }
 
 impl Crowd {
-    /// What tells the process.
+    /// The argument that tells the second process what to do.
     fn word(self) -> &'static str {
         match self {
             Crowd::Nobody => "nobody",
@@ -159,7 +159,7 @@ fn small() -> SessionConfig {
     SessionConfig { memory: 1 << 16, ..session(16, 4) }
 }
 
-/// What an honest application gets beside each of these, of which joins are measured, and in the order of all rows.
+/// Joins in a second beside each of these; of what other rows measure besides there is nothing (NaN).
 pub(crate) fn measure(crowds: &[Crowd]) -> Vec<Vec<Option<f64>>> {
     let mut servers: Vec<Crowd> = crowds.to_vec();
     // One at a time, as the others would have no turns meanwhile, and their crowds the processors.

@@ -186,7 +186,10 @@ impl Connection {
     /// Takes message `key` of `sends` out of the queue, where it has `place`. The time that this takes does not depend on
     /// how many wait. Returns whether it was there.
     pub(super) fn withdraw(&mut self, sends: &mut Table<SendMessage>, key: Key, place: u32) -> bool {
-        self.gaps.withdraw(&mut self.queue, sends, key, place)
+        let was_there = self.gaps.withdraw(&mut self.queue, sends, key, place);
+        // A connection from which no packet has left has no timer.
+        crate::heap::give_back(&mut self.queue);
+        was_there
     }
 
     /// The first message of the queue leaves it.

@@ -191,10 +191,6 @@ impl Initiator {
             return core.ignore(now, packet, "NACK for a packet that is not outstanding");
         }
         core.events.emit(now, Event::NackReceived { pdc: connection.pdc.id, psn: nack.psn, code: nack.code });
-        if connection.pdc.mode == DeliveryMode::Rod {
-            let again = connection.pdc.unacknowledged_psns() as u32;
-            core.burst_ends_at = core.burst_ends_at.saturating_sub(again);
-        }
         self.on_refusal(core, now, key, packet, nack);
     }
 
@@ -311,6 +307,9 @@ impl Initiator {
                 false
             }
             Verdict::Again if nack.code == NackCode::ROD_OOO => {
+                // The packets before the refused one have been looked at, and are to be sent again.
+                let looked_at = nack.psn.distance(connection.pdc.first_unacknowledged()).max(0) as u32;
+                core.burst_ends_at = core.burst_ends_at.saturating_sub(looked_at);
                 let config = &core.zone(context.zone).pdc;
                 let rto = context.rto(config);
                 let silence = config.silence(rto);

@@ -400,6 +400,7 @@ impl TargetPdc {
     /// The kept ROD packet whose turn has come, if there is one.
     pub(super) fn next_early(&mut self, usage: &mut PeerUsage) -> Option<Early> {
         let early = if self.has_early() { self.early.pop_front()? } else { return None };
+        heap::give_back(&mut self.early);
         usage.change(early.packet.net.src, |used| used.early_bytes -= early.cost());
         Some(early)
     }

@@ -217,7 +217,7 @@ impl Initiator {
         self.on_probe_timer(core, now, key);
         self.on_credit_wait(core, now, key);
         self.make_ready(key);
-        // Its timer is set when its first packet leaves and comes due after the last one has been answered, if not before.
+        // A packet that leaves sets the timer, so that it comes due once more after the last packet has been answered.
         if let Some(connection) = self.connections.get_mut(key) {
             connection.give_back();
         }

@@ -183,7 +183,7 @@ pub(super) struct Records {
     end: Psn,
 }
 
-/// A ring that has had as many records keeps room for them: 4 KiB.
+/// A ring with room for so many records gives nothing back: 4 KiB.
 const SPARE: usize = 128;
 
 impl Records {

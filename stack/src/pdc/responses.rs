@@ -94,6 +94,7 @@ impl Responses {
             freed += response.answer.cost();
             stored.pop_front();
         }
+        crate::heap::give_back(stored);
         freed
     }
 
@@ -129,4 +130,30 @@ impl Responses {
 fn place(stored: &VecDeque<StoredResponse>, psn: Psn) -> Option<usize> {
     let at = stored.partition_point(|response| response.psn.is_before(psn));
     stored.get(at).is_some_and(|response| response.psn == psn).then_some(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::ses::{List, Response, ReturnCode};
+
+    #[test]
+    fn responses_that_are_cleared_give_their_memory_back() {
+        let mut responses = Responses::default();
+        let response = Response {
+            list: List::Expected,
+            opcode: 1,
+            version: 0,
+            return_code: ReturnCode::TOO_LONG,
+            msg_id: 1,
+            ri_generation: 0,
+            job_id: 0,
+            modified_length: 0,
+        };
+        (0..2_000).for_each(|n| responses.insert(Psn(n), Answer::Plain(response)));
+        let most = responses.heap_bytes();
+        assert_eq!(responses.clear(Psn(1_990)), 1_991 * Answer::PLAIN_COST);
+        assert!(responses.heap_bytes() * 20 < most, "{} of {most} bytes", responses.heap_bytes());
+        assert_eq!(responses.get(Psn(1_991)).map(|response| response.psn), Some(Psn(1_991)));
+    }
 }

@@ -212,6 +212,7 @@ impl Order {
     pub(crate) fn next_early(&mut self) -> Option<EarlyMessage> {
         let early = self.early.as_mut()?;
         let message = early.messages.pop_front()?;
+        crate::heap::give_back(&mut early.messages);
         early.kept -= u32::from(message.process.is_some());
         self.count -= 1;
         Some(message)

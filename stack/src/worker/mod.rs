@@ -149,7 +149,10 @@ pub struct Worker<P> {
     shown: Time,
     idle: Idle,
     backoff: Backoff,
+    /// Frames that have arrived. Those that a turn does not read stay here for the next one.
     rx: RxBurst,
+    /// When the port handed them over.
+    rx_at: Time,
     /// Buffers for frames that have to be copied into one piece. Not the port's, which may have none left.
     whole: FramePool,
     /// Frames to be sent. Frames that the port has no room for stay here for the next turn.
@@ -269,6 +272,7 @@ impl<P: Port> Worker<P> {
             idle: Idle::Spin,
             backoff: Backoff::default(),
             rx: RxBurst::with_tails(),
+            rx_at: Time::ZERO,
             whole,
             tx,
             loopback: Loopback::default(),

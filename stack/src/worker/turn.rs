@@ -93,8 +93,11 @@ impl<P: Port> Worker<P> {
     #[inline]
     fn receive(&mut self, now: Time) -> usize {
         // What an earlier turn has left comes first.
-        if self.rx.is_empty() && self.port.receive(&mut self.rx) == 0 {
-            return 0;
+        if self.rx.is_empty() {
+            if self.port.receive(&mut self.rx) == 0 {
+                return 0;
+            }
+            self.rx_at = now;
         }
         self.fep.prefetch();
         self.fep.begin_burst();
@@ -114,7 +117,8 @@ impl<P: Port> Worker<P> {
             let (next, frame, packet) = (&self.expected, &self.rx[at], &mut self.arrived);
             match self.codec.read_expected(&self.book, next, frame, packet) {
                 Some(payload) => {
-                    self.fep.on_packet_after(now, frame.waited(), &self.arrived, Payload::Bytes(payload));
+                    let waited = self.waited(now, at);
+                    self.fep.on_packet_after(now, waited, &self.arrived, Payload::Bytes(payload));
                 }
                 None => self.receive_any(now, at),
             }
@@ -130,6 +134,12 @@ impl<P: Port> Worker<P> {
         count
     }
 
+    /// How long frame `at` of the burst has been at this host: at the port, and here if an earlier turn has left it.
+    #[inline]
+    fn waited(&self, now: Time, at: usize) -> Span {
+        self.rx[at].waited().plus(now.since(self.rx_at))
+    }
+
     /// Handles frame `at` of the burst, whose headers are not as predicted.
     #[inline(never)]
     fn receive_any(&mut self, now: Time, at: usize) {
@@ -140,7 +150,7 @@ impl<P: Port> Worker<P> {
                 if self.book.changes() != known {
                     Worker::welcome(&mut self.port, &mut self.fep, &self.book, self.arrived.net.src);
                 }
-                let waited = self.rx[at].waited();
+                let waited = self.waited(now, at);
                 self.fep.on_packet_after(now, waited, &self.arrived, Payload::Bytes(payload));
             }
             Err(error) => self.refuse(now, at, error),
@@ -153,7 +163,7 @@ impl<P: Port> Worker<P> {
     fn receive_with_tail(&mut self, now: Time, at: usize) -> bool {
         let (next, packet) = (&self.expected, &mut self.arrived);
         if let Some(payload) = self.codec.read_with_tail(&self.book, next, &self.rx[at], packet) {
-            let waited = self.rx[at].waited();
+            let waited = self.waited(now, at);
             self.fep.on_packet_after(now, waited, &self.arrived, Payload::Region(payload));
             return true;
         }

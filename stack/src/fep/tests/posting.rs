@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use weft_cc::Time;
+use weft_cc::{Span, Time};
 
 use super::{fep, message};
 use crate::buffer::Buffer;
 use crate::fep::Resource;
 use crate::fep::{
-    CallError, Completion, ConnectOptions, Datagram, DatagramReceive, Failure, Fep, Limits, Receive, Send,
-    SendError, SendId,
+    COMPLETED_PER_BURST, CallError, Completion, ConnectOptions, Datagram, DatagramReceive, Failure, Fep,
+    Limits, Receive, Send, SendError, SendId,
 };
 use crate::packet::{Addr, Class, Network, Packet, Payload};
 use crate::rng::Rng;
@@ -17,7 +17,7 @@ use crate::ses::Matching;
 use crate::spray::Entropy;
 use crate::steps;
 use crate::wire::class::Priority;
-use crate::wire::pds::{Nack, NackCode, NextHeader, PdcId, Pds};
+use crate::wire::pds::{DeliveryMode, Nack, NackCode, NextHeader, PdcId, Pds};
 use crate::wire::ses::Ses;
 
 fn transmit_all(fep: &mut Fep) -> Vec<Packet> {
@@ -488,4 +488,50 @@ fn messages_of_an_abort_that_goes_on_are_not_in_the_backlog() {
     fep.post_send(other, message(1_000)).unwrap();
     while fep.cancel_aborted(Time::ZERO, &mut { 10_000 }) > 0 {}
     assert_eq!(backlog(&fep), 1_064);
+}
+
+/// A refusal of a packet that has others sent again with it takes as long as these are many; another one does not.
+#[test]
+fn only_a_refusal_that_has_many_packets_sent_again_ends_a_burst() {
+    let mut fep = fep(Limits::default());
+    let options = ConnectOptions { mode: DeliveryMode::Rod, ..ConnectOptions::default() };
+    let connection = fep.connect(Time::ZERO, Addr(1), options).unwrap();
+    (0..100).for_each(|_| _ = fep.post_send(connection, message(1)).unwrap());
+    let sent = transmit_all(&mut fep);
+    let last = sent.last().unwrap();
+    let (Pds::Request(first), Pds::Request(refused)) = (sent[0].pds, last.pds) else { unreachable!() };
+    assert!(refused.psn.distance(first.psn) as usize >= COMPLETED_PER_BURST);
+    let refusal = |code| {
+        let mut packet = fatal_nack(last);
+        let Pds::Nack(nack) = &mut packet.pds else { unreachable!() };
+        (nack.code, nack.payload) = (code, first.psn.0);
+        packet
+    };
+    let ends = |fep: &mut Fep, packet: &Packet| {
+        fep.begin_burst();
+        fep.on_packet(Time::ZERO, packet, Payload::EMPTY);
+        let ends = fep.completes_many();
+        fep.end_burst(Time::ZERO, Span::ZERO);
+        ends
+    };
+    assert!(!ends(&mut fep, &refusal(NackCode::RCVD_SES_PROCG)));
+    assert!(ends(&mut fep, &refusal(NackCode::ROD_OOO)));
+    // Its copies find the packet lost already.
+    assert!((0..32).all(|_| !ends(&mut fep, &refusal(NackCode::ROD_OOO))));
+}
+
+/// No packet has left, so that there is no timer.
+#[test]
+fn messages_that_are_cancelled_on_a_held_connection_leave_no_memory_behind() {
+    const MESSAGES: u64 = 10_000;
+    let mut fep = fep(Limits::default());
+    let connection = fep.connect(Time::ZERO, Addr(1), ConnectOptions::default()).unwrap();
+    fep.hold(connection).unwrap();
+    let before = fep.footprint().connections;
+    let sends: Vec<SendId> = (0..MESSAGES).map(|_| fep.post_send(connection, message(1)).unwrap()).collect();
+    assert!(fep.footprint().connections >= before + 8 * MESSAGES);
+    for send in sends {
+        fep.cancel_send(send).unwrap();
+    }
+    assert!(fep.footprint().connections <= before + 1_000);
 }

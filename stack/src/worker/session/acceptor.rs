@@ -133,6 +133,8 @@ struct AcceptorLoop {
     last_key: u64,
     /// Nobody waits in the system's queue.
     queue_is_empty: bool,
+    /// As many were accepted as are in one turn, so that there may be more.
+    has_more: bool,
     refused: RefusedJoins,
     unheard: Arc<Unheard>,
     /// What the worker has said, which it does once it is asked.
@@ -157,6 +159,7 @@ impl AcceptorLoop {
             links: HashMap::new(),
             last_key: LISTENER,
             queue_is_empty: false,
+            has_more: false,
             refused: RefusedJoins::default(),
             unheard: Arc::default(),
             facts: Arc::default(),
@@ -193,6 +196,9 @@ impl AcceptorLoop {
 
     /// How long to sleep if nothing happens.
     fn limit(&self) -> Option<Duration> {
+        if self.has_more {
+            return Some(Duration::ZERO);
+        }
         if !self.queue_is_empty {
             return Some(RETRY);
         }
@@ -203,10 +209,11 @@ impl AcceptorLoop {
 
     /// Accepts applications as long as there is room: the rest waits in the system's queue.
     fn accept(&mut self) {
-        // As many as there is room for and no more, so that those that have joined are looked at as well.
+        self.has_more = false;
+        // So many and no more, so that those that have joined are looked at as well.
         for _ in 0..JOINING {
             if self.queue_is_empty || !self.has_room() {
-                break;
+                return;
             }
             match self.listener.accept() {
                 Ok((stream, _)) => self.welcome(stream),
@@ -216,13 +223,14 @@ impl AcceptorLoop {
                     let waits = somebody_waits(&self.listener);
                     if !waits || !self.refuse_with_spare(error) {
                         self.queue_is_empty = !waits;
-                        break;
+                        return;
                     }
                 }
                 // It has gone, or the system has no memory for it.
-                Err(_) => break,
+                Err(_) => return,
             }
         }
+        self.has_more = true;
     }
 
     fn has_room(&mut self) -> bool {

@@ -1,4 +1,4 @@
-//! Whose applications are: each has an account, where counts what it has of that which applications share.
+//! Whose applications are: each has an account, which counts what it has of that which applications share.
 
 use super::application::COMMANDS_PER_TURN;
 use super::put_off::{BYTES_PER_TURN, Parts, Ration};
@@ -15,8 +15,8 @@ pub(super) struct Accounts {
     /// counts all the time.
     busy_now: u32,
     busy: u32,
-    /// What is left of this turn for all together. Each that has its turn later still has one command, or touches bytes once: it could
-    /// not be known that so many would come.
+    /// Commands and bytes that all accounts together have left in this turn. An account that is looked at when nothing is left still has
+    /// one command, and an even part of the bytes: nobody knew that so many would come.
     commands: usize,
     bytes: i64,
 }
@@ -65,7 +65,7 @@ impl Accounts {
         (self.commands, self.bytes) = (COMMANDS_PER_TURN, BYTES_PER_TURN);
     }
 
-    /// What is left in this turn of the ration of the account of the application in `slot`. The call counts the account as busy.
+    /// The ration that the account of the application in `slot` has left in this turn. The call counts the account as busy.
     #[inline]
     pub(super) fn ration(&mut self, slot: u32) -> Ration {
         let parts = Parts {
@@ -76,7 +76,8 @@ impl Accounts {
         let account = self.of(slot);
         let ration = &mut self.all[account as usize].ration;
         self.busy_now += u32::from(ration.renew(&parts));
-        ration.within(self.commands, self.bytes.max(1))
+        let even = BYTES_PER_TURN / i64::from(self.busy.max(self.busy_now).max(1));
+        ration.within(self.commands, self.bytes.max(even))
     }
 
     /// The application in `slot` has had its turn, in which it gave so many commands, and so many bytes were touched for it.

@@ -56,7 +56,7 @@ rows! {
     CommandsPerTurn = "commands in a turn of the worker's loop",
     BytesPerTurn = "bytes of messages that wait which commands touch in a turn",
     PacketsPerTurn = "packets that leave in a turn",
-    CompletedPerTurn = "operations that packets complete in a turn",
+    CompletedPerTurn = "operations that packets of peers complete in a turn",
     UnsentPerTurn = "unsent messages that end in a turn as their applications leave or their connections fail",
     TimersPerTurn = "connections whose timers expire, or that fail, in a turn",
     LetGoPerTurn = "connections that have waited for the address of a peer, and go on or are refused in a turn",

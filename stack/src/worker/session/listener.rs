@@ -46,6 +46,9 @@ const PATIENCE: Span = Span::from_ms(4_000);
 /// and leave over and over have a fifth of the worker's time.
 pub(super) const REST: Span = Span::from_us(250);
 
+/// Applications that are found gone in a turn.
+const CLOSED_PER_TURN: usize = 64;
+
 /// Why a socket cannot be listened at.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
@@ -141,7 +144,9 @@ impl SessionListener {
             return None;
         }
         self.rests_until = None;
-        while let Some(news) = self.acceptor.next() {
+        // The rest waits for the next turn, as all slots are looked at for each that is gone.
+        for _ in 0..CLOSED_PER_TURN {
+            let Some(news) = self.acceptor.next() else { break };
             match news {
                 News::Closed(socket) => {
                     self.joining.remove(|joining| Arc::ptr_eq(&joining.socket, &socket));

@@ -37,7 +37,7 @@ pub(super) struct Ration {
     pub(super) is_begun: bool,
 }
 
-/// What a turn begins with for each process that has something to do in it.
+/// The ration that a process begins a turn with, if it owes nothing and has saved nothing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parts {
     pub(super) turn: u32,

@@ -1,4 +1,4 @@
-//! What the listener's thread has to tell the worker: applications that ask for something, and sockets that are closed.
+//! The queue between the listener's thread and the worker: requests of applications, and sockets that are closed.
 //!
 //! Processes take turns: one that asks over and over has others wait for one of its requests, not for all of them. Each request
 //! has a round, one later than that of the last one of its process that waits, and they are heard in the order of their rounds.
@@ -89,7 +89,8 @@ impl Unheard {
         self.any.load(Ordering::Acquire)
     }
 
-    /// The next news. Waits for nobody: there is none while the other thread changes something, which wakes the worker afterwards.
+    /// The next news. It waits for nobody: while the other thread has the lock there is none. [`Unheard::is_any`] stays true then, so
+    /// that the worker looks again and does not sleep.
     pub(super) fn next(&self) -> Option<News> {
         if !self.is_any() {
             return None;

@@ -521,7 +521,9 @@ fn flood() {
         socket
     };
     let mut sockets: Vec<UnixStream> = (0..ASKED).map(ask).collect();
+    let started = Instant::now();
     while sockets.len() > JOINING / 2 {
+        assert!(started.elapsed() < LIMIT, "{} wait for an answer", sockets.len());
         sockets.retain_mut(|socket| {
             let Some(answer) = answer(socket) else { return true };
             let why = answer.unwrap_err();

@@ -134,7 +134,42 @@ fn a_process_saves_bytes_for_a_message_that_has_waited() {
         busy_turn(&mut world, &mut clients);
     }
     assert!(world.sessions[0].bytes_left(0) < BYTES_PER_TURN / 8);
-    // In a turn in which others have touched all, the next one may do so once.
-    world.sessions[0].spend(1, BYTES_PER_TURN);
-    assert_eq!(world.sessions[0].bytes_left(2), 1);
+    // In a turn in which others have touched too much, the next one has its part.
+    world.sessions[0].spend(1, 10 * BYTES_PER_TURN);
+    assert_eq!(world.sessions[0].bytes_left(2), BYTES_PER_TURN / 8);
+}
+
+/// In each turn somebody else touches as much as there is for all, as a command may.
+#[test]
+fn those_that_touch_too_much_in_turn_leave_a_process_its_part() {
+    let (mut world, mut clients) = server_of(&[0, 1, 2, 3, 4, 5, 6, 7]);
+    (0..20).for_each(|_| {
+        post(&mut clients, 1);
+        turn(&mut world);
+    });
+    let mut touched = 0;
+    const TURNS: i64 = 64;
+    for _ in 0..TURNS {
+        post(&mut clients, 1);
+        turn(&mut world);
+        if let Some(other) = (0..7).find(|slot| world.sessions[0].bytes_left(*slot) > 0) {
+            world.sessions[0].spend(other, BYTES_PER_TURN);
+        }
+        let own = world.sessions[0].bytes_left(7).max(0);
+        world.sessions[0].spend(7, own);
+        touched += own;
+    }
+    assert!(touched >= TURNS * (BYTES_PER_TURN / 8) * 9 / 10, "{touched} bytes");
+}
+
+#[test]
+fn further_applications_of_processes_have_what_the_turn_has_left() {
+    let (mut world, mut clients) = server_of(&[0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5]);
+    post(&mut clients, 1);
+    turn(&mut world);
+    (0..10).for_each(|_| _ = turn(&mut world));
+    post(&mut clients[..6], 1);
+    post(&mut clients[6..], COMMANDS_PER_TURN);
+    let executed = turn(&mut world);
+    assert_eq!(executed.iter().sum::<usize>(), COMMANDS_PER_TURN, "{executed:?}");
 }
