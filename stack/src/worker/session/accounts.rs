@@ -9,8 +9,8 @@ use super::put_off::{BYTES_PER_TURN, Parts, Ration};
 pub(super) struct Accounts {
     slots: Vec<Place>,
     all: Vec<Account>,
-    /// The worker's turns so far.
-    turn: u32,
+    /// The turn, and what each busy account may have of it.
+    parts: Parts,
     /// How many accounts have had something to do in this turn, and the most in the last ones: one that has some in every other turn only
     /// counts all the time.
     busy_now: u32,
@@ -55,29 +55,45 @@ impl Accounts {
     pub(super) fn new(applications: usize) -> Accounts {
         let (slots, all) = (vec![Place::default(); applications], vec![Account::default(); applications]);
         let (commands, bytes) = (COMMANDS_PER_TURN, BYTES_PER_TURN);
-        Accounts { slots, all, turn: 0, busy_now: 0, busy: 0, commands, bytes }
+        Accounts {
+            slots,
+            all,
+            parts: Parts { turn: 0, commands, bytes },
+            busy_now: 0,
+            busy: 0,
+            commands,
+            bytes,
+        }
     }
 
     /// A turn of the worker begins.
     pub(super) fn begin_turn(&mut self) {
-        self.turn = self.turn.wrapping_add(1);
         self.busy = std::mem::take(&mut self.busy_now).max(self.busy - self.busy.div_ceil(8));
         (self.commands, self.bytes) = (COMMANDS_PER_TURN, BYTES_PER_TURN);
+        let busy = self.busy.max(1);
+        self.parts = Parts {
+            turn: self.parts.turn.wrapping_add(1),
+            commands: COMMANDS_PER_TURN / busy as usize,
+            bytes: BYTES_PER_TURN / i64::from(busy),
+        };
     }
 
     /// The ration that the account of the application in `slot` has left in this turn. The call counts the account as busy.
     #[inline]
     pub(super) fn ration(&mut self, slot: u32) -> Ration {
-        let parts = Parts {
-            turn: self.turn,
-            commands: (COMMANDS_PER_TURN / self.busy.max(1) as usize).min(self.commands).max(1),
-            bytes: BYTES_PER_TURN / i64::from(self.busy.max(1)),
-        };
         let account = self.of(slot);
         let ration = &mut self.all[account as usize].ration;
-        self.busy_now += u32::from(ration.renew(&parts));
+        self.busy_now += u32::from(ration.renew(&self.parts, self.commands));
+        let ration = *ration;
+        let bytes = if self.bytes < self.parts.bytes { self.least_bytes() } else { self.bytes };
+        ration.within(self.commands, bytes)
+    }
+
+    /// The bytes that may be touched for an account when all together have nearly none left.
+    #[cold]
+    fn least_bytes(&self) -> i64 {
         let even = BYTES_PER_TURN / i64::from(self.busy.max(self.busy_now).max(1));
-        ration.within(self.commands, self.bytes.max(even))
+        self.bytes.max(even)
     }
 
     /// The application in `slot` has had its turn, in which it gave so many commands, and so many bytes were touched for it.

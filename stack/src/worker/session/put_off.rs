@@ -54,13 +54,14 @@ impl Default for Ration {
 }
 
 impl Ration {
-    /// The process has these parts of a turn, which may be that for which this was called last. Returns whether it is another one, in
-    /// which there is a new ration.
+    /// The process has these parts of a turn, in which all together have so many commands `left`. It may be the turn for which this was
+    /// called last. Returns whether it is another one, in which there is a new ration.
     #[inline]
-    pub(super) fn renew(&mut self, parts: &Parts) -> bool {
+    pub(super) fn renew(&mut self, parts: &Parts, left: usize) -> bool {
         let turns = parts.turn.wrapping_sub(self.turn);
         if turns > 0 {
             let Parts { turn, commands, bytes: each } = *parts;
+            let commands = commands.min(left).max(1);
             let bytes = self.bytes.saturating_add(each.saturating_mul(turns.into())).min(each.max(SAVED));
             *self = Ration { turn, commands, bytes, is_begun: false };
         }
