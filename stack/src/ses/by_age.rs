@@ -2,6 +2,7 @@
 //! the first of those not looked at; while most are stale, a few are looked at with each receive that leaves: no single one
 //! has to look at all the others.
 
+use core::cmp::Ordering;
 use std::collections::VecDeque;
 
 use super::ReceiveId;
@@ -37,9 +38,7 @@ impl ByAge {
     /// The slot that receive `id` had when it was added.
     pub(super) fn find(&self, id: ReceiveId) -> Option<u32> {
         let is_seen = self.seen.back().is_some_and(|(newest, _)| *newest >= id);
-        let entries = if is_seen { &self.seen } else { &self.unseen };
-        let at = entries.binary_search_by_key(&id, |(id, _)| *id).ok()?;
-        Some(entries[at].1)
+        search(if is_seen { &self.seen } else { &self.unseen }, id)
     }
 
     /// The receive of entry `gone` has left, so that `count` are there. `is_there` tells whether an entry is that of one of
@@ -80,6 +79,35 @@ impl ByAge {
     }
 }
 
+/// The slot of receive `id` according to `entries`, which are in order. The search begins where the entry would be if identifiers grew
+/// evenly, as they do where a process posts receives at an even pace beside others, and goes on in steps that double. Wherever
+/// the entry is, it looks at no more than about twice as many as a binary search.
+fn search(entries: &VecDeque<Entry>, id: ReceiveId) -> Option<u32> {
+    let (oldest, newest) = (entries.front()?.0.0, entries.back()?.0.0);
+    let (behind, all) = (id.0.checked_sub(oldest)?, newest - oldest);
+    let last = entries.len() - 1;
+    let mut at = last.min((behind as f64 / all.max(1) as f64 * last as f64) as usize);
+    // It is one of these, if any.
+    let mut among = 0..entries.len();
+    let mut step = 1;
+    loop {
+        #[cfg(test)]
+        crate::steps::count(1);
+        let (there, slot) = entries[at];
+        match there.cmp(&id) {
+            Ordering::Equal => return Some(slot),
+            Ordering::Less => among.start = at + 1,
+            Ordering::Greater => among.end = at,
+        }
+        if among.is_empty() {
+            return None;
+        }
+        let middle = among.start.midpoint(among.end);
+        at = if there < id { middle.min(at + step) } else { middle.max(at.saturating_sub(step)) };
+        step *= 2;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
@@ -88,6 +116,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::steps;
 
     /// Which receive leaves, or how many come.
     #[derive(Clone, Debug)]
@@ -118,6 +147,32 @@ mod tests {
         prop::collection::vec(prop_oneof![leave, come], 0..60).prop_map(|steps| steps.concat())
     }
 
+    /// As those of a process among others that post as many.
+    #[test]
+    fn a_receive_of_many_whose_identifiers_grow_evenly_is_found_at_once() {
+        let mut by_age = ByAge::default();
+        let id = |n: u32| ReceiveId(7 << 52 | u64::from(n * 31 + n * n % 17));
+        (0..3_000).for_each(|n| by_age.add((id(n), n), false));
+        let steps = steps::of(|| (0..3_000).for_each(|n| assert_eq!(by_age.find(id(n)), Some(n))));
+        assert!(steps < 2 * 3_000, "{steps} steps");
+        assert!(
+            by_age.find(ReceiveId(id(0).0 - 1)).is_none()
+                && by_age.find(ReceiveId(id(2_999).0 + 1)).is_none()
+        );
+    }
+
+    #[test]
+    fn finding_a_receive_looks_at_twice_as_many_as_a_binary_search_at_most() {
+        let mut by_age = ByAge::default();
+        // After the first ones others have posted for long.
+        let id = |n: u32| ReceiveId(if n < 2_999 { n.into() } else { 1 << 40 });
+        (0..3_000).for_each(|n| by_age.add((id(n), n), false));
+        for n in 0..3_000 {
+            let steps = steps::of(|| assert_eq!(by_age.find(id(n)), Some(n)));
+            assert!(steps <= 2 + 2 * 11, "{steps} steps");
+        }
+    }
+
     proptest! {
         #[test]
         fn entries_are_found_and_stale_ones_go_a_few_at_a_time(steps in steps()) {
@@ -141,7 +196,11 @@ mod tests {
                             Which::Newest => there.len() - 1,
                         };
                         let id = *there.keys().nth(at).expect("it is one of them");
-                        prop_assert_eq!(by_age.find(id), there.remove(&id));
+                        let mut found = None;
+                        let steps = steps::of(|| found = by_age.find(id));
+                        let most = 2 + 2 * (by_age.seen.len() + by_age.unseen.len()).ilog2();
+                        prop_assert!(steps <= most.into(), "{steps} steps");
+                        prop_assert_eq!(found, there.remove(&id));
                         gone.push(id);
                         let looks = Cell::new(0);
                         by_age.one_left((id, id.0 as u32), there.len(), |(id, slot)| {

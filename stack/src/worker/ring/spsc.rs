@@ -5,6 +5,7 @@
 
 use super::storage::{RingError, Storage};
 use super::sync::{Ordering, fence};
+use crate::prefetch::prefetch;
 use crate::region::Region;
 
 /// The peer has written an impossible index: the ring is unusable.
@@ -224,6 +225,23 @@ impl<const W: usize> Consumer<W> {
     pub fn pop(&mut self) -> Result<Option<[u64; W]>, Broken> {
         let mut slot = [[0; W]];
         Ok((self.pop_all(&mut slot)? == 1).then_some(slot[0]))
+    }
+
+    /// Brings the next slot into the cache, without waiting for it; or, if none is known, what tells whether there is one.
+    #[inline]
+    pub fn prefetch(&self) {
+        if self.tail == self.head {
+            prefetch(&self.ring.control().tail);
+        } else {
+            prefetch(self.ring.slot(self.head));
+        }
+    }
+
+    /// The first word of the next slot, if it is known that there is one: since [`Consumer::available`] or another call has looked. A
+    /// hostile producer may still change it.
+    #[inline]
+    pub fn first_word(&self) -> Option<u64> {
+        (self.tail != self.head).then(|| self.ring.slot(self.head)[0].load(Ordering::Relaxed))
     }
 
     /// Takes as many slots as there are and as `slots` has room for, and frees them together. Returns their number.

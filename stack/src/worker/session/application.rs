@@ -150,6 +150,21 @@ impl Application {
         }
     }
 
+    /// Brings its next command into the cache, without waiting for it.
+    #[inline]
+    pub(super) fn prefetch_command(&self) {
+        self.commands.prefetch();
+    }
+
+    /// The same for the operation that its next command names.
+    #[inline]
+    pub(super) fn prefetch_operation(&self) {
+        // One is known only if the memory is sealed: reading it cannot fail then.
+        if let Some(word) = self.commands.first_word() {
+            self.operations.prefetch(bits(word, 32, 32) as u32);
+        }
+    }
+
     /// Whether there is nothing to do for it, which is so for most applications in most turns: [`Application::flush`],
     /// [`Application::obey`] and [`Application::has_ended`] would do nothing.
     #[inline]

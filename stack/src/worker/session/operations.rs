@@ -5,6 +5,7 @@
 
 use super::application::Posted;
 use crate::fep::CallError;
+use crate::prefetch::prefetch;
 
 /// Numbers in a page, which is made when the first of them is asked for.
 const PAGE: usize = 256;
@@ -46,6 +47,14 @@ impl Operations {
         }
         let page = self.pages.get(number as usize / PAGE)?;
         Some(page.as_ref().map_or(Posted::Nothing, |page| page[number as usize % PAGE]))
+    }
+
+    /// Brings what has the number into the cache, without waiting for it.
+    #[inline]
+    pub(super) fn prefetch(&self, number: u32) {
+        if let Some(Some(page)) = self.pages.get(number as usize / PAGE) {
+            prefetch(&page[number as usize % PAGE]);
+        }
     }
 
     /// The place of a number that is not in use, for the operation that gets it.

@@ -15,7 +15,7 @@ use weft_cc::Time;
 
 pub(super) use self::admission::{ALWAYS, Share};
 use super::application::{Application, Obeyed, Posted};
-use super::attention::Attention;
+use super::attention::{Attention, Places};
 use super::connections::Connections;
 use super::put_off::{PutOff, Quiet};
 use super::report::{Report, Request};
@@ -345,7 +345,9 @@ impl Sessions {
         let first = std::mem::take(&mut self.first);
         let mut next_first = None;
         for (word, part) in self.attention.parts(first) {
-            for slot in self.attention.due(word, part) {
+            let mut due = self.attention.due(word, part);
+            while let Some(slot) = due.next() {
+                self.prefetch(due);
                 let Some(session) = &mut self.slots[slot] else { continue };
                 if session.leaving {
                     cleared += usize::from(session.clear_away(served.fep_mut(), &mut self.connections));
@@ -465,6 +467,19 @@ impl Sessions {
             if seen.is_gone || seen.rang && !seals() {
                 self.end_gone(fep, now, slot);
             }
+        }
+    }
+
+    /// Brings into the cache what the applications at the first two of `places` will need, those that are looked at next: otherwise
+    /// each command waits for its slot in the ring, which another processor has written, and then for its operation.
+    #[inline]
+    fn prefetch(&self, mut places: Places) {
+        let mut session = || places.next().and_then(|slot| self.slots[slot].as_ref());
+        if let Some(next) = session() {
+            next.prefetch_operation();
+        }
+        if let Some(second) = session() {
+            second.prefetch_command();
         }
     }
 

@@ -26,9 +26,13 @@ proptest! {
     ) {
         let capacity = 1 << capacity;
         let (mut producer, mut consumer, _) = ring_at::<2>(capacity, start);
-        let (mut next, mut staged, mut queue) = (0u64, Vec::new(), VecDeque::new());
+        let (mut next, mut staged, mut queue) = (0u64, Vec::new(), VecDeque::<[u64; 2]>::new());
         let free = |staged: &Vec<_>, queue: &VecDeque<_>| capacity as usize - staged.len() - queue.len();
         for (call, count) in calls {
+            consumer.prefetch();
+            if let Some(word) = consumer.first_word() {
+                prop_assert_eq!(Some(&word), queue.front().map(|[first, _]| first));
+            }
             match call {
                 0 => {
                     let room = free(&staged, &queue);
