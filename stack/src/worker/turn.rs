@@ -102,6 +102,7 @@ impl<P: Port> Worker<P> {
         self.fep.prefetch();
         self.fep.begin_burst();
         self.rx.iter().take(AHEAD).for_each(prefetch_headers);
+        let kept = now.since(self.rx_at);
         let mut count = self.rx.len();
         for at in 0..self.rx.len() {
             if self.fep.completes_many() {
@@ -111,16 +112,16 @@ impl<P: Port> Worker<P> {
             if let Some(ahead) = self.rx.get(at + AHEAD) {
                 prefetch_headers(ahead);
             }
-            if self.rx[at].is_attached() && self.receive_with_tail(now, at) {
+            if self.rx[at].is_attached() && self.receive_with_tail(now, at, kept) {
                 continue;
             }
             let (next, frame, packet) = (&self.expected, &self.rx[at], &mut self.arrived);
             match self.codec.read_expected(&self.book, next, frame, packet) {
                 Some(payload) => {
-                    let waited = self.waited(now, at);
+                    let waited = frame.waited().plus(kept);
                     self.fep.on_packet_after(now, waited, &self.arrived, Payload::Bytes(payload));
                 }
-                None => self.receive_any(now, at),
+                None => self.receive_any(now, at, kept),
             }
         }
         // Only then: the clock is read once for a turn otherwise.
@@ -134,15 +135,9 @@ impl<P: Port> Worker<P> {
         count
     }
 
-    /// How long frame `at` of the burst has been at this host: at the port, and here if an earlier turn has left it.
-    #[inline]
-    fn waited(&self, now: Time, at: usize) -> Span {
-        self.rx[at].waited().plus(now.since(self.rx_at))
-    }
-
-    /// Handles frame `at` of the burst, whose headers are not as predicted.
+    /// Handles frame `at` of the burst, which has been `kept` here for so long, and whose headers are not as predicted.
     #[inline(never)]
-    fn receive_any(&mut self, now: Time, at: usize) {
+    fn receive_any(&mut self, now: Time, at: usize, kept: Span) {
         let (next, packet) = (&mut self.expected, &mut self.arrived);
         let known = self.book.changes();
         match self.codec.read_any(&mut self.book, next, &self.rx[at], packet) {
@@ -150,20 +145,20 @@ impl<P: Port> Worker<P> {
                 if self.book.changes() != known {
                     Worker::welcome(&mut self.port, &mut self.fep, &self.book, self.arrived.net.src);
                 }
-                let waited = self.waited(now, at);
+                let waited = self.rx[at].waited().plus(kept);
                 self.fep.on_packet_after(now, waited, &self.arrived, Payload::Bytes(payload));
             }
-            Err(error) => self.refuse(now, at, error),
+            Err(error) => self.refuse(now, at, kept, error),
         }
     }
 
-    /// Handles frame `at` of the burst, which goes on elsewhere, or copies it into one buffer. Returns whether the
-    /// frame is done with.
+    /// Handles frame `at` of the burst, which has been `kept` here for so long and goes on elsewhere, or copies it into one buffer.
+    /// Returns whether the frame is done with.
     #[inline]
-    fn receive_with_tail(&mut self, now: Time, at: usize) -> bool {
+    fn receive_with_tail(&mut self, now: Time, at: usize, kept: Span) -> bool {
         let (next, packet) = (&self.expected, &mut self.arrived);
         if let Some(payload) = self.codec.read_with_tail(&self.book, next, &self.rx[at], packet) {
-            let waited = self.waited(now, at);
+            let waited = self.rx[at].waited().plus(kept);
             self.fep.on_packet_after(now, waited, &self.arrived, Payload::Region(payload));
             return true;
         }
@@ -178,9 +173,9 @@ impl<P: Port> Worker<P> {
 
     /// Handles frame `at` of the burst, which is no packet for the endpoint.
     #[cold]
-    fn refuse(&mut self, now: Time, at: usize, error: ReadError) {
+    fn refuse(&mut self, now: Time, at: usize, kept: Span, error: ReadError) {
         if matches!(error, ReadError::Stranger(BookError::Full { .. })) && self.make_room() {
-            return self.receive_any(now, at);
+            return self.receive_any(now, at, kept);
         }
         let frame = &self.rx[at];
         if matches!(error, ReadError::Malformed(_))
