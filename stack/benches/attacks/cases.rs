@@ -587,19 +587,20 @@ fn post_receives(net: &mut Net, hog: usize, count: usize) {
 
 /// Cancels the oldest receives, and posts as many.
 fn cancels(net: &mut Net) {
-    cancel(&mut net.hogs[0], net.count);
+    cancel(&mut net.hogs[0], net.count, 1);
     net.count = net.count.wrapping_add(1);
 }
 
+/// Cancels receives of any age, and posts as many.
 fn many_cancels(net: &mut Net) {
-    net.hogs.iter_mut().for_each(|hog| cancel(hog, net.count));
+    net.hogs.iter_mut().for_each(|hog| cancel(hog, net.count, 1_597));
     net.count = net.count.wrapping_add(1);
 }
 
-/// Part `n` of the receives of `hog`.
-fn cancel(hog: &mut Hog, n: u32) {
+/// Sixteen receives of `hog`, each so many places behind the one before.
+fn cancel(hog: &mut Hog, n: u32, stride: usize) {
     for at in 0..16 {
-        let at = (n as usize * 16 + at) % hog.operations.len();
+        let at = (n as usize * 16 + at) * stride % hog.operations.len();
         // One that could not be posted again for want of room in the ring is not there, and is posted now.
         let _ = hog.client.cancel(hog.operations[at]);
         if let Ok(receive) = hog.client.receive(extent(1), None, tagged(u64::MAX), 0) {

@@ -441,8 +441,10 @@ fn acknowledgements_of_many_packets_are_read_in_several_turns() {
     const CONNECTIONS: usize = 8;
     let (near, mut far) = pair(&MemoryConfig { ring: 1024, ..MemoryConfig::default() }).unwrap();
     let mut worker = worker(0, near);
+    let mut connections = Vec::new();
     for _ in 0..CONNECTIONS {
         let connection = worker.fep_mut().connect(Time::ZERO, Addr(1), ConnectOptions::default()).unwrap();
+        connections.push(connection);
         for _ in 0..100 {
             let send = Send { buffer: Buffer::Heap(bytes(1)), tag: None, header_data: 0, context: 0 };
             worker.fep_mut().post_send(connection, send).unwrap();
@@ -470,10 +472,11 @@ fn acknowledgements_of_many_packets_are_read_in_several_turns() {
         codec.write(&book(1, false), &packet, Payload::EMPTY, &mut frame).unwrap();
         inject(&mut far, &frame);
     }
-    let (mut read, mut completed) = (0, 0);
+    let (mut read, mut completed, mut now) = (0, 0, Time::ZERO);
     let mut counts = sent.values().map(|(_, _, count)| *count as usize);
     while read < CONNECTIONS {
-        let received = worker.poll_at(Time::ZERO).received;
+        now += Span::from_us(10);
+        let received = worker.poll_at(now).received;
         let messages: Vec<usize> = counts.by_ref().take(received).collect();
         read += received;
         let (most, all) = (COMPLETED_PER_BURST, messages.iter().sum::<usize>());
@@ -485,6 +488,11 @@ fn acknowledgements_of_many_packets_are_read_in_several_turns() {
     }
     assert_eq!(worker.fep().counters().acks_received, CONNECTIONS as u64);
     assert!(completed >= 2 * COMPLETED_PER_BURST);
+    // They took 10 µs to arrive. What is more is time in this host.
+    let (_, rtt) = worker.fep().flight(connections[0]).unwrap();
+    let (smoothed, in_hosts) = (rtt.smoothed().unwrap(), rtt.in_hosts());
+    assert!(in_hosts > Span::from_us(2), "{in_hosts}");
+    assert_eq!(smoothed.minus(in_hosts).as_us_f64().round(), 10.0);
 }
 
 #[test]

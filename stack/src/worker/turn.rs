@@ -102,6 +102,7 @@ impl<P: Port> Worker<P> {
         self.fep.prefetch();
         self.fep.begin_burst();
         self.rx.iter().take(AHEAD).for_each(prefetch_headers);
+        // None, unless an earlier turn has left them.
         let kept = now.since(self.rx_at);
         let mut count = self.rx.len();
         for at in 0..self.rx.len() {
@@ -135,7 +136,7 @@ impl<P: Port> Worker<P> {
         count
     }
 
-    /// Handles frame `at` of the burst, which has been `kept` here for so long, and whose headers are not as predicted.
+    /// Handles frame `at` of the burst, whose headers are not as predicted. `kept` is how long this host has had the burst.
     #[inline(never)]
     fn receive_any(&mut self, now: Time, at: usize, kept: Span) {
         let (next, packet) = (&mut self.expected, &mut self.arrived);
@@ -152,8 +153,8 @@ impl<P: Port> Worker<P> {
         }
     }
 
-    /// Handles frame `at` of the burst, which has been `kept` here for so long and goes on elsewhere, or copies it into one buffer.
-    /// Returns whether the frame is done with.
+    /// Handles frame `at` of the burst, which goes on elsewhere, or copies it into one buffer. `kept` is how long this host has had the
+    /// burst. Returns whether the frame is done with.
     #[inline]
     fn receive_with_tail(&mut self, now: Time, at: usize, kept: Span) -> bool {
         let (next, packet) = (&self.expected, &mut self.arrived);

@@ -227,20 +227,20 @@ impl<const W: usize> Consumer<W> {
         Ok((self.pop_all(&mut slot)? == 1).then_some(slot[0]))
     }
 
-    /// Brings the next slot into the cache, without waiting for it; or, if none is known, what tells whether there is one.
+    /// Prefetches the next slot; or, if none is known, the index that tells whether there is one.
     #[inline]
-    pub fn prefetch(&self) {
+    pub(crate) fn prefetch(&self) {
         if self.tail == self.head {
-            prefetch(&self.ring.control().tail);
+            prefetch(&self.ring.control().tail.index);
         } else {
             prefetch(self.ring.slot(self.head));
         }
     }
 
-    /// The first word of the next slot, if it is known that there is one: since [`Consumer::available`] or another call has looked. A
-    /// hostile producer may still change it.
+    /// The first word of the next slot, if one is known, as [`Consumer::available`] has found it. A hostile producer may change it
+    /// before it is taken.
     #[inline]
-    pub fn first_word(&self) -> Option<u64> {
+    pub(crate) fn known(&self) -> Option<u64> {
         (self.tail != self.head).then(|| self.ring.slot(self.head)[0].load(Ordering::Relaxed))
     }
 
@@ -267,8 +267,8 @@ impl<const W: usize> Consumer<W> {
     /// Announces that this end is about to sleep. Returns false if it must not, because there is something to take. If
     /// it may sleep, the producer wakes it, and it calls [`Consumer::woken`] afterwards.
     ///
+    /// # Errors
     /// The producer's index is impossible.
-    /// The producer's index cannot be.
     pub fn may_sleep(&mut self) -> Result<bool, Broken> {
         // Both sides write the flag with exchanges, which are totally ordered among themselves. A store on one side
         // would need an argument that the model checker does not follow.

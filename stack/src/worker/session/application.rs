@@ -150,17 +150,23 @@ impl Application {
         }
     }
 
-    /// Brings its next command into the cache, without waiting for it.
+    /// Prefetches its next command, also if its memory is not sealed: a prefetch neither fails nor waits.
     #[inline]
     pub(super) fn prefetch_command(&self) {
         self.commands.prefetch();
     }
 
-    /// The same for the operation that its next command names.
+    /// Prefetches the operation that its next command names, if one is known. It reads the command for that, unless some were put off,
+    /// which come first.
     #[inline]
     pub(super) fn prefetch_operation(&self) {
-        // One is known only if the memory is sealed: reading it cannot fail then.
-        if let Some(word) = self.commands.first_word() {
+        if self.put_off.is_done()
+            && let Some(word) = self.commands.known()
+        {
+            debug_assert!(
+                self.sealing.is_none(),
+                "the worker looks for commands only in memory that is sealed"
+            );
             self.operations.prefetch(bits(word, 32, 32) as u32);
         }
     }

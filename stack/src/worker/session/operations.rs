@@ -49,7 +49,7 @@ impl Operations {
         Some(page.as_ref().map_or(Posted::Nothing, |page| page[number as usize % PAGE]))
     }
 
-    /// Brings what has the number into the cache, without waiting for it.
+    /// Prefetches what has the number, if there is such a number.
     #[inline]
     pub(super) fn prefetch(&self, number: u32) {
         if let Some(Some(page)) = self.pages.get(number as usize / PAGE) {

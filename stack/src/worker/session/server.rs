@@ -470,8 +470,10 @@ impl Sessions {
         }
     }
 
-    /// Brings into the cache what the applications at the first two of `places` will need, those that are looked at next: otherwise
-    /// each command waits for its slot in the ring, which another processor has written, and then for its operation.
+    /// Prefetches for the applications at the first two of `places`, which are looked at next: of the first the operation that its next
+    /// command names, of the second that command. Another processor has written the command, and the operation may not have
+    /// been used for long, so that the worker would wait for both. If no command is known yet, only the index that tells whether
+    /// there is one is prefetched.
     #[inline]
     fn prefetch(&self, mut places: Places) {
         let mut session = || places.next().and_then(|slot| self.slots[slot].as_ref());

@@ -22,7 +22,7 @@ proptest! {
     fn the_ring_behaves_like_a_bounded_queue(
         capacity in 1u32..6,
         start in prop_oneof![Just(0), u32::MAX - 20..=u32::MAX],
-        calls in prop::collection::vec((0u8..5, 0usize..10), 0..200),
+        calls in prop::collection::vec((0u8..6, 0usize..10), 0..200),
     ) {
         let capacity = 1 << capacity;
         let (mut producer, mut consumer, _) = ring_at::<2>(capacity, start);
@@ -30,8 +30,8 @@ proptest! {
         let free = |staged: &Vec<_>, queue: &VecDeque<_>| capacity as usize - staged.len() - queue.len();
         for (call, count) in calls {
             consumer.prefetch();
-            if let Some(word) = consumer.first_word() {
-                prop_assert_eq!(Some(&word), queue.front().map(|[first, _]| first));
+            if let Some(word) = consumer.known() {
+                prop_assert_eq!(Some(word), queue.front().map(|[first, _]| *first));
             }
             match call {
                 0 => {
@@ -55,6 +55,11 @@ proptest! {
                     next += taken as u64;
                 }
                 3 => prop_assert_eq!(consumer.pop().unwrap(), queue.pop_front()),
+                4 => {
+                    let available = consumer.available().unwrap() as usize;
+                    prop_assert!(available <= queue.len() && (available > 0 || queue.is_empty()));
+                    prop_assert_eq!(consumer.known(), queue.front().map(|[first, _]| *first));
+                }
                 _ => {
                     let mut slots = vec![[0; 2]; count];
                     let taken = consumer.pop_all(&mut slots).unwrap();

@@ -109,7 +109,9 @@ impl Guest {
                 Err(ReceiveError::Truncated { room, .. }) => (more, Some((header_data, offset, room))),
                 Err(_) => (more, None),
             },
-            _ => (false, None),
+            Report::Refused { request: Request::Receive, .. } => (false, None),
+            // One may also be that the receive could not be cancelled.
+            _ => (true, None),
         };
         if let Some(gatherer) = (event.context / u64::from(MEMORY)).checked_sub(2)
             && !goes_on
