@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use crate::buffer::Buffer;
 
-/// A queue with room for so many elements gives nothing back.
-const SPARE: usize = 16;
+/// A queue of so many bytes gives nothing back.
+const SPARE: usize = 512;
 
 /// Whether a collection of `len` elements with room for `capacity` should give memory back: it has room for more than `spare`, and uses
 /// a quarter at most. Growing again costs no more than what needs the room.
@@ -17,7 +17,7 @@ pub(crate) fn is_too_large(len: usize, capacity: usize, spare: usize) -> bool {
 /// Gives back the memory of a queue that has become much shorter.
 #[inline]
 pub(crate) fn give_back<T>(deque: &mut VecDeque<T>) {
-    if is_too_large(deque.len(), deque.capacity(), SPARE) {
+    if is_too_large(deque.len(), deque.capacity(), SPARE / size_of::<T>()) {
         deque.shrink_to(2 * deque.len());
     }
 }
@@ -73,7 +73,7 @@ mod tests {
             assert_eq!(queue.pop_front(), Some(next));
             give_back(&mut queue);
             let (len, room) = (queue.len(), queue.capacity());
-            assert!(room <= (4 * len + 3).max(SPARE), "room for {room} with {len}");
+            assert!(room <= (4 * len + 3).max(SPARE / size_of::<u64>()), "room for {room} with {len}");
         }
     }
 }

@@ -106,6 +106,7 @@ pub fn udp(ip: &IpAddrs, datagram: &[u8]) -> u16 {
 }
 
 /// Whether a UDP datagram agrees with the checksum that it carries.
+#[inline]
 pub fn udp_is_valid(ip: &IpAddrs, datagram: &[u8]) -> bool {
     pseudo_header(ip, super::udp::PROTOCOL, datagram.len() as u16).with(datagram).fold() == 0xffff
 }

@@ -476,11 +476,11 @@ impl Sessions {
     /// there is one is prefetched.
     #[inline]
     fn prefetch(&self, mut places: Places) {
-        let mut session = || places.next().and_then(|slot| self.slots[slot].as_ref());
-        if let Some(next) = session() {
+        let Some(first) = places.next() else { return };
+        if let Some(next) = &self.slots[first] {
             next.prefetch_operation();
         }
-        if let Some(second) = session() {
+        if let Some(second) = places.next().and_then(|slot| self.slots[slot].as_ref()) {
             second.prefetch_command();
         }
     }
