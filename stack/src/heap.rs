@@ -17,7 +17,7 @@ pub(crate) fn is_too_large(len: usize, capacity: usize, spare: usize) -> bool {
 /// Gives back the memory of a queue that has become much shorter.
 #[inline]
 pub(crate) fn give_back<T>(deque: &mut VecDeque<T>) {
-    if is_too_large(deque.len(), deque.capacity(), SPARE / size_of::<T>()) {
+    if is_too_large(deque.len(), deque.capacity(), SPARE / size_of::<T>().max(1)) {
         deque.shrink_to(2 * deque.len());
     }
 }

@@ -102,7 +102,7 @@ impl<P: Port> Worker<P> {
         self.fep.prefetch();
         self.fep.begin_burst();
         self.rx.iter().take(AHEAD).for_each(prefetch_headers);
-        // None, unless an earlier turn has left them.
+        // Zero, unless an earlier turn has left them.
         let kept = now.since(self.rx_at);
         let mut count = self.rx.len();
         for at in 0..self.rx.len() {
