@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use weft::core::worker::PACKETS_PER_TURN;
 use weft::core::worker::session::{
-    BYTES_PER_TURN, COMMANDS_PER_TURN, ENDS_PER_QUIET_TURN, ENDS_PER_TURN, GRACE, JOINING, LET_GO_PER_TURN,
-    LimitRow, REPORTS_PER_TURN, reserved_part,
+    BYTES_ALONE, BYTES_PER_TURN, COMMANDS_PER_TURN, ENDS_PER_QUIET_TURN, ENDS_PER_TURN, GRACE, JOINING,
+    LET_GO_PER_TURN, LimitRow, REPORTS_PER_TURN, reserved_part,
 };
 use weft::core::{
     BOOK, COMPLETED_PER_BURST, CONNECTIONS_PER_CALL, CONTEXTS_PER_PEER, CONTROL_IN_ORDER, INCOMPLETE_PER_PDC,
@@ -329,7 +329,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             all: BYTES_PER_TURN.to_string(),
             holder: "process",
             reserved: "an even part among those that touch some".into(),
-            most: BYTES_PER_TURN.to_string(),
+            most: format!("{BYTES_ALONE}, and twice that after a turn without"),
             then: "the command goes on in the next turn".into(),
         },
         Row {

@@ -86,9 +86,13 @@ pub fn update(checksum: u16, old: u16, new: u16) -> u16 {
 
 /// The sum of the pseudo-header for a payload of `len` bytes of `protocol`. A port that offloads the UDP checksum
 /// expects it, folded, in the checksum field.
+#[inline]
 pub fn pseudo_header(ip: &IpAddrs, protocol: u8, len: u16) -> Sum {
     let addrs = match ip {
-        IpAddrs::V4 { src, dst } => Sum::default().with(&src.octets()).with(&dst.octets()),
+        IpAddrs::V4 { src, dst } => [src, dst].into_iter().fold(Sum::default(), |sum, addr| {
+            let [a, b, c, d] = addr.octets();
+            sum.with_word(u16::from_be_bytes([a, b])).with_word(u16::from_be_bytes([c, d]))
+        }),
         IpAddrs::V6 { src, dst } => Sum::default().with(&src.octets()).with(&dst.octets()),
     };
     addrs.with_word(u16::from(protocol)).with_word(len)

@@ -1,7 +1,7 @@
 //! Whose applications are: each has an account, which counts what it has of that which applications share.
 
 use super::application::COMMANDS_PER_TURN;
-use super::put_off::{BYTES_PER_TURN, Parts, Ration};
+use super::put_off::{BYTES_ALONE, BYTES_PER_TURN, Parts, Ration};
 
 /// The accounts of applications: as many as there can be applications, so that one is free when a place is. Those of one process
 /// have one.
@@ -9,17 +9,29 @@ use super::put_off::{BYTES_PER_TURN, Parts, Ration};
 pub(super) struct Accounts {
     slots: Vec<Place>,
     all: Vec<Account>,
-    /// The turn, and what each busy account may have of it.
+    /// The turn and the round, and what each busy account may have of the turn.
     parts: Parts,
-    /// How many accounts have had something to do in this turn, and the most in the last ones: one that has some in every other turn only
-    /// counts all the time.
+    /// How many accounts have had something to do in this round, and the most in the last ones: one that has some in every other round
+    /// only counts all the time.
     busy_now: u32,
     busy: u32,
+    /// The same of those for which bytes were touched.
+    touching_now: u32,
+    touching: u32,
     /// Commands and bytes that all accounts together have left in this turn. An account that is looked at when nothing is left still has
     /// one command, and an even part of the bytes: nobody knew that so many would come.
     commands: usize,
     bytes: i64,
+    /// What was done for those with a backlog in this turn of the worker's loop, in bytes: a command counts for [`COMMAND`].
+    done: i64,
 }
+
+/// Bytes that a command counts for, beside those that it touches: it takes about as long.
+const COMMAND: i64 = BYTES_PER_TURN / COMMANDS_PER_TURN as i64;
+
+/// A turn that has touched so many bytes for applications with a backlog, or executed as many commands as count for these, leaves the
+/// rest of the round for the next ones: packets are not to wait for the commands of many.
+const ENOUGH: i64 = BYTES_PER_TURN / 4;
 
 /// The application in a slot.
 #[derive(Clone, Copy, Debug, Default)]
@@ -58,24 +70,46 @@ impl Accounts {
         Accounts {
             slots,
             all,
-            parts: Parts { turn: 0, commands, bytes },
+            parts: Parts { round: 0, turn: 0, commands, bytes: BYTES_ALONE },
             busy_now: 0,
             busy: 0,
+            touching_now: 0,
+            touching: 0,
             commands,
             bytes,
+            done: 0,
         }
     }
 
-    /// A turn of the worker begins.
+    /// A turn of the worker's loop begins.
     pub(super) fn begin_turn(&mut self) {
-        self.busy = std::mem::take(&mut self.busy_now).max(self.busy - self.busy.div_ceil(8));
-        (self.commands, self.bytes) = (COMMANDS_PER_TURN, BYTES_PER_TURN);
-        let busy = self.busy.max(1);
-        self.parts = Parts {
-            turn: self.parts.turn.wrapping_add(1),
-            commands: COMMANDS_PER_TURN / busy as usize,
-            bytes: BYTES_PER_TURN / i64::from(busy),
-        };
+        self.parts.turn = self.parts.turn.wrapping_add(1);
+        (self.commands, self.bytes, self.done) = (COMMANDS_PER_TURN, BYTES_PER_TURN, 0);
+    }
+
+    /// Whether this turn has done enough for applications with a backlog.
+    #[inline]
+    pub(super) fn have_enough(&self) -> bool {
+        self.done >= ENOUGH
+    }
+
+    /// A round begins.
+    pub(super) fn begin_round(&mut self) {
+        self.parts.round = self.parts.round.wrapping_add(1);
+        let (busy, touching) = (self.busy, self.touching);
+        self.busy = lately(&mut self.busy_now, busy);
+        self.touching = lately(&mut self.touching_now, touching);
+        if (self.busy, self.touching) != (busy, touching) {
+            self.parts.commands = COMMANDS_PER_TURN / self.busy.max(1) as usize;
+            self.parts.bytes = BYTES_ALONE.min(BYTES_PER_TURN / i64::from(self.touching.max(1)));
+        }
+    }
+
+    /// Whether the application in `slot`, which has a backlog, has its turn in this round: no other one of its account has had one in an
+    /// earlier turn of the worker.
+    pub(super) fn has_its_turn(&mut self, slot: u32) -> bool {
+        let account = self.of(slot);
+        self.all[account as usize].ration.goes_on_with_round(&self.parts)
     }
 
     /// The ration that the account of the application in `slot` has left in this turn. The call counts the account as busy.
@@ -92,7 +126,7 @@ impl Accounts {
     /// The bytes that may be touched for an account when all together have nearly none left.
     #[cold]
     fn least_bytes(&self) -> i64 {
-        let even = BYTES_PER_TURN / i64::from(self.busy.max(self.busy_now).max(1));
+        let even = BYTES_PER_TURN / i64::from(self.touching.max(self.touching_now).max(1));
         self.bytes.max(even)
     }
 
@@ -102,6 +136,7 @@ impl Accounts {
         let account = self.of(slot);
         self.all[account as usize].ration.take(commands);
         self.commands = self.commands.saturating_sub(commands);
+        self.done += COMMAND * commands as i64;
         self.touch(slot, bytes);
     }
 
@@ -109,8 +144,9 @@ impl Accounts {
     #[inline]
     pub(super) fn touch(&mut self, slot: u32, bytes: i64) {
         let account = self.of(slot);
-        self.all[account as usize].ration.touch(bytes);
+        self.touching_now += u32::from(self.all[account as usize].ration.touch(bytes));
         self.bytes -= bytes;
+        self.done += bytes;
     }
 
     /// The account of the application in `slot`.
@@ -220,6 +256,11 @@ impl Accounts {
         let counts = self.all.iter().map(|account| (account.sessions, account.open, account.peers));
         assert!(counts.eq(counted));
     }
+}
+
+/// How many have had something to do in the last rounds: as many as in this one, which ends, or an eighth less than before.
+fn lately(now: &mut u32, before: u32) -> u32 {
+    std::mem::take(now).max(before - before.div_ceil(8))
 }
 
 #[cfg(test)]

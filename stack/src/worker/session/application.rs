@@ -77,7 +77,9 @@ pub const BYTES_PER_OPERATION: u64 = (size_of::<Posted>() + size_of::<Slot>()) a
 
 /// The result of executing an application's commands in a turn.
 pub(super) enum Obeyed {
-    /// So many commands were executed, or something else was done once.
+    /// So many commands were executed, or something else was done once. There is no more to do.
+    All(usize),
+    /// The same, and there may be more to do.
     Some(usize),
     /// The application has more commands, but the ration of its process is used up.
     NotItsTurn,
@@ -261,11 +263,11 @@ impl Application {
     pub(super) fn obey(&mut self, served: &mut impl Served, now: Time, all: &mut Connections) -> Obeyed {
         let copies = served.fep_mut().is_copying(self.process);
         if !self.backlog.is_empty() && !copies {
-            return Obeyed::Some(0);
+            return Obeyed::All(0);
         }
         let waiting = if self.backlog.is_empty() { self.waiting() } else { 0 };
         if waiting == 0 && !self.put_off.gathers && !copies {
-            return Obeyed::Some(0);
+            return Obeyed::All(0);
         }
         let ration = all.accounts.ration(self.id.slot);
         if ration.is_used_up() {
@@ -286,7 +288,11 @@ impl Application {
         }
         // The last message that a receive for many takes may be one to copy.
         let copies = copies || served.fep_mut().is_copying(self.process);
-        Obeyed::Some(count.max(usize::from(copies || !self.put_off.is_done())))
+        let goes_on = copies || !self.put_off.is_done();
+        match goes_on || count < waiting || count == COMMANDS_PER_TURN {
+            true => Obeyed::Some(count.max(usize::from(goes_on))),
+            false => Obeyed::All(count),
+        }
     }
 
     /// The number of commands for this turn: those that were put off, or new ones.

@@ -2,10 +2,14 @@
 //!
 //! A look at an application that has given no command reads two or three cache lines, of which the application may write one.
 //! A server with many applications that do nothing would spend most of its time on that.
+//!
+//! An application that has had its turn and has more to do has a *backlog*. Those with a backlog take turns in a *round*, which may
+//! take several turns of the worker's loop; all others have theirs at once. So one that has a command now and then does not wait for
+//! those that always have some. (fq_codel serves new flows before old ones for the same reason, RFC 8290.)
 
-/// After so many looks in a row that have found nothing to do an application is quiet: in about a millisecond, so that those which
-/// exchange messages all the time stay awake. Not only commands count: one that is reported something may have an answer.
-const PATIENCE: u16 = if cfg!(test) { 16 } else { 1024 };
+/// After so many looks in a row that have found nothing to do an application is quiet: in a millisecond if nothing else happens, so that
+/// those which exchange messages all the time stay awake. Not only commands count: one that is reported something may have an answer.
+const PATIENCE: u16 = if cfg!(test) { 32 } else { 8192 };
 
 /// Each quiet application is looked at in one of so many turns, an even part of them in each.
 pub(super) const PERIOD: u32 = 16;
@@ -19,6 +23,8 @@ pub(super) struct Attention {
     /// A bit for each place whose application is looked at in each turn, and for each whose application is quiet.
     awake: Vec<u64>,
     quiet: Vec<u64>,
+    /// A bit for each place whose application has a backlog. These are awake.
+    backlogged: Vec<u64>,
     /// How many are quiet.
     count: u32,
     /// The looks in a row at each that have found nothing.
@@ -28,13 +34,34 @@ pub(super) struct Attention {
     due: u64,
     /// Whether the next turn looks at all.
     all: bool,
+    round: Round,
+}
+
+/// Where the round is.
+#[derive(Debug, Default)]
+struct Round {
+    /// The place that it begins at.
+    first: usize,
+    /// How many of its parts have begun, which are words: that of the first place comes at the beginning and, with the places before
+    /// that, at the end.
+    begun: usize,
+    /// What is left of the last one.
+    left: Places,
 }
 
 impl Attention {
     /// For so many places, of which none is taken.
     pub(super) fn new(places: usize) -> Attention {
-        let words = vec![0; places.div_ceil(64)];
-        Attention { awake: words.clone(), quiet: words, in_vain: vec![0; places], ..Attention::default() }
+        let words = vec![0; places.div_ceil(64).max(1)];
+        Attention {
+            awake: words.clone(),
+            quiet: words.clone(),
+            backlogged: words.clone(),
+            in_vain: vec![0; places],
+            // It is over.
+            round: Round { begun: words.len() + 1, ..Round::default() },
+            ..Attention::default()
+        }
     }
 
     /// An application has come to a place, and is awake.
@@ -46,6 +73,7 @@ impl Attention {
     /// The application at a place is gone.
     pub(super) fn end(&mut self, place: usize) {
         self.wake(place);
+        self.set_backlog(place, false);
         self.awake[place / 64] &= !bit(place);
     }
 
@@ -80,21 +108,59 @@ impl Attention {
         self.awake.len()
     }
 
-    /// All words in the order in which a turn that begins at place `first` looks at their places, and at which of these: that of
-    /// `first` comes at the beginning and, with the places before it, at the end.
-    pub(super) fn parts(&self, first: usize) -> impl Iterator<Item = (usize, u64)> + use<> {
-        let (words, word) = (self.words(), first / 64);
-        let before = bit(first) - 1;
-        let head = (word < words).then_some((word, !before)).into_iter();
-        let rest = (word + 1..words).chain(0..word).map(|word| (word, u64::MAX));
-        let tail = (before != 0).then_some((word, before));
-        head.chain(rest).chain(tail)
+    /// The places of a word whose applications are looked at in this turn, apart from those with a backlog.
+    #[inline]
+    pub(super) fn due(&self, word: usize) -> Places {
+        let all = self.awake[word] | self.quiet[word] & self.due;
+        Places { word, bits: all & !self.backlogged[word] }
     }
 
-    /// The places among `part` of a word whose applications are looked at in this turn.
+    /// Whether each application with a backlog has had its turn in this round.
     #[inline]
-    pub(super) fn due(&self, word: usize, part: u64) -> Places {
-        Places { word, bits: (self.awake[word] | self.quiet[word] & self.due) & part }
+    pub(super) fn is_round_over(&self) -> bool {
+        self.round.begun > self.words() && self.round.left.bits == 0
+    }
+
+    /// A round begins, with place `first` or the next one behind it whose application has a backlog.
+    pub(super) fn begin_round(&mut self, first: usize) {
+        self.round = Round { first, ..Round::default() };
+    }
+
+    /// The place of the application with a backlog that is next in this round, and those of some that come after it. After `None` the
+    /// round is over.
+    #[inline]
+    pub(super) fn next_backlogged(&mut self) -> Option<(usize, Places)> {
+        let words = self.words();
+        let Round { first, begun, left } = &mut self.round;
+        loop {
+            if let Some(place) = left.next() {
+                return Some((place, *left));
+            }
+            if *begun > words {
+                return None;
+            }
+            let (word, before) = (*first / 64 + *begun, bit(*first) - 1);
+            let word = if word < words { word } else { word - words };
+            let part = match *begun {
+                0 => !before,
+                begun if begun == words => before,
+                _ => u64::MAX,
+            };
+            *left = Places { word, bits: self.backlogged[word] & part };
+            *begun += 1;
+        }
+    }
+
+    /// The application at `place`, which [came last](Attention::next_backlogged), has its turn later: it is the next one.
+    pub(super) fn put_back(&mut self, place: usize) {
+        self.round.left.bits |= bit(place);
+    }
+
+    /// Whether the application at a place, which has had its turn, has more to do.
+    #[inline]
+    pub(super) fn set_backlog(&mut self, place: usize, has_some: bool) {
+        let (word, place) = (&mut self.backlogged[place / 64], place % 64);
+        *word = *word & !(1 << place) | u64::from(has_some) << place;
     }
 
     /// The places of a word whose applications are awake.
@@ -123,7 +189,7 @@ impl Attention {
 }
 
 /// Some places of a word, in order.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Places {
     word: usize,
     bits: u64,
@@ -157,7 +223,7 @@ mod tests {
         attention.begin_turn();
         let mut looked = Vec::new();
         for word in 0..attention.words() {
-            for place in attention.due(word, u64::MAX) {
+            for place in attention.due(word) {
                 attention.looked(place, false);
                 looked.push(place);
             }
@@ -178,17 +244,42 @@ mod tests {
         attention
     }
 
+    /// The places that a round looks at which begins at `first`.
+    fn round(attention: &mut Attention, first: usize) -> Vec<usize> {
+        attention.begin_round(first);
+        let places = core::iter::from_fn(|| attention.next_backlogged()).map(|(place, _)| place).collect();
+        assert!(attention.is_round_over() && attention.next_backlogged().is_none());
+        places
+    }
+
     #[test]
-    fn a_turn_begins_at_any_place_and_looks_at_each_once() {
+    fn a_round_begins_at_any_place_and_looks_once_at_each_application_with_a_backlog() {
         let places = [0, 5, 63, 64, 70, 127, 128, 129];
         let mut attention = Attention::new(130);
-        places.iter().for_each(|&place| attention.begin(place));
+        places.iter().chain(&[1, 65]).for_each(|&place| attention.begin(place));
+        places.iter().for_each(|&place| attention.set_backlog(place, true));
         for first in 0..130 {
-            let looked = attention.parts(first).flat_map(|(word, part)| attention.due(word, part));
             let (before, from): (Vec<usize>, Vec<usize>) = places.iter().partition(|&&place| place < first);
-            assert_eq!(looked.collect::<Vec<_>>(), [from, before].concat(), "from {first} on");
+            assert_eq!(round(&mut attention, first), [from, before].concat(), "from {first} on");
         }
-        assert_eq!(Attention::new(0).parts(0).count(), 0);
+        assert_eq!(round(&mut Attention::new(0), 0), []);
+    }
+
+    #[test]
+    fn an_application_with_a_backlog_is_looked_at_in_its_round_and_others_in_each_turn() {
+        let mut attention = Attention::new(130);
+        (0..3).for_each(|place| attention.begin(place));
+        attention.set_backlog(1, true);
+        assert_eq!((turn(&mut attention), round(&mut attention, 0)), (vec![0, 2], vec![1]));
+        // Whoever comes behind the one that had its turn last has one in this round.
+        attention.begin_round(0);
+        attention.set_backlog(2, true);
+        assert_eq!(attention.next_backlogged().map(|(place, _)| place), Some(1));
+        attention.set_backlog(0, true);
+        assert_eq!(attention.next_backlogged().map(|(place, _)| place), Some(2));
+        attention.set_backlog(1, false);
+        attention.end(2);
+        assert_eq!((turn(&mut attention), round(&mut attention, 0)), (vec![1], vec![0]));
     }
 
     #[test]

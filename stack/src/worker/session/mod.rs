@@ -113,7 +113,7 @@ pub use held::{HeldConnections, LET_GO_PER_TURN};
 pub use join::{JoinError, ServerFacts};
 pub use limit_rows::LimitRow;
 pub use listener::{ListenError, SessionListener};
-pub use put_off::{BYTES_PER_TURN, ENDS_PER_QUIET_TURN, ENDS_PER_TURN};
+pub use put_off::{BYTES_ALONE, BYTES_PER_TURN, ENDS_PER_QUIET_TURN, ENDS_PER_TURN};
 pub use report::{Report, Request};
 pub use serve::{ServerEvent, SessionServer};
 pub use served::{PlacePeer, Served};

@@ -9,16 +9,19 @@ use crate::fep::END_COST;
 use crate::ses::HAND_OVER;
 
 /// Bytes of messages that wait for receives which the worker touches for applications in a turn, on average: 4,096 tags
-/// that it compares, or so many bytes that it copies. Either takes about as long as a burst of other commands. It is also what the
+/// that it compares, or so many bytes that it copies. It is also what the
 /// worker touches in a turn of messages whose connections are aborted, for all applications together.
 pub const BYTES_PER_TURN: i64 = if cfg!(test) { 1 << 10 } else { 64 << 10 };
+
+/// The part of these that one process has, if it is alone: to copy so many takes about as long as a burst of other commands.
+pub const BYTES_ALONE: i64 = BYTES_PER_TURN / 2;
 
 /// What the worker touches of messages whose connections are aborted in a turn while nothing else happens, so that applications
 /// which have left do not keep their places for long.
 const BYTES_PER_QUIET_TURN: i64 = 16 * BYTES_PER_TURN;
 
-/// Bytes that a process saves if none are touched for it for a while, however small its part of a turn is. So one that meets a
-/// message which has waited, now and then, need not make up for it in many turns.
+/// Bytes that a process saves at least if none are touched for it for a while, however small its part of a turn is; it saves two parts
+/// if these are more. So one that meets a message which has waited, now and then, need not make up for it in many turns.
 const SAVED: i64 = HAND_OVER as i64 + BYTES_PER_TURN / 16;
 
 /// How many commands the worker may still execute, and how many bytes it may still touch, in a turn for a process. All applications
@@ -26,8 +29,11 @@ const SAVED: i64 = HAND_OVER as i64 + BYTES_PER_TURN / 16;
 /// have equal rations, and the total is the same however many there are: more processes do not make turns longer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ration {
-    /// The turn in which it was looked at last.
+    /// The turn and the round in which it was looked at last.
     turn: u32,
+    round: u32,
+    /// The last round in which an application of the process with a backlog has had its turn, and in which turn of the worker.
+    begun: (u32, u32),
     /// Commands that may be executed.
     pub(super) commands: usize,
     /// Bytes of messages that may be touched: less than none if more was done in one turn, because the memory of a message goes
@@ -35,12 +41,15 @@ pub(super) struct Ration {
     pub(super) bytes: i64,
     /// Whether an application of the process has had its turn in this one.
     pub(super) is_begun: bool,
+    /// Whether bytes were touched for the process in this round.
+    has_touched: bool,
 }
 
 /// The ration that a process begins a turn with, if it owes nothing and has saved nothing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parts {
     pub(super) turn: u32,
+    pub(super) round: u32,
     pub(super) commands: usize,
     /// Bytes that it may touch in each turn.
     pub(super) bytes: i64,
@@ -48,24 +57,39 @@ pub(super) struct Parts {
 
 impl Default for Ration {
     fn default() -> Ration {
-        let (turn, commands, bytes) = (0, COMMANDS_PER_TURN, BYTES_PER_TURN);
-        Ration { turn, commands, bytes, is_begun: false }
+        let (commands, bytes) = (COMMANDS_PER_TURN, BYTES_ALONE);
+        Ration { turn: 0, round: 0, begun: (0, 0), commands, bytes, is_begun: false, has_touched: false }
     }
 }
 
 impl Ration {
     /// The process has these parts of a turn, in which all together have so many commands `left`. It may be the turn for which this was
-    /// called last. Returns whether it is another one, in which there is a new ration.
+    /// called last. Returns whether it is the first one in a round.
     #[inline]
     pub(super) fn renew(&mut self, parts: &Parts, left: usize) -> bool {
         let turns = parts.turn.wrapping_sub(self.turn);
-        if turns > 0 {
-            let Parts { turn, commands, bytes: each } = *parts;
-            let commands = commands.min(left).max(1);
-            let bytes = self.bytes.saturating_add(each.saturating_mul(turns.into())).min(each.max(SAVED));
-            *self = Ration { turn, commands, bytes, is_begun: false };
+        if turns == 0 {
+            return false;
         }
-        turns > 0
+        let saved = self.bytes.saturating_add(parts.bytes.saturating_mul(turns.into()));
+        self.bytes = saved.min((2 * parts.bytes).max(SAVED));
+        self.commands = parts.commands.min(left).max(1);
+        (self.turn, self.is_begun) = (parts.turn, false);
+        let is_first = parts.round != self.round;
+        if is_first {
+            (self.round, self.has_touched) = (parts.round, false);
+        }
+        is_first
+    }
+
+    /// An application of the process with a backlog is next in the round. Returns whether it has its turn: if another one has had it, then
+    /// in this turn of the worker, which may have left something of the ration.
+    pub(super) fn goes_on_with_round(&mut self, parts: &Parts) -> bool {
+        let (round, turn) = self.begun;
+        if round != parts.round {
+            self.begun = (parts.round, parts.turn);
+        }
+        round != parts.round || turn == parts.turn
     }
 
     /// The same with no more than so many bytes, and commands, but for the first ones of the process in the turn.
@@ -81,10 +105,11 @@ impl Ration {
         (self.commands, self.is_begun) = (self.commands.saturating_sub(commands), true);
     }
 
-    /// So many bytes were touched for it.
+    /// So many bytes were touched for it. Returns whether they are the first ones in the round.
     #[inline]
-    pub(super) fn touch(&mut self, bytes: i64) {
+    pub(super) fn touch(&mut self, bytes: i64) -> bool {
         self.bytes -= bytes;
+        bytes > 0 && !std::mem::replace(&mut self.has_touched, true)
     }
 
     /// Whether no application of the process has its turn any more.

@@ -62,8 +62,8 @@ pub struct Sessions {
     slots: Vec<Option<Application>>,
     /// Which of them are looked at in a turn.
     attention: Attention,
-    /// The one that is looked at first in the next turn: that which has had to wait for the others of its process in the last one.
-    first: usize,
+    /// The one that is looked at first in the next round: that which has had to wait for the others of its process in this one.
+    first: Option<usize>,
     connections: Connections,
     serial: u64,
     last_process: u16,
@@ -93,7 +93,7 @@ impl Sessions {
         Sessions {
             slots: (0..capacity).map(|_| None).collect(),
             attention: Attention::new(capacity),
-            first: 0,
+            first: None,
             connections: Connections::new(capacity),
             serial: 0,
             last_process: 0,
@@ -335,47 +335,9 @@ impl Sessions {
         if !self.connections.datagrams.is_empty() {
             count += self.settle_datagrams(served, now);
         }
-        let mut cleared = 0;
-        // A message that is to be copied may belong to a quiet application: its last packet is no command.
-        if served.fep_mut().has_copies() {
-            self.attention.look_at_all();
-        }
-        self.attention.begin_turn();
-        self.connections.accounts.begin_turn();
-        let first = std::mem::take(&mut self.first);
-        let mut next_first = None;
-        for (word, part) in self.attention.parts(first) {
-            let mut due = self.attention.due(word, part);
-            while let Some(slot) = due.next() {
-                self.prefetch(due);
-                let Some(session) = &mut self.slots[slot] else { continue };
-                if session.leaving {
-                    cleared += usize::from(session.clear_away(served.fep_mut(), &mut self.connections));
-                    continue;
-                }
-                if !session.is_sealed() {
-                    continue;
-                }
-                if session.is_idle(served.fep_mut()) {
-                    self.attention.looked(slot, false);
-                    continue;
-                }
-                let mut done = session.flush(served.fep_mut());
-                match session.obey(served, now, &mut self.connections) {
-                    Obeyed::Some(count) => done += count,
-                    Obeyed::NotItsTurn => {
-                        done += 1;
-                        next_first.get_or_insert(slot);
-                    }
-                }
-                self.attention.looked(slot, done > 0);
-                count += done;
-                if let Some(how) = session.has_ended() {
-                    self.end(served.fep_mut(), now, slot, how);
-                }
-            }
-        }
-        self.first = next_first.unwrap_or(0);
+        count += self.go_on_with_round(served, now);
+        let (done, cleared) = self.look_at_due(served, now);
+        count += done;
         // Of all applications together, which take turns.
         let fep = served.fep_mut();
         if fep.has_aborted() {
@@ -405,6 +367,90 @@ impl Sessions {
             }
         }
         count + self.release_parted(served)
+    }
+
+    /// Executes commands of the applications that are due and have no backlog, and clears away what those leave that are gone. Returns how
+    /// much was done, and at how many of the latter.
+    #[inline]
+    fn look_at_due(&mut self, served: &mut impl Served, now: Time) -> (usize, usize) {
+        let (mut done, mut cleared) = (0, 0);
+        // A message that is to be copied may belong to a quiet application: its last packet is no command.
+        if served.fep_mut().has_copies() {
+            self.attention.look_at_all();
+        }
+        self.attention.begin_turn();
+        for word in 0..self.attention.words() {
+            let mut due = self.attention.due(word);
+            while let Some(slot) = due.next() {
+                self.prefetch(due);
+                match &mut self.slots[slot] {
+                    Some(session) if session.leaving => {
+                        cleared += usize::from(session.clear_away(served.fep_mut(), &mut self.connections));
+                    }
+                    _ => done += self.look_at(served, now, slot),
+                }
+            }
+        }
+        (done, cleared)
+    }
+
+    /// Executes commands of the applications with a backlog that are next in the round, until that is enough for a turn. Returns how much
+    /// was done.
+    #[inline]
+    fn go_on_with_round(&mut self, served: &mut impl Served, now: Time) -> usize {
+        self.connections.accounts.begin_turn();
+        // Those that came first in a round that takes several turns may have more.
+        let mut done = usize::from(!self.attention.is_round_over());
+        if done == 0 {
+            self.attention.begin_round(self.first.take().unwrap_or(0));
+            self.connections.accounts.begin_round();
+        }
+        while let Some((slot, upcoming)) = self.attention.next_backlogged() {
+            if self.connections.accounts.have_enough() {
+                self.attention.put_back(slot);
+                break;
+            }
+            self.prefetch(upcoming);
+            if !self.connections.accounts.has_its_turn(slot as u32) {
+                self.first.get_or_insert(slot);
+                continue;
+            }
+            self.attention.set_backlog(slot, false);
+            done += self.look_at(served, now, slot);
+        }
+        done
+    }
+
+    /// Executes commands of an application that has no backlog, as far as it is known, and looks whether it is gone. Returns how much was
+    /// done.
+    #[inline]
+    fn look_at(&mut self, served: &mut impl Served, now: Time, slot: usize) -> usize {
+        let Some(session) = &mut self.slots[slot] else { return 0 };
+        if session.leaving || !session.is_sealed() {
+            return 0;
+        }
+        if session.is_idle(served.fep_mut()) {
+            self.attention.looked(slot, false);
+            return 0;
+        }
+        let mut done = session.flush(served.fep_mut());
+        match session.obey(served, now, &mut self.connections) {
+            Obeyed::All(count) => done += count,
+            Obeyed::Some(count) => {
+                done += count;
+                self.attention.set_backlog(slot, true);
+            }
+            Obeyed::NotItsTurn => {
+                done += 1;
+                self.first.get_or_insert(slot);
+                self.attention.set_backlog(slot, true);
+            }
+        }
+        self.attention.looked(slot, done > 0);
+        if let Some(how) = session.has_ended() {
+            self.end(served.fep_mut(), now, slot, how);
+        }
+        done
     }
 
     /// The session in `slot`, which is leaving, holds its peers in the address book no more, nor the Ethernet addresses that it has
@@ -724,6 +770,7 @@ impl Sessions {
         let Some(session) = &mut self.slots[slot] else { return };
         session.leaving = true;
         self.attention.wake(slot);
+        self.attention.set_backlog(slot, false);
         self.connections.accounts.leave(session.id.slot);
         session.regions.clear();
         session.backlog.clear();
