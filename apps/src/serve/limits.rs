@@ -329,7 +329,7 @@ fn rows(args: &ServeArgs) -> Vec<Row> {
             all: BYTES_PER_TURN.to_string(),
             holder: "process",
             reserved: "an even part among those that touch some".into(),
-            most: format!("{BYTES_ALONE}, and twice that after a turn without"),
+            most: format!("{BYTES_ALONE}, or {BYTES_PER_TURN} after a turn without"),
             then: "the command goes on in the next turn".into(),
         },
         Row {

@@ -22,11 +22,12 @@ pub(super) struct Accounts {
     /// one command, and an even part of the bytes: nobody knew that so many would come.
     commands: usize,
     bytes: i64,
-    /// What was done for those with a backlog in this turn of the worker's loop, in bytes: a command counts for [`COMMAND`].
+    /// What was done in this turn of the worker's loop, in bytes: a command counts for [`COMMAND`]. It is read before anything is done for
+    /// applications without a backlog.
     done: i64,
 }
 
-/// Bytes that a command counts for, beside those that it touches: it takes about as long.
+/// Bytes that a command counts for, beside those that it touches.
 const COMMAND: i64 = BYTES_PER_TURN / COMMANDS_PER_TURN as i64;
 
 /// A turn that has touched so many bytes for applications with a backlog, or executed as many commands as count for these, leaves the
@@ -53,6 +54,8 @@ struct Account {
     /// How many peers those that are not leaving may have together.
     peers: u64,
     ration: Ration,
+    /// The slot of the application with a backlog that has its turn in the next round, before all others of the account.
+    next: Option<u32>,
 }
 
 impl Account {
@@ -106,10 +109,26 @@ impl Accounts {
     }
 
     /// Whether the application in `slot`, which has a backlog, has its turn in this round: no other one of its account has had one in an
-    /// earlier turn of the worker.
-    pub(super) fn has_its_turn(&mut self, slot: u32) -> bool {
+    /// earlier turn of the worker, nor comes before it. `has_backlog` says whether those in other slots have one.
+    pub(super) fn has_its_turn(&mut self, slot: u32, has_backlog: impl Fn(u32) -> bool) -> bool {
         let account = self.of(slot);
-        self.all[account as usize].ration.goes_on_with_round(&self.parts)
+        let account = &mut self.all[account as usize];
+        if account.next.is_some_and(|next| next != slot && has_backlog(next)) {
+            return false;
+        }
+        account.next = None;
+        let has_it = account.ration.goes_on_with_round(&self.parts);
+        if !has_it {
+            account.next = Some(slot);
+        }
+        has_it
+    }
+
+    /// The application in `slot` has had to wait for others of its account: it has its turn before these, unless another one waits.
+    #[cold]
+    pub(super) fn lets_pass(&mut self, slot: u32) {
+        let account = self.of(slot);
+        self.all[account as usize].next.get_or_insert(slot);
     }
 
     /// The ration that the account of the application in `slot` has left in this turn. The call counts the account as busy.
@@ -126,7 +145,7 @@ impl Accounts {
     /// The bytes that may be touched for an account when all together have nearly none left.
     #[cold]
     fn least_bytes(&self) -> i64 {
-        let even = BYTES_PER_TURN / i64::from(self.touching.max(self.touching_now).max(1));
+        let even = BYTES_PER_TURN / i64::from(self.touching.max(self.touching_now + 1));
         self.bytes.max(even)
     }
 
@@ -226,6 +245,7 @@ impl Accounts {
             let account = &mut self.all[place.account as usize];
             account.open -= 1;
             account.peers -= u64::from(place.peers);
+            account.next = account.next.filter(|next| *next != slot);
         }
     }
 

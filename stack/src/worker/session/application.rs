@@ -77,9 +77,9 @@ pub const BYTES_PER_OPERATION: u64 = (size_of::<Posted>() + size_of::<Slot>()) a
 
 /// The result of executing an application's commands in a turn.
 pub(super) enum Obeyed {
-    /// So many commands were executed, or something else was done once. There is no more to do.
+    /// So many commands were executed, or something else was done once. The rest, if any, needs no turn in the round.
     All(usize),
-    /// The same, and there may be more to do.
+    /// The same, and there may be more to do in the round.
     Some(usize),
     /// The application has more commands, but the ration of its process is used up.
     NotItsTurn,
@@ -289,9 +289,11 @@ impl Application {
         // The last message that a receive for many takes may be one to copy.
         let copies = copies || served.fep_mut().is_copying(self.process);
         let goes_on = copies || !self.put_off.is_done();
-        match goes_on || count < waiting || count == COMMANDS_PER_TURN {
+        // One that waits for room in the address book looks at some of its entries in each turn.
+        let has_more = goes_on || count < waiting || count == COMMANDS_PER_TURN;
+        match has_more && self.put_off.looks == 0 {
             true => Obeyed::Some(count.max(usize::from(goes_on))),
-            false => Obeyed::All(count),
+            false => Obeyed::All(count.max(usize::from(goes_on))),
         }
     }
 

@@ -23,8 +23,10 @@ pub(super) struct Attention {
     /// A bit for each place whose application is looked at in each turn, and for each whose application is quiet.
     awake: Vec<u64>,
     quiet: Vec<u64>,
-    /// A bit for each place whose application has a backlog. These are awake.
+    /// A bit for each place whose application has a backlog, which is awake, and for each that has had its turn in the round in this turn
+    /// of the worker.
     backlogged: Vec<u64>,
+    served: Vec<u64>,
     /// How many are quiet.
     count: u32,
     /// The looks in a row at each that have found nothing.
@@ -40,10 +42,7 @@ pub(super) struct Attention {
 /// Where the round is.
 #[derive(Debug, Default)]
 struct Round {
-    /// The place that it begins at.
-    first: usize,
-    /// How many of its parts have begun, which are words: that of the first place comes at the beginning and, with the places before
-    /// that, at the end.
+    /// How many words have begun.
     begun: usize,
     /// What is left of the last one.
     left: Places,
@@ -52,14 +51,15 @@ struct Round {
 impl Attention {
     /// For so many places, of which none is taken.
     pub(super) fn new(places: usize) -> Attention {
-        let words = vec![0; places.div_ceil(64).max(1)];
+        let words = vec![0; places.div_ceil(64)];
         Attention {
             awake: words.clone(),
             quiet: words.clone(),
             backlogged: words.clone(),
+            served: words.clone(),
             in_vain: vec![0; places],
             // It is over.
-            round: Round { begun: words.len() + 1, ..Round::default() },
+            round: Round { begun: words.len(), ..Round::default() },
             ..Attention::default()
         }
     }
@@ -108,45 +108,38 @@ impl Attention {
         self.awake.len()
     }
 
-    /// The places of a word whose applications are looked at in this turn, apart from those with a backlog.
+    /// The places of a word whose applications are looked at in this turn, apart from those that have a backlog, or had one and have had
+    /// their turn. Called once in a turn.
     #[inline]
-    pub(super) fn due(&self, word: usize) -> Places {
+    pub(super) fn due(&mut self, word: usize) -> Places {
         let all = self.awake[word] | self.quiet[word] & self.due;
-        Places { word, bits: all & !self.backlogged[word] }
+        let others = self.backlogged[word] | std::mem::take(&mut self.served[word]);
+        Places { word, bits: all & !others }
     }
 
     /// Whether each application with a backlog has had its turn in this round.
     #[inline]
     pub(super) fn is_round_over(&self) -> bool {
-        self.round.begun > self.words() && self.round.left.bits == 0
+        self.round.begun == self.words() && self.round.left.bits == 0
     }
 
-    /// A round begins, with place `first` or the next one behind it whose application has a backlog.
-    pub(super) fn begin_round(&mut self, first: usize) {
-        self.round = Round { first, ..Round::default() };
+    /// A round begins.
+    pub(super) fn begin_round(&mut self) {
+        self.round = Round::default();
     }
 
     /// The place of the application with a backlog that is next in this round, and those of some that come after it. After `None` the
-    /// round is over.
+    /// round is over. An application that gets a backlog after its word has begun comes in the next round.
     #[inline]
     pub(super) fn next_backlogged(&mut self) -> Option<(usize, Places)> {
-        let words = self.words();
-        let Round { first, begun, left } = &mut self.round;
         loop {
+            let Round { begun, left } = &mut self.round;
+            // Some may have ended since their word has begun.
+            left.bits &= self.backlogged.get(left.word).copied().unwrap_or(0);
             if let Some(place) = left.next() {
                 return Some((place, *left));
             }
-            if *begun > words {
-                return None;
-            }
-            let (word, before) = (*first / 64 + *begun, bit(*first) - 1);
-            let word = if word < words { word } else { word - words };
-            let part = match *begun {
-                0 => !before,
-                begun if begun == words => before,
-                _ => u64::MAX,
-            };
-            *left = Places { word, bits: self.backlogged[word] & part };
+            *left = Places { word: *begun, bits: *self.backlogged.get(*begun)? };
             *begun += 1;
         }
     }
@@ -154,6 +147,17 @@ impl Attention {
     /// The application at `place`, which [came last](Attention::next_backlogged), has its turn later: it is the next one.
     pub(super) fn put_back(&mut self, place: usize) {
         self.round.left.bits |= bit(place);
+    }
+
+    /// The application at a place, which has a backlog, has its turn in the round: it is looked at no more in this turn of the worker.
+    pub(super) fn serve(&mut self, place: usize) {
+        self.set_backlog(place, false);
+        self.served[place / 64] |= bit(place);
+    }
+
+    /// Whether the application at a place has a backlog.
+    pub(super) fn has_backlog(&self, place: usize) -> bool {
+        self.backlogged[place / 64] & bit(place) != 0
     }
 
     /// Whether the application at a place, which has had its turn, has more to do.
@@ -244,25 +248,23 @@ mod tests {
         attention
     }
 
-    /// The places that a round looks at which begins at `first`.
-    fn round(attention: &mut Attention, first: usize) -> Vec<usize> {
-        attention.begin_round(first);
+    /// The places that a round looks at.
+    fn round(attention: &mut Attention) -> Vec<usize> {
+        attention.begin_round();
         let places = core::iter::from_fn(|| attention.next_backlogged()).map(|(place, _)| place).collect();
         assert!(attention.is_round_over() && attention.next_backlogged().is_none());
         places
     }
 
     #[test]
-    fn a_round_begins_at_any_place_and_looks_once_at_each_application_with_a_backlog() {
+    fn a_round_looks_once_at_each_application_with_a_backlog() {
         let places = [0, 5, 63, 64, 70, 127, 128, 129];
         let mut attention = Attention::new(130);
+        assert!(attention.is_round_over());
         places.iter().chain(&[1, 65]).for_each(|&place| attention.begin(place));
         places.iter().for_each(|&place| attention.set_backlog(place, true));
-        for first in 0..130 {
-            let (before, from): (Vec<usize>, Vec<usize>) = places.iter().partition(|&&place| place < first);
-            assert_eq!(round(&mut attention, first), [from, before].concat(), "from {first} on");
-        }
-        assert_eq!(round(&mut Attention::new(0), 0), []);
+        (0..3).for_each(|_| assert_eq!(round(&mut attention), places));
+        assert_eq!(round(&mut Attention::new(0)), []);
     }
 
     #[test]
@@ -270,16 +272,22 @@ mod tests {
         let mut attention = Attention::new(130);
         (0..3).for_each(|place| attention.begin(place));
         attention.set_backlog(1, true);
-        assert_eq!((turn(&mut attention), round(&mut attention, 0)), (vec![0, 2], vec![1]));
-        // Whoever comes behind the one that had its turn last has one in this round.
-        attention.begin_round(0);
+        assert_eq!((turn(&mut attention), round(&mut attention)), (vec![0, 2], vec![1]));
+        assert!(attention.has_backlog(1) && !attention.has_backlog(2));
+        // One that is put back is the next one, unless its application is gone meanwhile.
         attention.set_backlog(2, true);
+        attention.begin_round();
         assert_eq!(attention.next_backlogged().map(|(place, _)| place), Some(1));
-        attention.set_backlog(0, true);
-        assert_eq!(attention.next_backlogged().map(|(place, _)| place), Some(2));
-        attention.set_backlog(1, false);
+        attention.put_back(1);
+        assert!(!attention.is_round_over());
+        assert_eq!(attention.next_backlogged().map(|(place, _)| place), Some(1));
         attention.end(2);
-        assert_eq!((turn(&mut attention), round(&mut attention, 0)), (vec![1], vec![0]));
+        attention.begin(2);
+        attention.set_backlog(0, true);
+        assert_eq!(attention.next_backlogged(), None, "one is gone, and one comes in the next round");
+        attention.serve(1);
+        assert_eq!((turn(&mut attention), round(&mut attention)), (vec![2], vec![0]));
+        assert_eq!(turn(&mut attention), [1, 2]);
     }
 
     #[test]

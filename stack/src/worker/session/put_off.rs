@@ -71,7 +71,10 @@ impl Ration {
         if turns == 0 {
             return false;
         }
-        let saved = self.bytes.saturating_add(parts.bytes.saturating_mul(turns.into()));
+        // One that touches some in each round has two parts of it at most, so that rounds stay short.
+        let each_round = parts.round.wrapping_sub(self.round) <= 1;
+        let parts_of = if each_round { turns.min(2) } else { turns };
+        let saved = self.bytes.saturating_add(parts.bytes.saturating_mul(parts_of.into()));
         self.bytes = saved.min((2 * parts.bytes).max(SAVED));
         self.commands = parts.commands.min(left).max(1);
         (self.turn, self.is_begun) = (parts.turn, false);
@@ -92,7 +95,7 @@ impl Ration {
         round != parts.round || turn == parts.turn
     }
 
-    /// The same with no more than so many bytes, and commands, but for the first ones of the process in the turn.
+    /// This ration with no more than so many commands and bytes, but for the first ones of the process in the turn.
     #[inline]
     pub(super) fn within(self, commands: usize, bytes: i64) -> Ration {
         let commands = if self.is_begun { self.commands.min(commands) } else { self.commands };

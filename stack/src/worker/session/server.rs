@@ -62,8 +62,6 @@ pub struct Sessions {
     slots: Vec<Option<Application>>,
     /// Which of them are looked at in a turn.
     attention: Attention,
-    /// The one that is looked at first in the next round: that which has had to wait for the others of its process in this one.
-    first: Option<usize>,
     connections: Connections,
     serial: u64,
     last_process: u16,
@@ -93,7 +91,6 @@ impl Sessions {
         Sessions {
             slots: (0..capacity).map(|_| None).collect(),
             attention: Attention::new(capacity),
-            first: None,
             connections: Connections::new(capacity),
             serial: 0,
             last_process: 0,
@@ -399,10 +396,10 @@ impl Sessions {
     #[inline]
     fn go_on_with_round(&mut self, served: &mut impl Served, now: Time) -> usize {
         self.connections.accounts.begin_turn();
-        // Those that came first in a round that takes several turns may have more.
+        // A round that is not over counts as something done: the owner does not sleep in the middle of it.
         let mut done = usize::from(!self.attention.is_round_over());
         if done == 0 {
-            self.attention.begin_round(self.first.take().unwrap_or(0));
+            self.attention.begin_round();
             self.connections.accounts.begin_round();
         }
         while let Some((slot, upcoming)) = self.attention.next_backlogged() {
@@ -411,18 +408,22 @@ impl Sessions {
                 break;
             }
             self.prefetch(upcoming);
-            if !self.connections.accounts.has_its_turn(slot as u32) {
-                self.first.get_or_insert(slot);
+            let Some(session) = &mut self.slots[slot] else { continue };
+            let has_backlog = |slot: u32| self.attention.has_backlog(slot as usize);
+            if !session.is_idle(served.fep_mut())
+                && !self.connections.accounts.has_its_turn(slot as u32, has_backlog)
+            {
+                done += session.flush(served.fep_mut());
                 continue;
             }
-            self.attention.set_backlog(slot, false);
+            self.attention.serve(slot);
             done += self.look_at(served, now, slot);
         }
         done
     }
 
-    /// Executes commands of an application that has no backlog, as far as it is known, and looks whether it is gone. Returns how much was
-    /// done.
+    /// Executes commands of an application that is not, or no longer, marked as one with a backlog, and looks whether it is gone. Returns
+    /// how much was done.
     #[inline]
     fn look_at(&mut self, served: &mut impl Served, now: Time, slot: usize) -> usize {
         let Some(session) = &mut self.slots[slot] else { return 0 };
@@ -442,7 +443,7 @@ impl Sessions {
             }
             Obeyed::NotItsTurn => {
                 done += 1;
-                self.first.get_or_insert(slot);
+                self.connections.accounts.lets_pass(slot as u32);
                 self.attention.set_backlog(slot, true);
             }
         }

@@ -215,3 +215,63 @@ fn an_application_without_a_backlog_has_its_turn_at_once() {
         turn(&mut world);
     }
 }
+
+/// Of several processes, all of whose applications always have commands.
+#[test]
+fn each_application_of_each_process_has_its_turn() {
+    const PROCESSES: [u32; 9] = [0, 0, 0, 0, 1, 1, 2, 1, 0];
+    let (mut world, mut clients) = server_of(&PROCESSES);
+    post(&mut clients, POSTED as usize);
+    let mut all = [0; PROCESSES.len()];
+    for _ in 0..40 {
+        let executed = turn(&mut world);
+        all.iter_mut().zip(&executed).for_each(|(all, executed)| *all += executed);
+        for process in 0..3 {
+            let of_process =
+                || PROCESSES.iter().zip(&all).filter(|(of, _)| **of == process).map(|(_, all)| *all);
+            let (least, most) = (of_process().min(), of_process().max());
+            assert!(most.unwrap() - least.unwrap() <= COMMANDS_PER_TURN, "{all:?}");
+        }
+    }
+    assert!(all.iter().all(|all| *all >= COMMANDS_PER_TURN / 3), "{all:?}");
+    assert!(all.iter().all(|all| *all < POSTED as usize), "all have some left: {all:?}");
+}
+
+#[test]
+fn a_process_alone_has_half_of_the_bytes_of_a_turn_and_all_of_them_after_one_without() {
+    let (mut world, _clients) = server_of(&[0]);
+    (0..10).for_each(|_| _ = turn(&mut world));
+    for _ in 0..3 {
+        assert_eq!(world.sessions[0].bytes_left(0), BYTES_PER_TURN);
+        world.sessions[0].spend(0, BYTES_PER_TURN);
+        for _ in 0..3 {
+            turn(&mut world);
+            assert_eq!(world.sessions[0].bytes_left(0), BYTES_PER_TURN / 2);
+            world.sessions[0].spend(0, BYTES_PER_TURN / 2);
+        }
+        (0..2).for_each(|_| _ = turn(&mut world));
+    }
+}
+
+/// None has touched any for a while, so that the worker does not know how many will.
+#[test]
+fn processes_that_touch_bytes_all_at_once_make_one_turn_longer_only() {
+    let (mut world, mut clients) = server_of(&[0, 1, 2, 3, 4, 5, 6, 7]);
+    let mut of_turn = |world: &mut World| {
+        post(&mut clients, 1);
+        turn(world);
+        let touch = |slot| {
+            let bytes = world.sessions[0].bytes_left(slot).max(0);
+            world.sessions[0].spend(slot, bytes);
+            bytes
+        };
+        (0..8).map(touch).sum::<i64>()
+    };
+    assert!(of_turn(&mut world) <= 3 * BYTES_PER_TURN, "1 + 1/2 + 1/3 and so on");
+    for n in 1..20 {
+        let bytes = of_turn(&mut world);
+        // Some have still saved something in the first ones.
+        let most = if n <= 2 { 2 * BYTES_PER_TURN } else { BYTES_PER_TURN + BYTES_PER_TURN / 8 };
+        assert!(bytes <= most, "{bytes} in turn {n}");
+    }
+}
